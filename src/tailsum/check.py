@@ -1,0 +1,64 @@
+"""Checks of what users hand in. Each raises a ValueError that names the argument, what it was and what it should be."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from tailsum.potential import Potential
+from tailsum.select import Subset
+
+
+def check_scores(name: str, tensor: Tensor) -> None:
+    """Floating-point, and neither NaN nor +inf anywhere."""
+    if not tensor.is_floating_point():
+        raise ValueError(f"{name} must be floating-point: got {tensor.dtype}")
+    if not (tensor < math.inf).all():
+        raise ValueError(f"{name} must not hold NaN or +inf (-inf forbids): got one at {_first(~(tensor < math.inf))}")
+
+
+def check_potential(name: str, potential: Potential) -> None:
+    """Every tensor of a potential is in order; factors must be finite."""
+    for tensor in potential.tensors:
+        check_scores(name, tensor)
+
+
+def check_lengths(lengths: Tensor, longest: int) -> None:
+    """Whole numbers between 1 and the number of positions."""
+    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
+        raise ValueError(f"lengths must be integers: got {lengths.dtype}")
+    if ((lengths < 1) | (lengths > longest)).any():
+        wrong = lengths[(lengths < 1) | (lengths > longest)][0].item()
+        raise ValueError(f"lengths must lie between 1 and {longest}, the number of positions: got {wrong}")
+
+
+def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
+    """On the same device as the rest."""
+    if tensor.device != device:
+        raise ValueError(f"{name} must be on {device}, where emission is: got {tensor.device}")
+
+
+def check_broadcast(name: str, shape: torch.Size, other: torch.Size, what: str) -> torch.Size:
+    """The broadcast of two batch shapes."""
+    try:
+        return torch.broadcast_shapes(shape, other)
+    except RuntimeError:
+        raise ValueError(f"{name} has batch shape {list(shape)}, which does not match {what} {list(other)}") from None
+
+
+def check_subset(subset: Subset, lead: tuple[int, ...], n_states: int) -> None:
+    """Index and weights of one shape that broadcasts to `[*lead, K]`, states within range."""
+    index, log_weight = subset
+    fits = index.dim() >= 2 and index.shape == log_weight.shape and index.shape[-2] == lead[-1] and index.shape[-1] > 0
+    if not fits or index.is_floating_point() or torch.broadcast_shapes(index.shape[:-1], lead) != lead:
+        raise ValueError(
+            f"subset must have an integer index and a log_weight of one shape, {[*lead, 'K']}: "
+            f"got {index.dtype} {list(index.shape)} and {list(log_weight.shape)}"
+        )
+    if ((index < 0) | (index >= n_states)).any():
+        raise ValueError(f"subset.index must lie between 0 and N-1 = {n_states - 1}: got one outside")
+    check_scores("subset.log_weight", log_weight)
+
+
+def _first(bad: Tensor) -> list[int]:
+    return bad.nonzero()[0].tolist()

@@ -1,0 +1,36 @@
+"""The k best paths of a chain (max in place of sum). Nothing here records gradients."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from tailsum.kernels.table import block_scores, tile_rows, transposed
+
+
+@torch.no_grad()
+def best_messages(node: Tensor, params: tuple[Tensor, ...], k: int) -> Tensor:
+    """Scores of the k best paths into each state at each step, best first: `[T, B, N, k]` from `node [T, B, N]`.
+
+    Where fewer than k paths exist the rest are minus infinity. There are no back-pointers: whoever follows a path
+    back looks at one column of the scores per step, which costs N.
+    """
+    best = node.new_full((*node.shape, k), -math.inf)
+    best[0, :, :, 0] = node[0]
+    for t in range(1, len(node)):
+        step = min(t - 1, params[0].shape[1] - 1)
+        best[t] = _best_step(best[t - 1], tuple(p[:, step] for p in params)) + node[t, :, :, None]
+    return best
+
+
+def _best_step(best: Tensor, params: tuple[Tensor, ...]) -> Tensor:
+    columns, *rest = transposed(params)
+    batch, _, k = best.shape
+    best = best.reshape(columns.shape[0], -1, *best.shape[1:])
+    entering = []
+    chunk = tile_rows(best.numel())
+    for start in range(0, columns.shape[-2], chunk):
+        scores = block_scores((columns, *rest), slice(start, start + chunk))  # [G, to, from]
+        paths = scores[:, None, :, :, None] + best[:, :, None]  # [G, B/G, to, from, k]
+        entering.append(paths.amax(-2) if k == 1 else paths.flatten(-2).topk(k).values)
+    return torch.cat(entering, 2).reshape(batch, -1, k)

@@ -1,0 +1,131 @@
+"""The forward recursion of a chain as scaled matrix products, and its derivatives of every order.
+
+With `mass_t = exp(alpha_t - offset_t)` (largest entry 1) and E the column-scaled table of pair scores,
+
+    total_t = mass_{t-1} E,        alpha_t = node_t + scale + log(total_t) + offset_{t-1}.
+
+The gradient flows back through the posterior `mass_{t-1}(i) E(i, j) / total_t(j)`. That recursion is linear, and the
+backward pass of a linear recursion is the same recursion run the other way: `_Flow` below is its own derivative, so
+gradients of gradients (the entropy's) cost a few more scans and no special code. The table's gradient needs no loop
+over time: it is one product over all steps (`Table.gradient`).
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tailsum.kernels.table import Table
+
+
+class Forward(NamedTuple):
+    """Forward messages: `alpha = log_mass + offset`, with log_mass `[T, B, N]` and offset `[T, B]` in float64.
+
+    The offset carries no gradient: it is a constant that keeps long sequences within range.
+    """
+
+    log_mass: Tensor
+    offset: Tensor
+
+
+def forward_scan(
+    node: Tensor, table: Table, params: tuple[Tensor, ...], floor: Tensor | None = None
+) -> tuple[Forward, Tensor]:
+    """Forward messages of every step, differentiable in `node [T, B, N]` and in the table's `params`.
+
+    Also `log_total [T, B, N]`, the logarithm of the scaled sum that entered each state (zeros at the first step): its
+    size says whether the products stayed within the range of the floating-point type. A `floor [T, B, N]` raises it.
+    """
+    log_mass, gain, log_total = _Forward.apply(table, floor, node, *params)
+    return Forward(log_mass, gain.double().cumsum(0)), log_total
+
+
+class _Forward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, table: Table, floor: Tensor | None, node: Tensor, *params: Tensor) -> Any:
+        log_mass, log_total = torch.empty_like(node), torch.zeros_like(node)
+        gain = node.new_empty(node.shape[:2])
+        for t in range(len(node)):
+            alpha = node[t]
+            if t > 0:
+                total = table.push(t - 1, log_mass[t - 1].exp())
+                torch.log(total if floor is None else total.maximum(floor[t]), out=log_total[t])
+                alpha = alpha + log_total[t] + table.column_scale[min(t - 1, table.steps - 1)]
+            highest = alpha.amax(-1)
+            gain[t] = highest.masked_fill_(highest == -math.inf, 0.0)
+            torch.sub(alpha, gain[t, :, None], out=log_mass[t])
+        ctx.table = table
+        ctx.save_for_backward(node, log_mass, gain, *params)
+        ctx.mark_non_differentiable(gain, log_total)
+        ctx.set_materialize_grads(False)
+        return log_mass, gain, log_total
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> Any:
+        if grad is None:
+            return None, None, None, *(None for _ in ctx.table.params)
+        table: Table = ctx.table
+        node, log_mass, gain, *params = ctx.saved_tensors
+        mass, inverse = log_mass.exp(), torch.zeros_like(node)
+        if len(node) > 1:  # 1 / total, as a function of node and log_mass; zero where no path arrives
+            log_inverse = node[1:] - log_mass[1:] + (table.column_scale - gain[1:, :, None])
+            reached = log_mass[1:] > -math.inf
+            inverse = torch.cat((inverse[:1], torch.where(reached, log_inverse, -math.inf).exp()))
+        flow, _ = _Flow.apply(table, True, grad, None, mass, inverse, *params)
+        return None, None, flow, *_table_gradient(ctx, table, mass, inverse * flow, params, first=3)
+
+
+class _Flow(torch.autograd.Function):
+    """A linear recursion along the chain, backward in time (`reverse`) or forward.
+
+        x_t = source_t + after_t * h_t,    h_t = E (before_s * x_s + inlet_s),    s = t+1 if reverse else t-1
+
+    (E transposed when it runs forward). It returns x and h, `[T, B, N]`. `inlet` may be None.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        table: Table,
+        reverse: bool,
+        source: Tensor,
+        inlet: Tensor | None,
+        after: Tensor,
+        before: Tensor,
+        *params: Tensor,
+    ) -> Any:
+        x, h = torch.empty_like(source), torch.zeros_like(source)
+        length = len(source)
+        order = range(length - 1, -1, -1) if reverse else range(length)
+        x[order[0]] = source[order[0]]
+        for s, t in zip(order[:-1], order[1:], strict=True):
+            y = before[s] * x[s]
+            if inlet is not None:
+                y += inlet[s]
+            h[t] = table.pull(t, y) if reverse else table.push(s, y)
+            torch.addcmul(source[t], after[t], h[t], out=x[t])
+        ctx.table, ctx.reverse = table, reverse
+        ctx.save_for_backward(x, h, inlet, after, before, *params)
+        return x, h
+
+    @staticmethod
+    def backward(ctx: Any, grad_x: Tensor, grad_h: Tensor) -> Any:
+        x, h, inlet, after, before, *params = ctx.saved_tensors
+        flow, drawn = _Flow.apply(ctx.table, not ctx.reverse, grad_x, grad_h, before, after, *params)
+        sent = before * x if inlet is None else before * x + inlet
+        received = after * flow + grad_h
+        early, late = (received, sent) if ctx.reverse else (sent, received)
+        table_gradient = _table_gradient(ctx, ctx.table, early, late, params, first=6)
+        return None, None, flow, None if inlet is None else drawn, flow * h, drawn * x, *table_gradient
+
+
+def _table_gradient(
+    ctx: Any, table: Table, early: Tensor, late: Tensor, params: list[Tensor], first: int
+) -> tuple[Tensor | None, ...]:
+    """The gradient in `params` where state i of step t meets state j of step t+1 as `early_t(i) E(i, j) late_{t+1}(j)`."""
+    if not any(ctx.needs_input_grad[first:]):
+        return (None,) * len(params)
+    if len(early) == 1:
+        return tuple(torch.zeros_like(p) for p in params)
+    return table.gradient(early[:-1], late[1:], tuple(params))

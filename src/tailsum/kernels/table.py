@@ -1,0 +1,157 @@
+"""The exponentiated pair scores that a sum over paths multiplies with: kept as a table, or streamed in tiles.
+
+Shapes, here and in `scan.py`: time comes first, `[T, B, N]`. A table is `[G, S, N, M]`: G is 1 where the batch shares
+it and B where each sequence has its own; S is 1 where the steps share it and T-1 where each has its own.
+
+Column j of the table is divided by `exp(scale_j)`, its largest entry, so every entry lies in [0, 1].
+"""
+
+import contextlib
+import contextvars
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from tailsum.kernels.stream import Parts, streamed
+
+_budget = contextvars.ContextVar("table_budget", default=2 << 30)
+_TILE = 1 << 21  # entries of a streamed tile: a few MB, so that it stays in the cache between its passes
+
+
+@contextlib.contextmanager
+def table_budget(size: int) -> Iterator[None]:
+    """Within it, tables of pair scores up to `size` bytes (default 2 GiB) are kept; larger ones are streamed in tiles.
+
+    >>> import torch, tailsum as ts
+    >>> left, right = torch.randn(2, 50, 4)
+    >>> chain = ts.LinearChain(torch.randn(7, 50), ts.Factored(left, right))
+    >>> with ts.table_budget(0):
+    ...     streamed = chain.log_partition()
+    >>> bool(torch.isclose(streamed, chain.log_partition()))
+    True
+    """
+    token = _budget.set(size)
+    try:
+        yield
+    finally:
+        _budget.reset(token)
+
+
+def tile_rows(entries_per_row: int) -> int:
+    """How many rows a tile has. A product with fewer than 16 would waste the machine, whatever the size of a row."""
+    return max(16, _TILE // max(1, entries_per_row))
+
+
+class Table:
+    """`exp(scores - scale)` with the products that dynamic programming needs. It records no gradients itself.
+
+    `params` are either `(scores [G, S, N, M],)` or `(left [G, S, N, d], right [G, S, M, d])`.
+    """
+
+    def __init__(self, params: tuple[Tensor, ...]):
+        self.params = tuple(p.detach() for p in params)
+        self.groups, self.steps, self.n_from = params[0].shape[:3]
+        self.n_to = params[-1].shape[-1 if len(params) == 1 else -2]
+        self.chunk = tile_rows(self.groups * self.n_to)
+        item = params[0].element_size()
+        with torch.no_grad():
+            self.scale = self._column_max()
+            self.column_scale = self.scale[:, :, 0].transpose(0, 1)  # [S, G, M], to add to [T-1, B, M]
+            size = math.prod((self.groups, self.steps, self.n_from, self.n_to)) * item
+            self.kept = self._fill() if size <= _budget.get() else None
+
+    def _rows(self, step: slice, start: int, stop: int) -> Tensor:
+        return block_scores(tuple(p[:, step] for p in self.params), slice(start, stop))
+
+    def _column_max(self) -> Tensor:
+        highest = self.params[0].new_full((self.groups, self.steps, 1, self.n_to), -math.inf)
+        for step, start, stop in self._tiles():
+            rows = self._rows(step, start, stop).amax(-2, keepdim=True)
+            highest[:, step] = torch.maximum(highest[:, step], rows)
+        return highest.nan_to_num_(neginf=0.0)
+
+    def _fill(self) -> Tensor:
+        table = self.params[0].new_empty(self.groups, self.steps, self.n_from, self.n_to)
+        for step, start, stop in self._tiles():
+            torch.sub(self._rows(step, start, stop), self.scale[:, step], out=table[:, step, start:stop])
+            table[:, step, start:stop].exp_()
+        return table
+
+    def _tiles(self) -> Iterator[tuple[slice, int, int]]:
+        together = self.steps if self.steps * self.groups * self.n_from * self.n_to <= _TILE else 1
+        for step in range(0, self.steps, max(1, together)):
+            for start in range(0, self.n_from, self.chunk):
+                yield slice(step, step + together), start, min(start + self.chunk, self.n_from)
+
+    def _tile(self, step: int, start: int, stop: int) -> Tensor:
+        scores = self._rows(slice(step, step + 1), start, stop)[:, 0]
+        return (scores - self.scale[:, step]).exp_()
+
+    def push(self, t: int, x: Tensor) -> Tensor:
+        """`x [B, N]` times the table of step t: `[B, M]`."""
+        step = min(t, self.steps - 1)
+        grouped = x.reshape(self.groups, -1, self.n_from).mT
+        if self.kept is not None:
+            out = self.kept[:, step].mT @ grouped
+        else:
+            out = x.new_zeros(self.groups, self.n_to, grouped.shape[-1])
+            for start in range(0, self.n_from, self.chunk):
+                stop = min(start + self.chunk, self.n_from)
+                out.baddbmm_(self._tile(step, start, stop).mT, grouped[:, start:stop])
+        return out.mT.reshape(-1, self.n_to)
+
+    def pull(self, t: int, y: Tensor) -> Tensor:
+        """`y [B, M]` times the transposed table of step t: `[B, N]`."""
+        step = min(t, self.steps - 1)
+        grouped = y.reshape(self.groups, -1, self.n_to).mT
+        if self.kept is not None:
+            out = self.kept[:, step] @ grouped
+        else:
+            out = y.new_empty(self.groups, self.n_from, grouped.shape[-1])
+            for start in range(0, self.n_from, self.chunk):
+                stop = min(start + self.chunk, self.n_from)
+                torch.bmm(self._tile(step, start, stop), grouped, out=out[:, start:stop])
+        return out.mT.reshape(-1, self.n_from)
+
+    def gradient(self, x: Tensor, y: Tensor, params: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The gradient of `sum_t x_t @ table_t @ y_t` in `params`, for x `[T-1, B, N]` and y `[T-1, B, M]`.
+
+        One product over all steps that share a table, tile by tile; itself differentiable in x, y and `params`.
+        """
+        x, y = self._by_table(x).mT, self._by_table(y)
+        scale, chunk = self.scale, tile_rows(self.groups * self.steps * self.n_to)
+        if len(params) == 1:
+
+            def tile(parts: Parts) -> Parts:
+                (scores, x), (y,) = parts
+                return Parts(((scores - scale).exp() * (x @ y),))
+
+            return streamed(tile, Parts((params[0], x), (y,)), chunk, 1).rows
+
+        def tile(parts: Parts) -> Parts:
+            (left, x), (right, y) = parts
+            weight = (left @ right.mT - scale).exp() * (x @ y)
+            return Parts((weight @ right,), (weight.mT @ left,))
+
+        result = streamed(tile, Parts((params[0], x), (params[1], y)), chunk, 1)
+        return result.rows + result.whole
+
+    def _by_table(self, x: Tensor) -> Tensor:
+        """`[T-1, B, N]` as `[G, S, everything that shares a table, N]`."""
+        steps, batch, size = x.shape
+        x = x.reshape(steps, self.groups, batch // self.groups, size).movedim(1, 0)
+        return x.reshape(self.groups, self.steps, -1, size)
+
+
+def block_scores(params: tuple[Tensor, ...], rows: slice = slice(None)) -> Tensor:
+    """The scores of some rows: cut from the table, or products of the factors."""
+    if len(params) == 1:
+        return params[0][..., rows, :]
+    return params[0][..., rows, :] @ params[1].mT
+
+
+def transposed(params: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The parameters of the transposed table."""
+    return (params[0].mT,) if len(params) == 1 else params[::-1]

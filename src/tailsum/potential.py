@@ -1,0 +1,325 @@
+"""Potentials: scores between the states of two neighbouring nodes, as a table, as factors, or as a function.
+
+A potential stands for scores `[*lead, n_from, n_to]`. `lead` is what they vary with, broadcast against the model's
+`[*batch, steps]`: `()` is shared by all, `(steps,)` varies with time, `(*batch, 1)` with the sequence. Scores of single
+nodes are potentials too, with `n_from = 1` and `lead = (*batch, T)`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Self, cast
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+class Potential(ABC):
+    """Scores of pairs of states. Three kinds: `Dense`, `Factored` and `Scored`."""
+
+    @property
+    @abstractmethod
+    def lead(self) -> torch.Size:
+        """What the scores vary with, beside the two states."""
+
+    @property
+    @abstractmethod
+    def n_from(self) -> int:
+        """How many states a step leaves from."""
+
+    @property
+    @abstractmethod
+    def n_to(self) -> int:
+        """How many states a step arrives at."""
+
+    @property
+    @abstractmethod
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that it is made of, as far as it knows them."""
+
+    def on(self, device: torch.device) -> "Potential":
+        """The potential for states numbered on `device`."""
+        return self
+
+    @abstractmethod
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same kind of potential, every tensor changed."""
+
+    @abstractmethod
+    def block(
+        self, rows: Int[Tensor, "*#lead a"] | None = None, cols: Int[Tensor, "*#lead b"] | None = None
+    ) -> Float[Tensor, "*lead a b"]:
+        """Scores of all given rows with all given columns; None means every state."""
+
+    @abstractmethod
+    def at_step(self, t: int) -> "Potential":
+        """The potential of step t: the last dimension of `lead` is taken away."""
+
+    def at(self, i: Int[Tensor, "*#lead"], j: Int[Tensor, "*#lead"]) -> Float[Tensor, "*lead"]:
+        """Scores of single pairs of states."""
+        return self.block(i[..., None], j[..., None])[..., 0, 0]
+
+    def gather(self, rows: Int[Tensor, "*#lead a"] | None, cols: Int[Tensor, "*#lead b"] | None) -> "Potential":
+        """The potential restricted to some states."""
+        return Dense(self.block(rows, cols))
+
+    def scaled(self, factor: Float[Tensor, ""] | float) -> "Potential":
+        """Every score times `factor`."""
+        return Dense(self.block() * factor)
+
+    def plus(self, other: "Potential") -> "Potential":
+        """The sum of two potentials."""
+        return Dense(self.block() + other.block())
+
+    @abstractmethod
+    def transposed(self) -> "Potential":
+        """From and to exchanged."""
+
+    @abstractmethod
+    def columns(self, start: int, stop: int) -> "Potential":
+        """The potential to the states `start .. stop-1`."""
+
+    def table_params(self) -> tuple[Tensor, ...]:
+        """`(scores,)` or `(left, right)`: what the kernels work on."""
+        return (self.block(),)
+
+
+class Dense(Potential):
+    """A table of scores `[*lead, n_from, n_to]` (from, to).
+
+    >>> Dense(torch.zeros(3, 3)).block(torch.tensor([0, 1]), None).shape
+    torch.Size([2, 3])
+    """
+
+    def __init__(self, scores: Float[Tensor, "*lead n_from n_to"]):
+        self.scores = scores
+
+    @property
+    def lead(self) -> torch.Size:
+        return self.scores.shape[:-2]
+
+    @property
+    def n_from(self) -> int:
+        return self.scores.shape[-2]
+
+    @property
+    def n_to(self) -> int:
+        return self.scores.shape[-1]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.scores,)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Dense":
+        return Dense(change(self.scores))
+
+    def block(
+        self, rows: Int[Tensor, "*#lead a"] | None = None, cols: Int[Tensor, "*#lead b"] | None = None
+    ) -> Float[Tensor, "*lead a b"]:
+        if rows is None and cols is None:
+            return self.scores
+        if cols is None:
+            return take(self.scores, cast(Tensor, rows))
+        if rows is None and not self.lead:
+            columns = self.scores.index_select(-1, cols.flatten()).unflatten(-1, cols.shape)
+            return columns.movedim(0, -2)
+        if rows is None:
+            lead = torch.broadcast_shapes(self.lead, cols.shape[:-1])
+            wanted = cols[..., None, :].expand(*lead, self.n_from, -1)
+            return self.scores.expand(*lead, -1, -1).gather(-1, wanted)
+        flat = rows[..., :, None] * self.n_to + cols[..., None, :]
+        return take(self.scores.flatten(-2)[..., None], flat.flatten(-2))[..., 0].unflatten(-1, flat.shape[-2:])
+
+    def at_step(self, t: int) -> "Dense":
+        return Dense(at_step(self.scores, 2, t))
+
+    def transposed(self) -> "Dense":
+        return Dense(self.scores.mT.contiguous())
+
+    def columns(self, start: int, stop: int) -> "Dense":
+        return Dense(self.scores[..., start:stop])
+
+
+class Factored(Potential):
+    """Scores that are inner products, `left[i] . right[j]`: the table of all pairs is never built where it is large.
+
+    As a transition, `left [*lead, n_from, d]` and `right [*lead, n_to, d]` hold state embeddings. As an emission,
+    `Factored(context [*batch, T, d], states [N, d])` scores position t with state i as `context[t] . states[i]`.
+
+    >>> states = torch.randn(1000, 8)
+    >>> Factored(states, states).block(torch.tensor([1, 2, 3]), None).shape
+    torch.Size([3, 1000])
+    """
+
+    def __init__(self, left: Float[Tensor, "*#lead n_from d"], right: Float[Tensor, "*#lead n_to d"]):
+        if left.shape[-1] != right.shape[-1]:
+            raise ValueError(
+                f"left and right must have the same last dimension: got {list(left.shape)} and {list(right.shape)}"
+            )
+        self.left, self.right = left, right
+
+    @property
+    def lead(self) -> torch.Size:
+        return torch.broadcast_shapes(self.left.shape[:-2], self.right.shape[:-2])
+
+    @property
+    def n_from(self) -> int:
+        return self.left.shape[-2]
+
+    @property
+    def n_to(self) -> int:
+        return self.right.shape[-2]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.left, self.right
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Factored":
+        return Factored(change(self.left), change(self.right))
+
+    def block(
+        self, rows: Int[Tensor, "*#lead a"] | None = None, cols: Int[Tensor, "*#lead b"] | None = None
+    ) -> Float[Tensor, "*lead a b"]:
+        part = self.gather(rows, cols)
+        return part.left @ part.right.mT
+
+    def gather(self, rows: Int[Tensor, "*#lead a"] | None, cols: Int[Tensor, "*#lead b"] | None) -> "Factored":
+        left = self.left if rows is None else take(self.left, rows)
+        right = self.right if cols is None else take(self.right, cols)
+        return Factored(left, right)
+
+    def at_step(self, t: int) -> "Factored":
+        return Factored(at_step(self.left, 2, t), at_step(self.right, 2, t))
+
+    def scaled(self, factor: Float[Tensor, ""] | float) -> "Factored":
+        return Factored(self.left * factor, self.right)
+
+    def plus(self, other: Potential) -> Potential:
+        if not isinstance(other, Factored):
+            return super().plus(other)
+        return Factored(_side_by_side(self.left, other.left), _side_by_side(self.right, other.right))
+
+    def transposed(self) -> "Factored":
+        return Factored(self.right, self.left)
+
+    def columns(self, start: int, stop: int) -> "Factored":
+        return Factored(self.left, self.right[..., start:stop, :])
+
+    def table_params(self) -> tuple[Tensor, ...]:
+        if self.left.shape[-1] > min(self.n_from, self.n_to):  # the table is smaller than its factors
+            return (self.block(),)
+        return self.left, self.right
+
+
+class Scored(Potential):
+    """Scores from any differentiable function of two index tensors, for instance a network over state embeddings.
+
+    `function(i, j)` gets tensors of state numbers that broadcast together and gives one score for each pair. With
+    `context [*lead, c]` it is called as `function(i, j, context)`, the context shaped `[*lead, 1, 1, c]` to broadcast
+    with them: this is how scores vary with time or sequence. Exact inference evaluates all pairs; a sketch only those
+    of the states it keeps.
+
+    >>> states = torch.randn(1000, 8)
+    >>> potential = Scored(lambda i, j: -(states[i] - states[j]).square().sum(-1), 1000, 1000)
+    >>> potential.at(torch.tensor(3), torch.tensor(3)).item()
+    -0.0
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Tensor],
+        n_from: int,
+        n_to: int,
+        context: Float[Tensor, "*lead c"] | None = None,
+        device: torch.device | None = None,
+    ):
+        if n_from < 1 or n_to < 1:
+            raise ValueError(f"n_from and n_to must be at least 1: got {n_from} and {n_to}")
+        self.function, self.context = function, context
+        self.device = device if context is None else context.device
+        self._n_from, self._n_to = n_from, n_to
+
+    @property
+    def lead(self) -> torch.Size:
+        return torch.Size() if self.context is None else self.context.shape[:-1]
+
+    @property
+    def n_from(self) -> int:
+        return self._n_from
+
+    @property
+    def n_to(self) -> int:
+        return self._n_to
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return () if self.context is None else (self.context,)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Scored":
+        context = None if self.context is None else change(self.context)
+
+        def function(*arguments: Tensor) -> Tensor:
+            return change(self.function(*arguments))
+
+        return Scored(function, self.n_from, self.n_to, context, self.device)
+
+    def on(self, device: torch.device) -> "Scored":
+        return Scored(self.function, self.n_from, self.n_to, self.context, device)
+
+    def block(
+        self, rows: Int[Tensor, "*#lead a"] | None = None, cols: Int[Tensor, "*#lead b"] | None = None
+    ) -> Float[Tensor, "*lead a b"]:
+        rows = torch.arange(self.n_from, device=self.device) if rows is None else rows
+        cols = torch.arange(self.n_to, device=self.device) if cols is None else cols
+        extra = () if self.context is None else (self.context[..., None, None, :],)
+        scores = self.function(rows[..., :, None], cols[..., None, :], *extra)
+        wanted = torch.broadcast_shapes(self.lead, rows.shape[:-1], cols.shape[:-1]) + (rows.shape[-1], cols.shape[-1])
+        if not scores.is_floating_point() or scores.shape != wanted:
+            raise ValueError(
+                f"function must give one floating-point score for each pair, {list(wanted)}: "
+                f"got {scores.dtype} {list(scores.shape)}"
+            )
+        return scores
+
+    def at_step(self, t: int) -> "Scored":
+        context = None if self.context is None else at_step(self.context, 1, t)
+        return Scored(self.function, self.n_from, self.n_to, context, self.device)
+
+    def transposed(self) -> "Scored":
+        def function(i: Tensor, j: Tensor, *context: Tensor) -> Tensor:
+            return self.function(j.mT, i.mT, *context).mT
+
+        return Scored(function, self.n_to, self.n_from, self.context, self.device)
+
+    def columns(self, start: int, stop: int) -> "Scored":
+        def function(i: Tensor, j: Tensor, *context: Tensor) -> Tensor:
+            return self.function(i, j + start, *context)
+
+        return Scored(function, self.n_from, stop - start, self.context, self.device)
+
+
+def take(table: Tensor, index: Tensor) -> Tensor:
+    """Rows `index [*lead, k]` of `table [*lead, n, d]`, the leading dimensions broadcast: `[*lead, k, d]`.
+
+    One look-up in one flat table, whose backward pass adds up the rows that were used, not all.
+    """
+    *lead, n, d = table.shape
+    if lead and index.dim() - 1 < len(lead):
+        index = index.expand(*lead, index.shape[-1])
+    offset = torch.arange(0, max(1, table[..., 0, 0].numel()) * n, n, device=index.device).view(*lead, 1)
+    return F.embedding(index + offset if lead else index, table.reshape(-1, d))
+
+
+def at_step(tensor: Tensor, trailing: int, t: int) -> Tensor:
+    """Step t of a tensor `[*batch, steps, ...]` with `trailing` dimensions after the steps, which may be shared."""
+    if tensor.dim() == trailing:
+        return tensor
+    steps = tensor.shape[-trailing - 1]
+    return tensor.select(-trailing - 1, t if steps > 1 else 0)
+
+
+def _side_by_side(a: Tensor, b: Tensor) -> Tensor:
+    lead = torch.broadcast_shapes(a.shape[:-1], b.shape[:-1])
+    return torch.cat((a.expand(*lead, -1), b.expand(*lead, -1)), -1)
+

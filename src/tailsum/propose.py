@@ -1,0 +1,190 @@
+"""Proposals: how much each state matters at each node, as `log_q [*batch, node, N]`, unnormalised.
+
+A proposal is any function from a model to `log_q`. Sums over a sketch are unbiased whatever it says, as long as it
+gives no state that matters minus infinity; how far they scatter depends on how close it comes to the marginals.
+None of this records gradients.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tailsum.select import Optimal, Selection, Subset
+
+
+class Sweep(ABC):
+    """Messages from a few selected states of each node to all states of its neighbour, along a model and back."""
+
+    @abstractmethod
+    def forward(
+        self, selection: Selection, backward: Float[Tensor, "*batch node n"], generator: torch.Generator | None
+    ) -> tuple[Float[Tensor, "*batch node n"], Subset]:
+        """Log messages (node scores included) of the earlier nodes to every state, and the states selected on the way.
+
+        Each node's states are selected by the message that those before it send, plus what `backward` says.
+        """
+
+    @abstractmethod
+    def backward(
+        self, selection: Selection, forward: Float[Tensor, "*batch node n"], generator: torch.Generator | None
+    ) -> Float[Tensor, "*batch node n"]:
+        """Log messages of the later nodes to every state, selected by the message so far plus `forward`."""
+
+
+class Model(ABC):
+    """What a proposal may ask of a model."""
+
+    batch_shape: torch.Size
+    n_nodes: int
+    n_states: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @abstractmethod
+    def node_scores(self) -> Float[Tensor, "*batch node n"]:
+        """Scores of every state of every node, without weights."""
+
+    @abstractmethod
+    def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
+        """The L1 norm of each state's embedding; a ValueError where the states have none."""
+
+    @abstractmethod
+    def sweep(self) -> Sweep:
+        """Messages along the model."""
+
+
+Propose = Callable[[Model], Tensor]
+
+
+class Proposal(ABC):
+    """How much each state matters at each node."""
+
+    @abstractmethod
+    def __call__(self, model: Model) -> Float[Tensor, "*batch node n"]:
+        """`log_q`, unnormalised."""
+
+    def choose(self, model: Model, selection: Selection, generator: torch.Generator | None) -> Subset:
+        """Propose, and select at every node on its own."""
+        return selection(self(model), generator)
+
+
+class Uniform(Proposal):
+    """Every state matters the same."""
+
+    def __call__(self, model: Model) -> Float[Tensor, "*batch node n"]:
+        return torch.zeros(*model.batch_shape, model.n_nodes, model.n_states, dtype=model.dtype, device=model.device)
+
+
+class Local(Proposal):
+    """The softmax of the node's own scores: it knows neither past nor future."""
+
+    @torch.no_grad()
+    def __call__(self, model: Model) -> Float[Tensor, "*batch node n"]:
+        return model.node_scores().log_softmax(-1)
+
+
+@dataclass(frozen=True)
+class Global(Proposal):
+    """The L1 norms of the state embeddings over their sum: a large norm tends to give large inner products.
+
+    `softmax=True` takes the softmax of the norms instead, as the paper's authors did in their experiments.
+    """
+
+    softmax: bool = False
+
+    @torch.no_grad()
+    def __call__(self, model: Model) -> Float[Tensor, "*batch node n"]:
+        norms = model.state_norms()
+        log_q = norms.log_softmax(-1) if self.softmax else (norms / norms.sum(-1, keepdim=True)).log()
+        return log_q.expand(*model.batch_shape, model.n_nodes, -1)
+
+
+@dataclass(frozen=True)
+class LocalGlobal(Proposal):
+    """The paper's proposal: the mean of `Local` and `Global`."""
+
+    softmax: bool = False
+
+    def __call__(self, model: Model) -> Float[Tensor, "*batch node n"]:
+        return torch.logaddexp(Local()(model), Global(self.softmax)(model)) - math.log(2)
+
+
+@dataclass(frozen=True)
+class Lookahead(Proposal):
+    """What the past and the future of each node say, from messages that a few landmark states send to all (default).
+
+    A backward sweep selects `landmarks` states at each node and passes their messages to all N states of the node
+    before; then `rounds` times, a forward sweep guided by it and a backward sweep guided by that. With `sequential`, the
+    states to keep are selected in a last forward sweep of their own messages, so that each choice knows the earlier
+    ones and errors do not multiply. Without, every node is selected on its own: cheaper and less accurate.
+    Cost: node x N x (landmarks x (2 rounds + 1) + K).
+    """
+
+    landmarks: int = 128
+    rounds: int = 2
+    sequential: bool = True
+
+    def __post_init__(self) -> None:
+        if self.landmarks < 1:
+            raise ValueError(f"landmarks must be at least 1: got {self.landmarks}")
+        if self.rounds < 0:
+            raise ValueError(f"rounds must be at least 0: got {self.rounds}")
+
+    @torch.no_grad()
+    def __call__(self, model: Model) -> Float[Tensor, "*batch node n"]:
+        return self._log_q(model, None)
+
+    @torch.no_grad()
+    def choose(self, model: Model, selection: Selection, generator: torch.Generator | None) -> Subset:
+        if not self.sequential:
+            return selection(self._log_q(model, generator), generator)
+        sweep = model.sweep()
+        return sweep.forward(selection, self._backward(sweep, model, generator), generator)[1]
+
+    def _log_q(self, model: Model, generator: torch.Generator | None) -> Tensor:
+        sweep = model.sweep()
+        backward = self._backward(sweep, model, generator)
+        forward, _ = sweep.forward(Optimal(self.landmarks), backward, generator)
+        return forward + backward
+
+    def _backward(self, sweep: Sweep, model: Model, generator: torch.Generator | None) -> Tensor:
+        landmarks = Optimal(self.landmarks)
+        backward = sweep.backward(landmarks, model.node_scores(), generator)
+        for _ in range(self.rounds):
+            forward, _ = sweep.forward(landmarks, backward, generator)
+            backward = sweep.backward(landmarks, forward, generator)
+        return backward
+
+
+@dataclass(frozen=True)
+class Custom(Proposal):
+    """A proposal from a function of the user's."""
+
+    function: Propose
+
+    @torch.no_grad()
+    def __call__(self, model: Model) -> Float[Tensor, "*batch node n"]:
+        log_q = self.function(model)
+        wanted = (*model.batch_shape, model.n_nodes, model.n_states)
+        if log_q.shape != wanted or not log_q.is_floating_point() or log_q.device != model.device:
+            raise ValueError(
+                f"proposal must give floating-point log_q {list(wanted)} on {model.device}: "
+                f"got {log_q.dtype} {list(log_q.shape)} on {log_q.device}"
+            )
+        if not (log_q < math.inf).all():
+            raise ValueError("proposal gave a log_q that is NaN or +inf: it must be finite, or -inf for never")
+        return log_q.to(model.dtype)
+
+
+def proposal_from(given: Propose) -> Proposal:
+    """`given` itself if it is one of ours, a checked wrapping of it if it is any other function."""
+    if isinstance(given, Proposal):
+        return given
+    if not callable(given):
+        raise ValueError(f"proposal must be a proposal or a function from a model to log_q: got {given!r}")
+    return Custom(given)

@@ -1,0 +1,200 @@
+"""The base of every structure: all operations that follow from the log-partition alone.
+
+A structure has scores of its nodes, a tensor `[*batch, node, N]`, and a potential between neighbouring nodes. It says
+how to sum over its configurations and how to restrict itself to a subset of the states; marginals, entropy, divergences
+and the sketch follow from these two, in the same way for the whole model and for a restricted one.
+"""
+
+import math
+from abc import abstractmethod
+from typing import Self
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.potential import Dense, Factored, Potential
+from tailsum.propose import Lookahead, Model, Propose, proposal_from
+from tailsum.select import Optimal, Selection, Subset
+
+
+class Structure(Model):
+    """A distribution over the states of connected nodes, given by its scores (log potentials)."""
+
+    kept: Subset | None
+    whole: "Structure"
+
+    # What a structure supplies.
+
+    @abstractmethod
+    def pair_scores(self) -> Potential:
+        """The potential between neighbouring nodes, `Dense` or `Factored`."""
+
+    @abstractmethod
+    def sum_paths(self, nodes: Float[Tensor, "*batch node n"], pairs: Potential) -> Float[Tensor, "*batch"]:
+        """Log of the sum over all configurations under the given scores, differentiable in them any number of times."""
+
+    @abstractmethod
+    def restrict(self, subset: Subset) -> Self:
+        """The same structure over a subset of the states, their weights added to the scores."""
+
+    @abstractmethod
+    def score(self, states: Int[Tensor, "*sample_batch node"]) -> Float[Tensor, "*sample_batch"]:
+        """The score of given configurations (original states, also in a sketch)."""
+
+    # What follows.
+
+    @property
+    def states(self) -> Int[Tensor, "*batch node n"]:
+        """The original number of each state: of the kept ones in a sketch, `0 .. N-1` otherwise."""
+        if self.kept is None:
+            everything = torch.arange(self.n_states, device=self.device)
+            return everything.expand(*self.batch_shape, self.n_nodes, -1)
+        return self.kept.index.expand(*self.batch_shape, -1, -1)
+
+    @property
+    def log_weight(self) -> Float[Tensor, "*batch node n"]:
+        """The logarithm of each state's weight: zero unless the model is a sketch."""
+        if self.kept is None:
+            return torch.zeros((), dtype=self.dtype, device=self.device).expand(self.states.shape)
+        return self.kept.log_weight.expand(*self.batch_shape, -1, -1)
+
+    def weighted_node_scores(self) -> Float[Tensor, "*batch node n"]:
+        """Scores of every node with the logarithms of the weights added: what is summed."""
+        nodes = self.node_scores()
+        return nodes if self.kept is None else nodes + self.kept.log_weight
+
+    def log_partition(self) -> Float[Tensor, "*batch"]:
+        """Log of the sum of `exp(score)` over all configurations; in a sketch, of its unbiased estimate."""
+        return self.sum_paths(self.weighted_node_scores(), self.pair_scores())
+
+    def log_prob(self, states: Int[Tensor, "*sample_batch node"]) -> Float[Tensor, "*sample_batch"]:
+        """Log-probability of given configurations."""
+        return self.score(states) - self.log_partition()
+
+    def marginals(self) -> Float[Tensor, "*batch node n"]:
+        """The probability of each state at each node: the gradient of the log-partition in the node scores."""
+        return self._gradient(pairwise=False)
+
+    def pair_marginals(self) -> Float[Tensor, "*batch edge n m"]:
+        """The probability of each pair of states of neighbouring nodes."""
+        return self._gradient(pairwise=True)
+
+    def _gradient(self, pairwise: bool) -> Tensor:
+        recording = torch.is_grad_enabled()
+        nodes, pairs = self.weighted_node_scores(), self.pair_scores()
+        recording &= any(x.requires_grad for x in (nodes, *pairs.tensors))
+        with torch.enable_grad():
+            if pairwise:
+                target = pairs.block().expand(self._pair_shape())
+                target = target if target.requires_grad else target.detach().requires_grad_()
+                total = self.sum_paths(nodes, Dense(target))
+            else:
+                target = nodes if nodes.requires_grad else nodes.detach().requires_grad_()
+                total = self.sum_paths(target, pairs)
+            (gradient,) = torch.autograd.grad(
+                total.sum(), target, create_graph=recording, allow_unused=True, materialize_grads=True
+            )
+        return gradient
+
+    @abstractmethod
+    def _pair_shape(self) -> tuple[int, ...]:
+        """`[*batch, edge, n, m]`."""
+
+    def entropy(self) -> Float[Tensor, "*batch"]:
+        """Shannon entropy in nats: `log Z - E[score]`.
+
+        In a sketch the weights count in the sums and stay out of the score: algebraically the paper's Algorithm 3.
+        """
+        return self.log_partition() - self._expected(_finite(self.node_scores()), None)
+
+    def cross_entropy(self, other: "Structure") -> Float[Tensor, "*batch"]:
+        """`E[-log_prob of other]` under this model, in nats; infinite where other forbids what this one allows."""
+        other = self._matching(other)
+        nodes, pairs = other.node_scores(), other.pair_scores()
+        expected = self._expected(_finite(nodes), _finite_pairs(pairs))
+        return self._forbid(other.log_partition() - expected, nodes, pairs)
+
+    def kl(self, other: "Structure") -> Float[Tensor, "*batch"]:
+        """Kullback-Leibler divergence from `other`, in nats. In a sketch both are summed over the kept states."""
+        other = self._matching(other)
+        nodes, pairs = other.node_scores(), other.pair_scores()
+        difference = _finite(self.node_scores()) - _finite(nodes)
+        pair_difference = _finite_pairs(self.pair_scores()).plus(_finite_pairs(pairs).scaled(-1.0))
+        divergence = self._expected(difference, pair_difference) - self.log_partition() + other.log_partition()
+        return self._forbid(divergence, nodes, pairs)
+
+    def _expected(self, nodes: Tensor, pairs: Potential | None) -> Tensor:
+        """The expected sum of the given (finite) scores: the slope of the log-partition in their direction.
+
+        `pairs=None` means the model's own.
+        Each sequence's own slope is had from the slope of their sum, because that is linear in a factor on each.
+        """
+        recording = torch.is_grad_enabled()
+        own_nodes, own_pairs = self.weighted_node_scores(), self.pair_scores()
+        parts = (nodes, own_nodes, *own_pairs.tensors, *(() if pairs is None else pairs.tensors))
+        recording &= any(x.requires_grad for x in parts)
+        with torch.enable_grad():
+            tilt = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=True)
+            factor = torch.ones(self.batch_shape, dtype=self.dtype, device=self.device, requires_grad=True)
+            if pairs is None and isinstance(own_pairs, Factored):
+                tilted = own_pairs.scaled(1.0 + tilt)
+            else:
+                tilted = own_pairs.plus((_finite_pairs(own_pairs) if pairs is None else pairs).scaled(tilt))
+            total = self.sum_paths(own_nodes + tilt * nodes, tilted)
+            (slope,) = torch.autograd.grad((factor * total).sum(), tilt, create_graph=True)
+            (expected,) = torch.autograd.grad(slope, factor, create_graph=recording, materialize_grads=True)
+        return expected
+
+    def _forbid(self, value: Tensor, nodes: Tensor, pairs: Potential) -> Tensor:
+        """`value`, infinite for each sequence that has a chance of a state or pair with score minus infinity."""
+        nodes_out, pairs_out = nodes == -math.inf, [x == -math.inf for x in pairs.tensors]
+        if not (nodes_out.any() or any(x.any() for x in pairs_out)):
+            return value
+        with torch.no_grad():
+            pairs_out = Dense((pairs.block() == -math.inf).to(self.dtype))
+            chance = self._expected(nodes_out.to(self.dtype), pairs_out)
+        return value.masked_fill(chance > 0, math.inf)
+
+    @abstractmethod
+    def _matching(self, other: "Structure") -> "Structure":
+        """`other` over the same states as this model, or a ValueError that says why that cannot be."""
+
+    def sketch(
+        self,
+        k: int | None = None,
+        *,
+        proposal: Propose | None = None,
+        selection: Selection | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Self:
+        """The model restricted to a small weighted subset of the states at each node, so that sums stay unbiased.
+
+        Give `k`, the number of states to keep (chosen by `Optimal(k)`), or a `selection`. `proposal` says how much each
+        state matters (`Lookahead()` unless given; any function from the model to `log_q [*batch, node, N]` will do).
+        """
+        if (k is None) == (selection is None):
+            raise ValueError("give either k, the number of states to keep, or a selection: got both or neither")
+        if k is not None:
+            selection = Optimal(k)
+        assert selection is not None
+        chosen = proposal_from(Lookahead() if proposal is None else proposal)
+        with torch.no_grad():
+            subset = chosen.choose(self, selection, generator)
+        return self.restrict(subset)
+
+    def scatter(self, values: Float[Tensor, "*sample_batch node n"]) -> Float[Tensor, "*sample_batch node all"]:
+        """Values of the kept states, such as `marginals()`, spread over all N states (zero elsewhere)."""
+        if self.kept is None:
+            return values
+        shape = torch.broadcast_shapes(values.shape, self.states.shape)
+        empty = values.new_zeros(*shape[:-1], self.whole.n_states)
+        return empty.scatter_add(-1, self.states.expand(shape), values.expand(shape))
+
+
+def _finite(scores: Tensor) -> Tensor:
+    return scores.masked_fill(scores == -math.inf, 0.0)
+
+
+def _finite_pairs(pairs: Potential) -> Potential:
+    return pairs.map(_finite) if isinstance(pairs, Dense) else pairs

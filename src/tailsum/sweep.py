@@ -1,0 +1,49 @@
+"""Sweeps along a chain: messages from the selected states of each position to all states of the next, and back."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.kernels.message import message
+from tailsum.potential import Potential
+from tailsum.propose import Sweep
+from tailsum.select import Selection, Subset
+
+
+class ChainSweep(Sweep):
+    """Messages along the positions of a chain with node scores `[*batch, T, N]`; padding sends none."""
+
+    def __init__(
+        self,
+        nodes: Float[Tensor, "*batch T n"],
+        pairs: Potential,
+        lengths: Int[Tensor, "*batch"] | None,
+    ):
+        self.nodes, self.lengths = nodes, lengths
+        self.onward, self.back = pairs, pairs.transposed()
+
+    def forward(
+        self, selection: Selection, backward: Float[Tensor, "*batch T n"], generator: torch.Generator | None
+    ) -> tuple[Float[Tensor, "*batch T n"], Subset]:
+        messages, kept = [self.nodes[..., 0, :]], []
+        for t in range(self.nodes.shape[-2]):
+            if t > 0:
+                messages.append(self.nodes[..., t, :] + _send(self.onward.at_step(t - 1), messages[-1], kept[-1]))
+            kept.append(selection(messages[t] + backward[..., t, :], generator))
+        index, log_weight = (torch.stack(parts, -2) for parts in zip(*kept, strict=True))
+        return torch.stack(messages, -2), Subset(index, log_weight)
+
+    def backward(
+        self, selection: Selection, forward: Float[Tensor, "*batch T n"], generator: torch.Generator | None
+    ) -> Float[Tensor, "*batch T n"]:
+        messages = torch.zeros_like(self.nodes)
+        for t in range(self.nodes.shape[-2] - 1, 0, -1):
+            kept = selection(forward[..., t, :] + messages[..., t, :], generator)
+            sent = _send(self.back.at_step(t - 1), self.nodes[..., t, :] + messages[..., t, :], kept)
+            inside = None if self.lengths is None else (t < self.lengths)[..., None]
+            messages[..., t - 1, :] = sent if inside is None else torch.where(inside, sent, 0.0)
+        return messages
+
+
+def _send(potential: Potential, messages: Tensor, kept: Subset) -> Tensor:
+    return message(potential, kept.index, messages.gather(-1, kept.index) + kept.log_weight)
