@@ -1,6 +1,7 @@
 """Structured inference with very many latent states: exact where that is affordable, randomized where it is not."""
 
 from tailsum.chain import LinearChain, Paths, RelaxedSample
+from tailsum.hmm import HMM
 from tailsum.kernels.table import table_budget
 from tailsum.potential import Dense, Factored, Potential, Scored
 from tailsum.propose import Global, Local, LocalGlobal, Lookahead, Proposal, Uniform
@@ -11,6 +12,7 @@ __all__ = [
     "Dense",
     "Factored",
     "Global",
+    "HMM",
     "LinearChain",
     "Local",
     "LocalGlobal",

@@ -108,10 +108,9 @@ class LinearChain(Structure):
             pairs = _blank_outside(pairs, inside[..., 1:]) if pairs.lead else pairs
         check_potential("emission", nodes)
         check_potential("transition", pairs)
-        self.dtype = _working_type(nodes, pairs)
+        self.dtype = working_type(nodes, pairs)
         self.batch_shape, self.lengths = shape, lengths
-        self._nodes = nodes.map(lambda x: x.to(self.dtype) if x.is_floating_point() else x)
-        self._pairs = pairs.map(lambda x: x.to(self.dtype) if x.is_floating_point() else x)
+        self._nodes, self._pairs = nodes.to(self.dtype), pairs.to(self.dtype)
         self.kept: Subset | None = None
         self.whole: LinearChain = self
 
@@ -373,7 +372,8 @@ def _blank_outside(potential: Potential, inside: Tensor) -> Potential:
     return potential.map(blank)
 
 
-def _working_type(*potentials: Potential) -> torch.dtype:
+def working_type(*potentials: Potential) -> torch.dtype:
+    """The type to compute in: the widest of the scores' types, float32 for half precision."""
     kinds = [x.dtype for p in potentials for x in p.tensors if x.is_floating_point()]
     widest = functools.reduce(torch.promote_types, kinds)
     return torch.float32 if widest in (torch.float16, torch.bfloat16) else widest

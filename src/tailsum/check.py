@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from tailsum.potential import Potential
+from tailsum.potential import Factored, Potential, Scored
 from tailsum.select import Subset
 
 
@@ -20,7 +20,10 @@ def check_scores(name: str, tensor: Tensor) -> None:
 def check_potential(name: str, potential: Potential) -> None:
     """Every tensor of a potential is in order; factors must be finite."""
     for tensor in potential.tensors:
-        check_scores(name, tensor)
+        if not (isinstance(potential, Scored) and not tensor.is_floating_point()):
+            check_scores(name, tensor)
+        if isinstance(potential, Factored) and not (tensor > -math.inf).all():
+            raise ValueError(f"{name} must have finite factors: got -inf at {_first(tensor == -math.inf)}")
 
 
 def check_lengths(lengths: Tensor, longest: int) -> None:

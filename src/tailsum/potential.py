@@ -5,13 +5,14 @@ A potential stands for scores `[*lead, n_from, n_to]`. `lead` is what they vary 
 nodes are potentials too, with `n_from = 1` and `lead = (*batch, T)`.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Self, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Num
 from torch import Tensor
 
 
@@ -43,8 +44,12 @@ class Potential(ABC):
         return self
 
     @abstractmethod
-    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Potential":
         """The same kind of potential, every tensor changed."""
+
+    def to(self, dtype: torch.dtype) -> "Potential":
+        """The potential with scores of the given type."""
+        return self.map(lambda x: x.to(dtype))
 
     @abstractmethod
     def block(
@@ -231,7 +236,7 @@ class Scored(Potential):
         function: Callable[..., Tensor],
         n_from: int,
         n_to: int,
-        context: Float[Tensor, "*lead c"] | None = None,
+        context: Num[Tensor, "*lead c"] | None = None,
         device: torch.device | None = None,
     ):
         if n_from < 1 or n_to < 1:
@@ -258,11 +263,13 @@ class Scored(Potential):
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Scored":
         context = None if self.context is None else change(self.context)
+        return Scored(self.function, self.n_from, self.n_to, context, self.device)
 
+    def to(self, dtype: torch.dtype) -> "Scored":
         def function(*arguments: Tensor) -> Tensor:
-            return change(self.function(*arguments))
+            return self.function(*arguments).to(dtype)
 
-        return Scored(function, self.n_from, self.n_to, context, self.device)
+        return Scored(function, self.n_from, self.n_to, self.context, self.device)
 
     def on(self, device: torch.device) -> "Scored":
         return Scored(self.function, self.n_from, self.n_to, self.context, device)
@@ -307,8 +314,9 @@ def take(table: Tensor, index: Tensor) -> Tensor:
     *lead, n, d = table.shape
     if lead and index.dim() - 1 < len(lead):
         index = index.expand(*lead, index.shape[-1])
-    offset = torch.arange(0, max(1, table[..., 0, 0].numel()) * n, n, device=index.device).view(*lead, 1)
-    return F.embedding(index + offset if lead else index, table.reshape(-1, d))
+    if lead:
+        index = index + n * torch.arange(math.prod(lead), device=index.device).view(*lead, 1)
+    return F.embedding(index, table.reshape(math.prod(lead) * n, d))
 
 
 def at_step(tensor: Tensor, trailing: int, t: int) -> Tensor:

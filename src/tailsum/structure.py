@@ -7,7 +7,6 @@ and the sketch follow from these two, in the same way for the whole model and fo
 
 import math
 from abc import abstractmethod
-from typing import Self
 
 import torch
 from jaxtyping import Float, Int
@@ -35,7 +34,7 @@ class Structure(Model):
         """Log of the sum over all configurations under the given scores, differentiable in them any number of times."""
 
     @abstractmethod
-    def restrict(self, subset: Subset) -> Self:
+    def restrict(self, subset: Subset) -> "Structure":
         """The same structure over a subset of the states, their weights added to the scores."""
 
     @abstractmethod
@@ -92,9 +91,9 @@ class Structure(Model):
             else:
                 target = nodes if nodes.requires_grad else nodes.detach().requires_grad_()
                 total = self.sum_paths(target, pairs)
-            (gradient,) = torch.autograd.grad(
-                total.sum(), target, create_graph=recording, allow_unused=True, materialize_grads=True
-            )
+            if not total.requires_grad:  # a single position has no pairs
+                return torch.zeros_like(target)
+            (gradient,) = torch.autograd.grad(total.sum(), target, create_graph=recording, materialize_grads=True)
         return gradient
 
     @abstractmethod
@@ -116,13 +115,16 @@ class Structure(Model):
         return self._forbid(other.log_partition() - expected, nodes, pairs)
 
     def kl(self, other: "Structure") -> Float[Tensor, "*batch"]:
-        """Kullback-Leibler divergence from `other`, in nats. In a sketch both are summed over the kept states."""
+        """Kullback-Leibler divergence from `other`, in nats. In a sketch both are summed over the kept states.
+
+        Infinite for an impossible model."""
         other = self._matching(other)
         nodes, pairs = other.node_scores(), other.pair_scores()
         difference = _finite(self.node_scores()) - _finite(nodes)
         pair_difference = _finite_pairs(self.pair_scores()).plus(_finite_pairs(pairs).scaled(-1.0))
-        divergence = self._expected(difference, pair_difference) - self.log_partition() + other.log_partition()
-        return self._forbid(divergence, nodes, pairs)
+        own = self.log_partition()
+        divergence = self._expected(difference, pair_difference) - own + other.log_partition()
+        return self._forbid(divergence, nodes, pairs).masked_fill(own == -math.inf, math.inf)
 
     def _expected(self, nodes: Tensor, pairs: Potential | None) -> Tensor:
         """The expected sum of the given (finite) scores: the slope of the log-partition in their direction.
@@ -167,7 +169,7 @@ class Structure(Model):
         proposal: Propose | None = None,
         selection: Selection | None = None,
         generator: torch.Generator | None = None,
-    ) -> Self:
+    ) -> "Structure":
         """The model restricted to a small weighted subset of the states at each node, so that sums stay unbiased.
 
         Give `k`, the number of states to keep (chosen by `Optimal(k)`), or a `selection`. `proposal` says how much each

@@ -26,11 +26,11 @@ def best_messages(node: Tensor, params: tuple[Tensor, ...], k: int) -> Tensor:
 def _best_step(best: Tensor, params: tuple[Tensor, ...]) -> Tensor:
     columns, *rest = transposed(params)
     batch, _, k = best.shape
-    best = best.reshape(columns.shape[0], -1, *best.shape[1:])
+    best = best.reshape(columns.shape[0], batch // max(1, columns.shape[0]), *best.shape[1:])
     entering = []
     chunk = tile_rows(best.numel())
     for start in range(0, columns.shape[-2], chunk):
         scores = block_scores((columns, *rest), slice(start, start + chunk))  # [G, to, from]
         paths = scores[:, None, :, :, None] + best[:, :, None]  # [G, B/G, to, from, k]
         entering.append(paths.amax(-2) if k == 1 else paths.flatten(-2).topk(k).values)
-    return torch.cat(entering, 2).reshape(batch, -1, k)
+    return torch.cat(entering, 2).reshape(batch, columns.shape[-2], k)

@@ -51,7 +51,7 @@ def _in_range(node: Tensor, table: Table, result: Forward, log_total: Tensor, la
 def _reachable(node: Tensor, table: Table) -> Tensor:
     """Where some allowed path from the start arrives: `[T, B, N]`."""
     allowed = node > -math.inf
-    open_edges = Table((torch.where(table.params[0] > -math.inf, 0.0, -math.inf),)) if len(table.params) == 1 else None
+    open_edges = Table((_finite_as_zero(table.params[0]),)) if len(table.params) == 1 else None
     for t in range(1, len(node)):
         before = allowed[t - 1]
         if open_edges is None:  # factored scores are finite
@@ -59,6 +59,10 @@ def _reachable(node: Tensor, table: Table) -> Tensor:
         else:
             allowed[t] &= open_edges.push(t - 1, before.to(node.dtype)) > 0
     return allowed
+
+
+def _finite_as_zero(scores: Tensor) -> Tensor:
+    return torch.zeros_like(scores).masked_fill_(scores == -math.inf, -math.inf)
 
 
 def final_log_sum(messages: Forward, last: Tensor) -> Tensor:

@@ -1,0 +1,29 @@
+# make demo: install and run the main job. make test: install and run every check.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test slow benchmark clean
+
+demo: .venv/ready
+	$(BIN)/tailsum demo
+
+test: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+	$(BIN)/python -m pytest -n 2
+
+slow: .venv/ready
+	$(BIN)/python -m pytest -m slow
+
+benchmark: .venv/ready
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[cli,plot,test,dev]'
+	touch $@

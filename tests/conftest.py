@@ -1,0 +1,31 @@
+"""Shapes and types of every function of the package are checked while the tests run."""
+
+import jaxtyping
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+jaxtyping.install_import_hook("tailsum", "beartype.beartype").__enter__()
+
+settings.register_profile(
+    "tailsum", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tailsum")
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def unchecked():
+    """Without the type checks, as users run it: what does bad input say then?"""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def generator():
+    return torch.Generator().manual_seed(0)
