@@ -118,15 +118,18 @@ class LocalGlobal(Proposal):
 class Lookahead(Proposal):
     """What the past and the future of each node say, from messages that a few landmark states send to all (default).
 
-    A backward sweep selects `landmarks` states at each node and passes their messages to all N states of the node
-    before; then `rounds` times, a forward sweep guided by it and a backward sweep guided by that. With `sequential`, the
-    states to keep are selected in a last forward sweep of their own messages, so that each choice knows the earlier
-    ones and errors do not multiply. Without, every node is selected on its own: cheaper and less accurate.
-    Cost: node x N x (landmarks x (2 rounds + 1) + K).
+    A backward sweep selects landmarks at each node and passes their messages to all N states of the node before; then
+    `rounds` times, a forward sweep guided by it and a backward sweep guided by that. Each sweep has twice the landmarks
+    of the one before, `landmarks` the last: the early ones need only show the way, and together they cost no more than
+    the last. With `sequential`, the states to keep are then selected in a forward sweep of their own messages, so that
+    each choice knows the earlier ones and errors do not multiply. Without, every node is selected on its own: cheaper
+    where K is large, and less accurate.
+
+    Cost: nodes x N x (2 landmarks + K), in tiles of a few MB.
     """
 
-    landmarks: int = 128
-    rounds: int = 2
+    landmarks: int = 512
+    rounds: int = 1
     sequential: bool = True
 
     def __post_init__(self) -> None:
@@ -153,11 +156,11 @@ class Lookahead(Proposal):
         return forward + backward
 
     def _backward(self, sweep: Sweep, model: Model, generator: torch.Generator | None) -> Tensor:
-        landmarks = Optimal(self.landmarks)
-        backward = sweep.backward(landmarks, model.node_scores(), generator)
-        for _ in range(self.rounds):
-            forward, _ = sweep.forward(landmarks, backward, generator)
-            backward = sweep.backward(landmarks, forward, generator)
+        sizes = [max(1, self.landmarks >> halvings) for halvings in range(2 * self.rounds, -1, -1)]
+        backward = sweep.backward(Optimal(sizes[0]), model.node_scores(), generator)
+        for going, coming in zip(sizes[1::2], sizes[2::2], strict=True):
+            forward, _ = sweep.forward(Optimal(going), backward, generator)
+            backward = sweep.backward(Optimal(coming), forward, generator)
         return backward
 
 

@@ -32,20 +32,19 @@ def forward(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Forward:
 
 def _in_range(node: Tensor, table: Table, result: Forward, log_total: Tensor, last: Tensor) -> bool:
     """Whether the products lost nothing that changes the sum by more than rounding."""
-    limits = torch.finfo(node.dtype)
-    floor = limits.tiny / limits.eps * 100 * table.n_from
     inside = torch.arange(len(node), device=node.device)[:, None, None] <= last[:, None]
-    suspect = (log_total < math.log(floor)) & (node > -math.inf) & inside
+    suspect = (log_total < math.log(table.floor)) & (node > -math.inf) & inside
     if not suspect.any():
         return True
-    suspect &= _reachable(node, table)
-    if not suspect.any():  # no path at all leads to the small ones: minus infinity is right
+    reachable = _reachable(node, table)
+    if not (suspect & reachable).any():  # no path at all leads to the small ones: minus infinity is right
         return True
-    # What was lost makes the result too low. A floor under every small sum makes it too high. Do they agree?
+    # What was lost makes the result too low. A floor under every sum makes it too high. Do they agree?
     with torch.no_grad():
-        raised, _ = forward_scan(node, table, table.params, suspect * floor)
+        raised, _ = forward_scan(node, table, table.params, reachable.to(node.dtype) * table.floor)
     low, high = (final_log_sum(r, last) for r in (result, raised))
-    return bool(((high - low) <= 16 * limits.eps).logical_or(high == -math.inf).all())
+    agree = (high - low <= 16 * torch.finfo(node.dtype).eps) | (high == -math.inf)
+    return bool(agree.all())
 
 
 def _reachable(node: Tensor, table: Table) -> Tensor:

@@ -68,9 +68,9 @@ class _Forward(torch.autograd.Function):
         table: Table = ctx.table
         node, log_mass, gain, *params = ctx.saved_tensors
         mass, inverse = log_mass.exp(), torch.zeros_like(node)
-        if len(node) > 1:  # 1 / total, as a function of node and log_mass; zero where no path arrives
+        if len(node) > 1:  # 1 / total, as a function of node and log_mass; zero where no path arrives that matters
             log_inverse = node[1:] - log_mass[1:] + (table.column_scale - gain[1:, :, None])
-            reached = log_mass[1:] > -math.inf
+            reached = log_inverse <= -math.log(table.floor)  # false also for NaN, where both are minus infinity
             inverse = torch.cat((inverse[:1], torch.where(reached, log_inverse, -math.inf).exp()))
         flow, _ = _Flow.apply(table, True, grad, None, mass, inverse, *params)
         return None, None, flow, *_table_gradient(ctx, table, mass, inverse * flow, params, first=3)

@@ -55,11 +55,12 @@ class Table:
         self.groups, self.steps, self.n_from = params[0].shape[:3]
         self.n_to = params[-1].shape[-1 if len(params) == 1 else -2]
         self.chunk = tile_rows(self.groups * self.n_to)
-        item = params[0].element_size()
+        limits = torch.finfo(params[0].dtype)
+        self.floor = limits.tiny / limits.eps * 100 * self.n_from  # a sum of products below it may have lost terms
         with torch.no_grad():
             self.scale = self._column_max()
             self.column_scale = self.scale[:, :, 0].transpose(0, 1)  # [S, G, M], to add to [T-1, B, M]
-            size = math.prod((self.groups, self.steps, self.n_from, self.n_to)) * item
+            size = math.prod((self.groups, self.steps, self.n_from, self.n_to)) * params[0].element_size()
             self.kept = self._fill() if size <= _budget.get() else None
 
     def _rows(self, step: slice, start: int, stop: int) -> Tensor:

@@ -1,0 +1,94 @@
+"""Scores far beyond the range of exp: never a wrong number."""
+
+import math
+
+import pytest
+import torch
+from enumeration import ChainTruth
+
+import tailsum as ts
+from tailsum.kernels import forward as forward_module
+
+
+def chain_and_truth(scale, dtype, forbidden=0.0, n=4, length=4, factored=False):
+    nodes = (torch.rand(length, n, dtype=torch.float64) * 2 - 1) * scale
+    pairs = (torch.rand(n, n, dtype=torch.float64) * 2 - 1) * scale
+    if factored:
+        left, right = torch.randn(n, 2).double() * scale**0.5, torch.randn(n, 2).double() * scale**0.5
+        left, right = left.to(dtype).double(), right.to(dtype).double()
+        pairs = left @ right.T
+        transition = ts.Factored(left.to(dtype), right.to(dtype))
+    else:
+        pairs[torch.rand(n, n) < forbidden] = -math.inf
+        pairs = pairs.to(dtype).double()
+        transition = pairs.to(dtype)
+    nodes = nodes.to(dtype).double()
+    return ts.LinearChain(nodes.to(dtype), transition), ChainTruth(nodes, pairs.expand(length - 1, n, n))
+
+
+@pytest.mark.parametrize("factored", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1.0, 50.0, 200.0, 2000.0, 1e5])
+def test_large_scores(scale, dtype, factored):
+    rtol = 1e-5 if dtype == torch.float32 else 1e-10
+    for _ in range(10):
+        chain, truth = chain_and_truth(scale, dtype, factored=factored, forbidden=0.2)
+        if not truth.possible:
+            continue
+        log_partition, entropy = chain.log_partition().double(), chain.entropy().double()
+        torch.testing.assert_close(log_partition, truth.log_partition, rtol=rtol, atol=rtol)
+        torch.testing.assert_close(entropy, truth.entropy, rtol=rtol, atol=10 * rtol * max(1.0, scale))
+        atol = max(rtol, 4 * scale * torch.finfo(dtype).eps)
+        torch.testing.assert_close(chain.marginals().double(), truth.marginals, rtol=0, atol=atol)
+
+
+def test_the_best_path_passes_where_the_products_underflow():
+    """State 1 is e^-150 at first and pays off only at the end: products in float32 alone would lose it."""
+    nodes = torch.tensor([[0.0, -150.0], [0.0, 0.0], [0.0, 300.0]])
+    pairs = torch.tensor([[0.0, -200.0], [-200.0, 0.0]])
+    chain = ts.LinearChain(nodes, pairs)
+    truth = ChainTruth(nodes.double(), pairs.double().expand(2, 2, 2))
+    torch.testing.assert_close(chain.log_partition().double(), truth.log_partition)
+    torch.testing.assert_close(chain.marginals().double(), truth.marginals)
+    assert chain.argmax().tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("value", [-math.inf, -1e4, -1e9])
+def test_masks_of_any_size_stay_on_the_fast_path(value, monkeypatch):
+    """Left-to-right models, and masks by large negative numbers, must not fall back to log space."""
+
+    def refuse(*_):
+        pytest.fail("fell back to log space")
+
+    monkeypatch.setattr(forward_module, "log_space_scan", refuse)
+    pairs = torch.full((5, 5), value).double()
+    pairs[torch.arange(5), torch.arange(5)] = pairs[torch.arange(4), torch.arange(1, 5)] = 0.0
+    nodes = torch.randn(6, 5).double()
+    nodes[0, 1:] = value
+    truth = ChainTruth(nodes, pairs.expand(5, 5, 5))
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-9)):
+        chain = ts.LinearChain(nodes.to(dtype), pairs.to(dtype))
+        torch.testing.assert_close(chain.log_partition().double(), truth.log_partition, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(chain.marginals().double(), truth.marginals, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(chain.entropy().double(), truth.entropy, rtol=tolerance, atol=tolerance)
+
+
+def test_long_sequences_keep_their_precision():
+    nodes, pairs = torch.randn(2, 3000, 5), torch.randn(5, 5)
+    single, double = ts.LinearChain(nodes, pairs), ts.LinearChain(nodes.double(), pairs.double())
+    torch.testing.assert_close(single.log_partition().double(), double.log_partition(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(single.marginals().double(), double.marginals(), rtol=0, atol=1e-5)
+
+
+def test_kept_streamed_and_log_space_agree(monkeypatch):
+    nodes, left, right = torch.randn(2, 7, 40).double(), torch.randn(40, 3).double(), torch.randn(40, 3).double()
+    chain = ts.LinearChain(nodes, ts.Factored(left, right))
+    monkeypatch.setattr("tailsum.kernels.table.tile_rows", lambda _: 16)
+    kept = chain.log_partition(), chain.marginals(), chain.entropy()
+    with ts.table_budget(0):
+        streamed = chain.log_partition(), chain.marginals(), chain.entropy()
+    monkeypatch.setattr(forward_module, "_in_range", lambda *_: False)
+    log_space = chain.log_partition(), chain.marginals(), chain.entropy()
+    for a, b, c in zip(kept, streamed, log_space, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(a, c, rtol=1e-10, atol=1e-10)
