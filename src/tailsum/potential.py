@@ -5,6 +5,7 @@ A potential stands for scores `[*lead, n_from, n_to]`. `lead` is what they vary 
 nodes are potentials too, with `n_from = 1` and `lead = (*batch, T)`.
 """
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -243,6 +244,7 @@ class Scored(Potential):
             raise ValueError(f"n_from and n_to must be at least 1: got {n_from} and {n_to}")
         self.function, self.context = function, context
         self.device = device if context is None else context.device
+        self.dtype: torch.dtype | None = None  # what the function gives, unless a model asked for another
         self._n_from, self._n_to = n_from, n_to
 
     @property
@@ -261,18 +263,19 @@ class Scored(Potential):
     def tensors(self) -> tuple[Tensor, ...]:
         return () if self.context is None else (self.context,)
 
+    def _changed(self, **fields: object) -> "Scored":
+        other = copy.copy(self)
+        other.__dict__.update(fields)
+        return other
+
     def map(self, change: Callable[[Tensor], Tensor]) -> "Scored":
-        context = None if self.context is None else change(self.context)
-        return Scored(self.function, self.n_from, self.n_to, context, self.device)
+        return self if self.context is None else self._changed(context=change(self.context))
 
     def to(self, dtype: torch.dtype) -> "Scored":
-        def function(*arguments: Tensor) -> Tensor:
-            return self.function(*arguments).to(dtype)
-
-        return Scored(function, self.n_from, self.n_to, self.context, self.device)
+        return self._changed(dtype=dtype)
 
     def on(self, device: torch.device) -> "Scored":
-        return Scored(self.function, self.n_from, self.n_to, self.context, device)
+        return self._changed(device=device)
 
     def block(
         self, rows: Int[Tensor, "*#lead a"] | None = None, cols: Int[Tensor, "*#lead b"] | None = None
@@ -287,23 +290,22 @@ class Scored(Potential):
                 f"function must give one floating-point score for each pair, {list(wanted)}: "
                 f"got {scores.dtype} {list(scores.shape)}"
             )
-        return scores
+        return scores if self.dtype is None else scores.to(self.dtype)
 
     def at_step(self, t: int) -> "Scored":
-        context = None if self.context is None else at_step(self.context, 1, t)
-        return Scored(self.function, self.n_from, self.n_to, context, self.device)
+        return self.map(lambda context: at_step(context, 1, t))
 
     def transposed(self) -> "Scored":
         def function(i: Tensor, j: Tensor, *context: Tensor) -> Tensor:
             return self.function(j.mT, i.mT, *context).mT
 
-        return Scored(function, self.n_to, self.n_from, self.context, self.device)
+        return self._changed(function=function, _n_from=self.n_to, _n_to=self.n_from)
 
     def columns(self, start: int, stop: int) -> "Scored":
         def function(i: Tensor, j: Tensor, *context: Tensor) -> Tensor:
             return self.function(i, j + start, *context)
 
-        return Scored(function, self.n_from, stop - start, self.context, self.device)
+        return self._changed(function=function, _n_to=stop - start)
 
 
 def take(table: Tensor, index: Tensor) -> Tensor:
