@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from enumeration import ChainTruth
 from hypothesis import strategies as st
 from torch import Tensor
 
 import tailsum as ts
+from enumeration import ChainTruth
 
 KINDS = ("dense", "factored", "scored")
 LEADS = ("shared", "time", "batch", "both")

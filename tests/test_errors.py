@@ -51,7 +51,10 @@ def test_construction(arguments, words):
 @pytest.mark.parametrize(
     ("use", "words"),
     [
-        (lambda c: c.score(torch.zeros(2, 3).long()), r"states must be integers \[..., T\] with T = 4: got .* \[2, 3\]"),
+        (
+            lambda c: c.score(torch.zeros(2, 3).long()),
+            r"states must be integers \[..., T\] with T = 4: got .* \[2, 3\]",
+        ),
         (lambda c: c.score(torch.zeros(2, 4)), "states must be integers .* got torch.float32"),
         (lambda c: c.score(torch.full((2, 4), 3)), "states must lie between 0 and N-1 = 2: got one outside"),
         (lambda c: c.score(torch.zeros(5, 3, 4).long()), r"states has batch shape \[5, 3\]"),
@@ -82,7 +85,9 @@ def test_use(use, words):
 
 
 def test_potentials():
-    with pytest.raises(ValueError, match=r"left and right must have the same last dimension: got \[3, 2\] and \[3, 4\]"):
+    with pytest.raises(
+        ValueError, match=r"left and right must have the same last dimension: got \[3, 2\] and \[3, 4\]"
+    ):
         ts.Factored(torch.zeros(3, 2), torch.zeros(3, 4))
     with pytest.raises(ValueError, match="n_from and n_to must be at least 1: got 0 and 3"):
         ts.Scored(lambda i, j: i + j, 0, 3)

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from models import KINDS
 from torch.autograd import gradcheck, gradgradcheck
 
 import tailsum as ts
+from models import KINDS
 
 OPERATIONS = {"log_partition": ts.LinearChain.log_partition, "entropy": ts.LinearChain.entropy}
 LENGTHS = [None, [3, 1]]

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from enumeration import ChainTruth
 
 import tailsum as ts
+from enumeration import ChainTruth
 from tailsum.kernels import forward as forward_module
 
 

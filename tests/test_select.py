@@ -1,5 +1,6 @@
 """Selections: right shapes, no repeats, inclusion probabilities that are optimal, and unbiased sums."""
 
+import dataclasses
 import math
 
 import pytest
@@ -45,7 +46,7 @@ def test_the_test_above_sees_a_wrong_weight(factor, generator):
     log_q = torch.randn(7, generator=generator, dtype=torch.float64)
     subset = ts.Optimal(3)(log_q.expand(100_000, 7), generator)
     kept_for_certain = subset.log_weight == 0
-    broken = subset._replace(log_weight=subset.log_weight + math.log(factor) * ~kept_for_certain)
+    broken = dataclasses.replace(subset, log_weight=subset.log_weight + math.log(factor) * ~kept_for_certain)
     assert z_score(weights(broken, 7), 1.0) > 6
 
 

@@ -1,13 +1,14 @@
 """Sketched sums have the right expectation, for every selection and every proposal; a broken weight is noticed."""
 
+import dataclasses
 import math
 
 import pytest
 import torch
-from test_select import z_score
 
 import tailsum as ts
 from tailsum.propose import Custom
+from test_select import z_score
 
 REPLICATES = 100_000
 SELECTIONS = {
@@ -42,16 +43,14 @@ class Broken(ts.Selection):
 
     def __call__(self, log_q, generator=None):
         subset = self.selection(log_q, generator)
-        return subset._replace(log_weight=subset.log_weight + math.log(1.02) * (subset.log_weight != 0))
+        return dataclasses.replace(subset, log_weight=subset.log_weight + math.log(1.02) * (subset.log_weight != 0))
 
 
 @pytest.mark.parametrize("proposal", PROPOSALS)
 @pytest.mark.parametrize("selection", SELECTIONS)
 def test_partition(selection, proposal, generator):
     truth = chain(1).log_partition().exp()
-    small = chain(REPLICATES).sketch(
-        proposal=PROPOSALS[proposal], selection=SELECTIONS[selection], generator=generator
-    )
+    small = chain(REPLICATES).sketch(proposal=PROPOSALS[proposal], selection=SELECTIONS[selection], generator=generator)
     assert z_score(small.log_partition().exp(), truth) < 4
 
 

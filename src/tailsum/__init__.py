@@ -9,10 +9,10 @@ from tailsum.select import Optimal, Selection, Subset, TopAndSample, TopK
 from tailsum.structure import Structure
 
 __all__ = [
+    "HMM",
     "Dense",
     "Factored",
     "Global",
-    "HMM",
     "LinearChain",
     "Local",
     "LocalGlobal",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.distributions.kl import register_kl
@@ -65,7 +65,7 @@ class LinearChain(Structure):
         emission: Float[Tensor, "*#batch T N"] | Factored,
         transition: Float[Tensor, "*#lead N N"] | Potential,
         lengths: Int[Tensor, "*#batch"] | Sequence[int] | None = None,
-    ):
+    ) -> None:
         if isinstance(emission, Factored):
             states = emission.right if emission.right.dim() == 2 else emission.right[..., None, :, :]
             nodes: Potential = Factored(emission.left[..., :, None, :], states)
@@ -112,7 +112,7 @@ class LinearChain(Structure):
         self.batch_shape, self.lengths = shape, lengths
         self._nodes, self._pairs = nodes.to(self.dtype), pairs.to(self.dtype)
         self.kept: Subset | None = None
-        self.whole: LinearChain = self
+        self.whole = self
 
     @property
     def event_shape(self) -> torch.Size:
@@ -181,15 +181,14 @@ class LinearChain(Structure):
         >>> chain.restrict(Subset(torch.arange(9).expand(5, 9), torch.zeros(5, 9)))
         LinearChain(batch=[], T=5, N=9 of 9)
         """
-        index, log_weight = subset
         check_subset(subset, (*self.batch_shape, self.n_nodes), self.n_states)
+        index, log_weight = subset.index, subset.log_weight.to(self.dtype)
         small = object.__new__(LinearChain)
         small._nodes = self._nodes.gather(None, index)
         small._pairs = self._pairs.gather(index[..., :-1, :], index[..., 1:, :])
         small.device, small.dtype = self.device, self.dtype
         small.batch_shape, small.lengths = self.batch_shape, self.lengths
         small.n_nodes, small.n_states = self.n_nodes, index.shape[-1]
-        log_weight = log_weight.to(self.dtype)
         if self.kept is not None:
             lead = (*self.batch_shape, self.n_nodes, -1)
             log_weight = log_weight + self.log_weight.gather(-1, index.expand(lead))
@@ -265,11 +264,11 @@ class LinearChain(Structure):
             paths = best[t].flatten(-2)[..., None, :].expand(*self.batch_shape, k, -1)  # [*batch, k, N k]
             highest = paths[..., 0, :].topk(k)
             final, pick = highest.values, highest.indices
-            scores = torch.where(t == last, final, scores) if states else final
+            scores = torch.where(last == t, final, scores) if states else final
             if states:
                 columns = pairs.at_step(t).block(None, states[-1]).mT  # [*batch, k, N]
                 ranked = (paths + columns.repeat_interleave(k, -1)).topk(k).indices
-                pick = torch.where(t < last, ranked.gather(-1, rank[..., None])[..., 0], pick)
+                pick = torch.where(last > t, ranked.gather(-1, rank[..., None])[..., 0], pick)
             states.append(pick // k)
             rank = pick % k
         found = torch.stack(states[::-1], -1).movedim(-2, 0)
@@ -337,7 +336,7 @@ class LinearChain(Structure):
         for t in range(self.n_nodes - 1, -1, -1):
             logits = messages[t].expand(*messages[t].shape[:-1], count)
             if states:
-                logits = logits + torch.where(t < last, pairs.at_step(t).block(None, states[-1]), 0.0)
+                logits = logits + torch.where(last > t, pairs.at_step(t).block(None, states[-1]), 0.0)
             states.append(choose(logits))
         return torch.stack(states[::-1], -2)
 

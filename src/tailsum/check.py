@@ -51,7 +51,7 @@ def check_broadcast(name: str, shape: torch.Size, other: torch.Size, what: str) 
 
 def check_subset(subset: Subset, lead: tuple[int, ...], n_states: int) -> None:
     """Index and weights of one shape that broadcasts to `[*lead, K]`, states within range."""
-    index, log_weight = subset
+    index, log_weight = subset.index, subset.log_weight
     fits = index.dim() >= 2 and index.shape == log_weight.shape and index.shape[-2] == lead[-1] and index.shape[-1] > 0
     if not fits or index.is_floating_point() or torch.broadcast_shapes(index.shape[:-1], lead) != lead:
         raise ValueError(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -31,7 +31,7 @@ class HMM(LinearChain):
         emission: Float[Tensor, "N V"],
         observations: Int[Tensor, "*batch T"],
         lengths: Int[Tensor, "*#batch"] | Sequence[int] | None = None,
-    ):
+    ) -> None:
         if initial.dim() != 1 or emission.dim() != 2 or emission.shape[:1] != initial.shape:
             raise ValueError(
                 f"initial must be [N] and emission [N, V]: got {list(initial.shape)} and {list(emission.shape)}"

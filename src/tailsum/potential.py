@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import cast
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int, Num
 from torch import Tensor
 
@@ -98,7 +98,7 @@ class Dense(Potential):
     torch.Size([2, 3])
     """
 
-    def __init__(self, scores: Float[Tensor, "*lead n_from n_to"]):
+    def __init__(self, scores: Float[Tensor, "*lead n_from n_to"]) -> None:
         self.scores = scores
 
     @property
@@ -126,7 +126,7 @@ class Dense(Potential):
         if rows is None and cols is None:
             return self.scores
         if cols is None:
-            return take(self.scores, cast(Tensor, rows))
+            return take(self.scores, cast("Tensor", rows))
         if rows is None and not self.lead:
             columns = self.scores.index_select(-1, cols.flatten()).unflatten(-1, cols.shape)
             return columns.movedim(0, -2)
@@ -158,7 +158,7 @@ class Factored(Potential):
     torch.Size([3, 1000])
     """
 
-    def __init__(self, left: Float[Tensor, "*#lead n_from d"], right: Float[Tensor, "*#lead n_to d"]):
+    def __init__(self, left: Float[Tensor, "*#lead n_from d"], right: Float[Tensor, "*#lead n_to d"]) -> None:
         if left.shape[-1] != right.shape[-1]:
             raise ValueError(
                 f"left and right must have the same last dimension: got {list(left.shape)} and {list(right.shape)}"
@@ -239,7 +239,7 @@ class Scored(Potential):
         n_to: int,
         context: Num[Tensor, "*lead c"] | None = None,
         device: torch.device | None = None,
-    ):
+    ) -> None:
         if n_from < 1 or n_to < 1:
             raise ValueError(f"n_from and n_to must be at least 1: got {n_from} and {n_to}")
         self.function, self.context = function, context
@@ -265,7 +265,8 @@ class Scored(Potential):
 
     def _changed(self, **fields: object) -> "Scored":
         other = copy.copy(self)
-        other.__dict__.update(fields)
+        for name, value in fields.items():
+            setattr(other, name, value)
         return other
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Scored":
@@ -284,7 +285,8 @@ class Scored(Potential):
         cols = torch.arange(self.n_to, device=self.device) if cols is None else cols
         extra = () if self.context is None else (self.context[..., None, None, :],)
         scores = self.function(rows[..., :, None], cols[..., None, :], *extra)
-        wanted = torch.broadcast_shapes(self.lead, rows.shape[:-1], cols.shape[:-1]) + (rows.shape[-1], cols.shape[-1])
+        lead = torch.broadcast_shapes(self.lead, rows.shape[:-1], cols.shape[:-1])
+        wanted = (*lead, rows.shape[-1], cols.shape[-1])
         if not scores.is_floating_point() or scores.shape != wanted:
             raise ValueError(
                 f"function must give one floating-point score for each pair, {list(wanted)}: "
@@ -332,4 +334,3 @@ def at_step(tensor: Tensor, trailing: int, t: int) -> Tensor:
 def _side_by_side(a: Tensor, b: Tensor) -> Tensor:
     lead = torch.broadcast_shapes(a.shape[:-1], b.shape[:-1])
     return torch.cat((a.expand(*lead, -1), b.expand(*lead, -1)), -1)
-

@@ -7,14 +7,14 @@ gives a `Subset`. Every leading dimension is a selection of its own; none of the
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 
-class Subset(NamedTuple):
+@dataclass(frozen=True)
+class Subset:
     """Kept states and the logarithms of their weights. A weight of zero (minus infinity) marks an empty place."""
 
     index: Int[Tensor, "*lead k"]

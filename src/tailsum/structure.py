@@ -7,6 +7,7 @@ and the sketch follow from these two, in the same way for the whole model and fo
 
 import math
 from abc import abstractmethod
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -21,7 +22,7 @@ class Structure(Model):
     """A distribution over the states of connected nodes, given by its scores (log potentials)."""
 
     kept: Subset | None
-    whole: "Structure"
+    whole: Any
 
     # What a structure supplies.
 
@@ -117,7 +118,8 @@ class Structure(Model):
     def kl(self, other: "Structure") -> Float[Tensor, "*batch"]:
         """Kullback-Leibler divergence from `other`, in nats. In a sketch both are summed over the kept states.
 
-        Infinite for an impossible model."""
+        Infinite for an impossible model.
+        """
         other = self._matching(other)
         nodes, pairs = other.node_scores(), other.pair_scores()
         difference = _finite(self.node_scores()) - _finite(nodes)

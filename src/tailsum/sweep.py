@@ -18,7 +18,7 @@ class ChainSweep(Sweep):
         nodes: Float[Tensor, "*batch T n"],
         pairs: Potential,
         lengths: Int[Tensor, "*batch"] | None,
-    ):
+    ) -> None:
         self.nodes, self.lengths = nodes, lengths
         self.onward, self.back = pairs, pairs.transposed()
 
@@ -30,7 +30,7 @@ class ChainSweep(Sweep):
             if t > 0:
                 messages.append(self.nodes[..., t, :] + _send(self.onward.at_step(t - 1), messages[-1], kept[-1]))
             kept.append(selection(messages[t] + backward[..., t, :], generator))
-        index, log_weight = (torch.stack(parts, -2) for parts in zip(*kept, strict=True))
+        index, log_weight = torch.stack([k.index for k in kept], -2), torch.stack([k.log_weight for k in kept], -2)
         return torch.stack(messages, -2), Subset(index, log_weight)
 
     def backward(

@@ -10,6 +10,7 @@ gradients of gradients (the entropy's) cost a few more scans and no special code
 over time: it is one product over all steps (`Table.gradient`).
 """
 
+import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -62,7 +63,8 @@ class _Forward(torch.autograd.Function):
         return log_mass, gain, log_total
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, *_: None) -> Any:
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        grad = grads[0]
         if grad is None:
             return None, None, None, *(None for _ in ctx.table.params)
         table: Table = ctx.table
@@ -99,7 +101,7 @@ class _Flow(torch.autograd.Function):
         length = len(source)
         order = range(length - 1, -1, -1) if reverse else range(length)
         x[order[0]] = source[order[0]]
-        for s, t in zip(order[:-1], order[1:], strict=True):
+        for s, t in itertools.pairwise(order):
             y = before[s] * x[s]
             if inlet is not None:
                 y += inlet[s]
@@ -110,7 +112,8 @@ class _Flow(torch.autograd.Function):
         return x, h
 
     @staticmethod
-    def backward(ctx: Any, grad_x: Tensor, grad_h: Tensor) -> Any:
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        grad_x, grad_h = grads
         x, h, inlet, after, before, *params = ctx.saved_tensors
         flow, drawn = _Flow.apply(ctx.table, not ctx.reverse, grad_x, grad_h, before, after, *params)
         sent = before * x if inlet is None else before * x + inlet

@@ -65,7 +65,7 @@ def _run(tile: Tile, parts: Parts, chunk: int) -> tuple[Tensor, ...]:
         for whole, part in zip(rows, piece.rows, strict=True):
             whole[..., start:stop, :] = part
         for total, part in zip(sums, piece.whole, strict=True):
-            total += part
+            total.add_(part)
     return (*rows, *sums)
 
 
@@ -80,9 +80,7 @@ def _pullback(tile: Tile, row_inputs: int, whole_inputs: int, wanted: Sequence[b
         ]
         with torch.enable_grad():
             result = tile(Parts(tuple(inputs[:row_inputs]), tuple(inputs[row_inputs:])))
-        pairs = zip(
-            (*result.rows, *result.whole), (*parts.rows[row_inputs:], *parts.whole[whole_inputs:]), strict=True
-        )
+        pairs = zip((*result.rows, *result.whole), (*parts.rows[row_inputs:], *parts.whole[whole_inputs:]), strict=True)
         outputs, grads = zip(*((out, grad) for out, grad in pairs if out.requires_grad), strict=True)
         active = [x for x, want in zip(inputs, wanted, strict=True) if want]
         found = torch.autograd.grad(outputs, active, grads, create_graph=recording, materialize_grads=True)

@@ -50,7 +50,7 @@ class Table:
     `params` are either `(scores [G, S, N, M],)` or `(left [G, S, N, d], right [G, S, M, d])`.
     """
 
-    def __init__(self, params: tuple[Tensor, ...]):
+    def __init__(self, params: tuple[Tensor, ...]) -> None:
         self.params = tuple(p.detach() for p in params)
         self.groups, self.steps, self.n_from = params[0].shape[:3]
         self.n_to = params[-1].shape[-1 if len(params) == 1 else -2]
