@@ -14,8 +14,8 @@ class PeakMemory(TorchDispatchMode):
 
     >>> with PeakMemory() as memory:
     ...     total = (torch.zeros(1000, 1000) + 1).sum()
-    >>> memory.peak  # two tensors of 4 MB, and a number
-    8000004
+    >>> memory.peak  # two tensors of 4 MB; the sum comes when the first is gone
+    8000000
     """
 
     def __init__(self) -> None:

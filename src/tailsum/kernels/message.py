@@ -1,11 +1,12 @@
 """One log-space message from a few states of a node to all states of its neighbour."""
 
+import math
+
 import torch
 from torch import Tensor
 
-from tailsum.kernels.forward import log_sum_exp
 from tailsum.kernels.table import tile_rows
-from tailsum.potential import Dense, Potential
+from tailsum.potential import Dense, Factored, Potential
 
 
 @torch.no_grad()
@@ -15,11 +16,18 @@ def message(potential: Potential, index: Tensor, value: Tensor) -> Tensor:
     Tiled over j so that no more than a few MB of scores exist at a time.
     """
     rows: Tensor | None = index
-    if isinstance(potential, Dense):  # whole rows of a table lie together: one look-up serves all tiles
-        potential, rows = potential.gather(index, None), None
+    if isinstance(potential, Factored):  # the values are one more factor: the product adds them on its way
+        values = Factored(value[..., None], value.new_ones(potential.n_to, 1))
+        potential, rows = potential.gather(index, None).plus(values), None
+    elif isinstance(potential, Dense):  # whole rows of a table lie together: one look-up serves all tiles
+        potential, rows = Dense(potential.block(index) + value[..., None]), None
     chunk = tile_rows(value.numel())
-    tiles = [
-        log_sum_exp(potential.columns(start, min(start + chunk, potential.n_to)).block(rows) + value[..., None], -2)
-        for start in range(0, potential.n_to, chunk)
-    ]
+    tiles = []
+    for start in range(0, potential.n_to, chunk):
+        scores = potential.columns(start, min(start + chunk, potential.n_to)).block(rows)
+        if rows is not None:
+            scores = scores + value[..., None]
+        highest = scores.amax(-2, keepdim=True)
+        highest.masked_fill_(highest == -math.inf, 0.0)
+        tiles.append(scores.sub_(highest).exp_().sum(-2).log_().add_(highest[..., 0, :]))
     return torch.cat(tiles, -1)

@@ -17,7 +17,7 @@ from torch import Tensor
 from tailsum.kernels.stream import Parts, streamed
 
 _budget = contextvars.ContextVar("table_budget", default=4 << 30)
-_TILE = 1 << 21  # entries of a streamed tile: a few MB, so that it stays in the cache between its passes
+_TILE = 1 << 20  # entries of a streamed tile: 4 MB, so that it stays in the cache between its passes
 
 
 @contextlib.contextmanager

@@ -1,0 +1,51 @@
+"""Run the benchmarks and write a table: `python -m benchmarks [speed|accuracy|all] [--output FILE]`."""
+
+import argparse
+import platform
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks import accuracy, speed
+from benchmarks.measure import Figure
+
+SUITES = {
+    "speed": (speed.exact_figures, speed.sketch_figures, speed.memory_figures),
+    "accuracy": (accuracy.paper_figures, accuracy.hard_figures),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure speed, memory and accuracy.")
+    parser.add_argument("suite", nargs="?", default="all", choices=["all", *SUITES])
+    parser.add_argument("--output", type=Path, help="also write the table here, as Markdown")
+    arguments = parser.parse_args()
+    figures = []
+    for name, suite in SUITES.items():
+        if arguments.suite in {"all", name}:
+            for measure in suite:
+                for figure in measure():
+                    figures.append(figure)
+                    mark = "ok  " if figure.reached else "MISS"
+                    print(f"{mark} {figure.name}: {figure.measured} [{figure.goal}]", flush=True)
+    if arguments.output:
+        arguments.output.write_text(markdown(figures))
+    sys.exit(0 if all(figure.reached for figure in figures) else 1)
+
+
+def markdown(figures: list[Figure]) -> str:
+    lines = [
+        f"Measured {time.strftime('%Y-%m-%d')}: torch {torch.__version__}, Python {platform.python_version()}, "
+        f"{torch.get_num_threads()} threads, {platform.machine()}.",
+        "",
+        "| what | measured | goal | reached |",
+        "|---|---|---|---|",
+        *(f"| {f.name} | {f.measured} | {f.goal} | {'yes' if f.reached else 'no'} |" for f in figures),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Time and memory of exact and sketched inference, as ratios measured in one run."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from benchmarks.measure import Figure, ResidentMemory, seconds
+from tailsum import Factored, LinearChain, Lookahead, Optimal
+from tailsum.memory import PeakMemory
+
+
+def embeddings(n: int, length: int, batch: int, size: int = 64) -> tuple[Tensor, Tensor, Tensor]:
+    """Context `[B, T, d]`, left and right state embeddings `[N, d]`, as leaves."""
+    generator = torch.Generator().manual_seed(0)
+    context = torch.randn(batch, length, size, generator=generator) / math.sqrt(size)
+    left, right = torch.randn(n, size, generator=generator), torch.randn(n, size, generator=generator)
+    return tuple(x.requires_grad_() for x in (context, left / math.sqrt(size), right))  # pyright: ignore[reportReturnType]
+
+
+def exact_figures(n: int = 10_000, length: int = 100, batch: int = 32) -> Iterator[Figure]:
+    """Exact forward and backward against the bare matrix products that they cannot do without."""
+    context, left, right = embeddings(n, length, batch)
+    emission = (context @ right.T).detach().requires_grad_()
+    _check_exact()
+
+    def run() -> None:
+        LinearChain(emission, Factored(left, right)).log_partition().sum().backward()
+
+    table, x = (left @ right.T).detach().exp_(), torch.rand(batch, n)
+    early, late = torch.rand(length - 1, batch, n).flatten(0, 1), torch.rand(length - 1, batch, n).flatten(0, 1)
+
+    def products() -> None:
+        for _ in range(length - 1):  # forward, the faster way round
+            table.T @ x.T
+        for _ in range(length - 1):  # backward
+            table @ x.T
+        for rows in range(0, n, 512):  # the gradient of the table, and of its factors
+            block = early.T[rows : rows + 512] @ late
+            block @ right.detach()
+            block.T @ left.detach()[rows : rows + 512]
+
+    bare = seconds(products, 1)
+    del table
+    with ResidentMemory() as memory:
+        ours = seconds(run, 1)
+    yield Figure(
+        f"exact forward + backward, N={n:,} T={length} B={batch}: time over bare matrix products",
+        f"{ours / bare:.2f} ({ours:.1f} s over {bare:.1f} s)",
+        "at most 1.5",
+        ours / bare <= 1.5,
+    )
+    yield Figure("the same: peak memory", f"{memory.growth / 2**30:.2f} GiB", "under 3 GiB", memory.growth < 3 << 30)
+
+
+def _check_exact() -> None:
+    context, left, right = embeddings(500, 12, 3)
+    single = LinearChain(context @ right.T, Factored(left, right))
+    wide = LinearChain((context @ right.T).double(), (left.double() @ right.double().T))
+    torch.testing.assert_close(single.log_partition().double(), wide.log_partition(), rtol=1e-6, atol=1e-5)
+
+
+def sketch_figures(n: int = 30_000, k: int = 300, length: int = 20, batch: int = 4) -> Iterator[Figure]:
+    """A sketch, proposal included, against exact inference."""
+    context, left, right = embeddings(n, length, batch)
+    chain = LinearChain(Factored(context, right), Factored(left, right))
+
+    def exact() -> Tensor:
+        total = chain.log_partition()
+        total.sum().backward()
+        return total.detach()
+
+    truth = exact()
+    full = seconds(exact, 1)
+    for landmarks in (128, 512):
+        generator = torch.Generator().manual_seed(0)
+
+        def sketch(landmarks: int = landmarks, generator: torch.Generator = generator) -> Tensor:
+            small = chain.sketch(selection=Optimal(k), proposal=Lookahead(landmarks), generator=generator)
+            total = small.log_partition()
+            total.sum().backward()
+            return total.detach()
+
+        error = (sketch() - truth).square().mean().sqrt().item()
+        if error > 0.5:
+            raise AssertionError(f"the sketch is off by {error} nats")
+        ours = seconds(sketch, 3)
+        yield Figure(
+            f"sketch forward + backward, N={n:,} K={k} T={length} B={batch}, {landmarks} landmarks: times faster than exact",
+            f"{full / ours:.1f} ({ours:.2f} s against {full:.1f} s; error {error:.3f} nats)",
+            "at least 5",
+            full / ours >= 5,
+        )
+
+
+def memory_figures(length: int = 20, batch: int = 8, k: int = 100) -> Iterator[Figure]:
+    """What a sketch's forward and backward pass hold as N grows: the gradients of the embeddings, and nothing larger."""
+    for n in (10_000, 100_000):
+        context, left, right = embeddings(n, length, batch)
+        small = LinearChain(Factored(context, right), Factored(left, right)).sketch(k, proposal=Lookahead(32))
+        with PeakMemory() as memory:
+            small.log_partition().sum().backward()
+        one_gradient = left.numel() * left.element_size()
+        yield Figure(
+            f"memory of a sketch's passes, N={n:,} K={k} T={length} B={batch}: largest tensor over one [N, d] gradient",
+            f"{memory.largest / one_gradient:.2f} (peak {memory.peak / 2**20:.0f} MiB; [B, T, N] is {length * batch / 64:.1f})",
+            "at most 1",
+            memory.largest <= max(one_gradient, batch * length * k * 64 * 4),
+        )

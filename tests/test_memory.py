@@ -1,0 +1,59 @@
+"""What is held, and for how long: counted tensor by tensor."""
+
+import pytest
+import torch
+
+import tailsum as ts
+from tailsum.memory import PeakMemory
+
+
+def leaves(n, batch, length, size):
+    return [torch.randn(*shape, size).mul_(0.3).requires_grad_() for shape in ((batch, length), (n,), (n,))]
+
+
+@pytest.mark.parametrize("operation", [ts.LinearChain.log_partition, ts.LinearChain.entropy])
+def test_a_sketch_keeps_and_makes_nothing_of_size_batch_by_length_by_states(operation):
+    batch, length, size = 6, 10, 4
+    kept = []
+    for n in (5_000, 20_000):
+        context, left, right = leaves(n, batch, length, size)
+        chain = ts.LinearChain(ts.Factored(context, right), ts.Factored(left, right))
+        small = chain.sketch(20, proposal=ts.Lookahead(8))
+        with PeakMemory() as memory:
+            value = operation(small).sum()
+            kept.append(memory.now)
+            value.backward()
+    assert kept[0] == kept[1]  # what waits for the backward pass does not grow with N at all
+    assert memory.largest == 4 * n * size  # the gradient of an embedding, and that is a fifteenth of [B, T, N]
+    assert memory.peak < 4 * batch * length * n
+
+
+def test_exact_inference_never_builds_a_table_for_every_step():
+    n, batch, length = 300, 4, 20
+    context, left, right = leaves(n, batch, length, 8)
+    with PeakMemory() as memory:
+        chain = ts.LinearChain(ts.Factored(context, right), ts.Factored(left, right))
+        chain.log_partition().sum().backward()
+    assert memory.largest <= 4 * n * n
+    assert memory.peak < 4 * (2 * n * n + 20 * batch * length * n)
+
+
+@pytest.mark.parametrize("operation", [ts.LinearChain.log_partition, ts.LinearChain.entropy])
+def test_streamed_factors_never_build_the_table(operation, monkeypatch):
+    monkeypatch.setattr("tailsum.kernels.table._TILE", 1 << 14)
+    n = 1000
+    context, left, right = leaves(n, 2, 4, 8)
+    with PeakMemory() as memory, ts.table_budget(0):
+        operation(ts.LinearChain(ts.Factored(context, right), ts.Factored(left, right))).sum().backward()
+    assert memory.largest <= 4 * 16 * n  # the smallest tile has 16 rows
+
+
+def test_counting():
+    with PeakMemory() as memory:
+        a = torch.zeros(1000)
+        b = a.view(10, 100)  # no memory of its own
+        c = b + 1
+        d = c * 2
+        del a, b
+    assert (memory.peak, memory.now, memory.largest) == (12000, 8000, 4000)
+    assert d.shape == (10, 100)
