@@ -1,18 +1,18 @@
-"""Run the benchmarks and write a table: `python -m benchmarks [speed|accuracy|all] [--output FILE]`."""
+"""Run the benchmarks and write a table: `python -m benchmarks [speed|gpu|accuracy|all] [--output FILE]`."""
 
 import argparse
-import platform
 import sys
 import time
 from pathlib import Path
 
 import torch
 
-from benchmarks import accuracy, speed
+from benchmarks import accuracy, gpu, speed
 from benchmarks.measure import Figure
 
 SUITES = {
     "speed": (speed.exact_figures, speed.sketch_figures, speed.memory_figures),
+    "gpu": (gpu.gpu_figures,),
     "accuracy": (accuracy.paper_figures, accuracy.hard_figures),
 }
 
@@ -37,8 +37,7 @@ def main() -> None:
 
 def markdown(figures: list[Figure]) -> str:
     lines = [
-        f"Measured {time.strftime('%Y-%m-%d')}: torch {torch.__version__}, Python {platform.python_version()}, "
-        f"{torch.get_num_threads()} threads, {platform.machine()}.",
+        f"Measured {time.strftime('%Y-%m-%d')}: torch {torch.__version__}, {torch.get_num_threads()} threads.",
         "",
         "| what | measured | goal | reached |",
         "|---|---|---|---|",

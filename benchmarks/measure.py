@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -22,16 +24,18 @@ class Figure:
     reached: bool
 
 
+def timed(run: Callable[[], T]) -> tuple[T, float]:
+    """A result and how long it took; on a GPU, until the work is done."""
+    _finish()
+    start = time.perf_counter()
+    result = run()
+    _finish()
+    return result, time.perf_counter() - start
+
+
 def seconds(run: Callable[[], object], repeats: int = 3) -> float:
-    """The median time of some runs after a warm-up; on a GPU, until the work is done."""
-    times = []
-    for _ in range(repeats + 1):
-        _finish()
-        start = time.perf_counter()
-        run()
-        _finish()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times[1:])
+    """The median time of some runs after a warm-up."""
+    return statistics.median([timed(run)[1] for _ in range(repeats + 1)][1:])
 
 
 def _finish() -> None:
@@ -59,6 +63,7 @@ class ResidentMemory:
 
     @property
     def growth(self) -> int:
+        """Peak minus start."""
         return self.peak - self.start
 
 

@@ -48,7 +48,7 @@ class RelaxedSample(NamedTuple):
         return (self.weights[..., None, :] @ F.embedding(self.states, embeddings))[..., 0, :]
 
 
-class LinearChain(Structure):
+class LinearChain(Structure["LinearChain"]):
     """A linear-chain conditional random field over N states: exact, or sketched on K of them.
 
     `emission` is a tensor of scores `[*batch, T, N]` or `Factored(context [*batch, T, d], states [N, d])`. `transition`
@@ -223,7 +223,7 @@ class LinearChain(Structure):
         positions = torch.arange(self.n_nodes, device=self.device)
         return positions <= self._last().reshape(*self.batch_shape, 1)
 
-    def _matching(self, other: Structure) -> "LinearChain":
+    def _matching(self, other: Structure["LinearChain"]) -> "LinearChain":
         if not isinstance(other, LinearChain):
             raise ValueError(f"other must be a LinearChain: got {type(other).__name__}")
         if self.kept is not None and other.kept is None:

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -36,7 +37,7 @@ class Replicates:
 
 @torch.no_grad()
 def replicate(
-    model: Structure,
+    model: Structure[Any],
     count: int,
     selection: Selection,
     proposal: Propose | None = None,

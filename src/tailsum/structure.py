@@ -7,7 +7,7 @@ and the sketch follow from these two, in the same way for the whole model and fo
 
 import math
 from abc import abstractmethod
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -17,8 +17,10 @@ from tailsum.potential import Dense, Factored, Potential
 from tailsum.propose import Lookahead, Model, Propose, proposal_from
 from tailsum.select import Optimal, Selection, Subset
 
+Small = TypeVar("Small")
 
-class Structure(Model):
+
+class Structure(Model, Generic[Small]):
     """A distribution over the states of connected nodes, given by its scores (log potentials)."""
 
     kept: Subset | None
@@ -35,7 +37,7 @@ class Structure(Model):
         """Log of the sum over all configurations under the given scores, differentiable in them any number of times."""
 
     @abstractmethod
-    def restrict(self, subset: Subset) -> "Structure":
+    def restrict(self, subset: Subset) -> Small:
         """The same structure over a subset of the states, their weights added to the scores."""
 
     @abstractmethod
@@ -108,14 +110,14 @@ class Structure(Model):
         """
         return self.log_partition() - self._expected(_finite(self.node_scores()), None)
 
-    def cross_entropy(self, other: "Structure") -> Float[Tensor, "*batch"]:
+    def cross_entropy(self, other: "Structure[Small]") -> Float[Tensor, "*batch"]:
         """`E[-log_prob of other]` under this model, in nats; infinite where other forbids what this one allows."""
         other = self._matching(other)
         nodes, pairs = other.node_scores(), other.pair_scores()
         expected = self._expected(_finite(nodes), _finite_pairs(pairs))
         return self._forbid(other.log_partition() - expected, nodes, pairs)
 
-    def kl(self, other: "Structure") -> Float[Tensor, "*batch"]:
+    def kl(self, other: "Structure[Small]") -> Float[Tensor, "*batch"]:
         """Kullback-Leibler divergence from `other`, in nats. In a sketch both are summed over the kept states.
 
         Infinite for an impossible model.
@@ -161,7 +163,7 @@ class Structure(Model):
         return value.masked_fill(chance > 0, math.inf)
 
     @abstractmethod
-    def _matching(self, other: "Structure") -> "Structure":
+    def _matching(self, other: "Structure[Small]") -> "Structure[Small]":
         """`other` over the same states as this model, or a ValueError that says why that cannot be."""
 
     def sketch(
@@ -171,7 +173,7 @@ class Structure(Model):
         proposal: Propose | None = None,
         selection: Selection | None = None,
         generator: torch.Generator | None = None,
-    ) -> "Structure":
+    ) -> Small:
         """The model restricted to a small weighted subset of the states at each node, so that sums stay unbiased.
 
         Give `k`, the number of states to keep (chosen by `Optimal(k)`), or a `selection`. `proposal` says how much each

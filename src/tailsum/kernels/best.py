@@ -28,7 +28,7 @@ def _best_step(best: Tensor, params: tuple[Tensor, ...]) -> Tensor:
     batch, _, k = best.shape
     best = best.reshape(columns.shape[0], batch // max(1, columns.shape[0]), *best.shape[1:])
     entering = []
-    chunk = tile_rows(best.numel())
+    chunk = tile_rows(best.numel(), best.device)
     for start in range(0, columns.shape[-2], chunk):
         scores = block_scores((columns, *rest), slice(start, start + chunk))  # [G, to, from]
         paths = scores[:, None, :, :, None] + best[:, :, None]  # [G, B/G, to, from, k]

@@ -108,5 +108,5 @@ def _log_space_step(alpha: Tensor, params: tuple[Tensor, ...]) -> Tensor:
         scores = block_scores((*columns, *rest))
         return Parts((log_sum_exp(scores[:, :, None] + alpha[:, None], -1),))
 
-    out = streamed(tile, Parts((columns,), (alpha, *rest)), tile_rows(alpha.numel()), 1).rows[0]
+    out = streamed(tile, Parts((columns,), (alpha, *rest)), tile_rows(alpha.numel(), alpha.device), 1).rows[0]
     return out.mT.reshape(-1, out.shape[-2])

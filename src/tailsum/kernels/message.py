@@ -21,7 +21,7 @@ def message(potential: Potential, index: Tensor, value: Tensor) -> Tensor:
         potential, rows = potential.gather(index, None).plus(values), None
     elif isinstance(potential, Dense):  # whole rows of a table lie together: one look-up serves all tiles
         potential, rows = Dense(potential.block(index) + value[..., None]), None
-    chunk = tile_rows(value.numel())
+    chunk = tile_rows(value.numel(), value.device)
     tiles = []
     for start in range(0, potential.n_to, chunk):
         scores = potential.columns(start, min(start + chunk, potential.n_to)).block(rows)

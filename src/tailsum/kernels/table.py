@@ -17,7 +17,9 @@ from torch import Tensor
 from tailsum.kernels.stream import Parts, streamed
 
 _budget = contextvars.ContextVar("table_budget", default=4 << 30)
-_TILE = 1 << 20  # entries of a streamed tile: 4 MB, so that it stays in the cache between its passes
+# Entries of a streamed tile: on a CPU it should stay in the cache between its passes, on a GPU it should fill the chip.
+_TILE = {"cpu": 1 << 20}
+_TILE_ELSEWHERE = 1 << 26
 
 
 @contextlib.contextmanager
@@ -39,9 +41,14 @@ def table_budget(size: int) -> Iterator[None]:
         _budget.reset(token)
 
 
-def tile_rows(entries_per_row: int) -> int:
+def tile_rows(entries_per_row: int, device: torch.device) -> int:
     """How many rows a tile has. A product with fewer than 16 would waste the machine, whatever the size of a row."""
-    return max(16, _TILE // max(1, entries_per_row))
+    return max(16, tile_size(device) // max(1, entries_per_row))
+
+
+def tile_size(device: torch.device) -> int:
+    """How many entries a tile has."""
+    return _TILE.get(device.type, _TILE_ELSEWHERE)
 
 
 class Table:
@@ -54,7 +61,8 @@ class Table:
         self.params = tuple(p.detach() for p in params)
         self.groups, self.steps, self.n_from = params[0].shape[:3]
         self.n_to = params[-1].shape[-1 if len(params) == 1 else -2]
-        self.chunk = tile_rows(self.groups * self.n_to)
+        self.device = params[0].device
+        self.chunk = tile_rows(self.groups * self.n_to, self.device)
         limits = torch.finfo(params[0].dtype)
         self.floor = limits.tiny / limits.eps * 100 * self.n_from  # a sum of products below it may have lost terms
         with torch.no_grad():
@@ -81,7 +89,7 @@ class Table:
         return table
 
     def _tiles(self) -> Iterator[tuple[slice, int, int]]:
-        together = self.steps if self.steps * self.groups * self.n_from * self.n_to <= _TILE else 1
+        together = self.steps if self.steps * self.groups * self.n_from * self.n_to <= tile_size(self.device) else 1
         for step in range(0, self.steps, max(1, together)):
             for start in range(0, self.n_from, self.chunk):
                 yield slice(step, step + together), start, min(start + self.chunk, self.n_from)
@@ -122,7 +130,7 @@ class Table:
         One product over all steps that share a table, tile by tile; itself differentiable in x, y and `params`.
         """
         x, y = self._by_table(x).mT, self._by_table(y)
-        scale, chunk = self.scale, tile_rows(self.groups * self.steps * self.n_to)
+        scale, chunk = self.scale, tile_rows(self.groups * self.steps * self.n_to, self.device)
         if len(params) == 1:
 
             def tile(parts: Parts) -> Parts:
