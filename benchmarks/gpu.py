@@ -54,15 +54,17 @@ def _model(context: Tensor, states: Tensor, right: Tensor, lengths: Tensor, fact
     return LinearChain(context @ states.mT, states @ right.mT, lengths)
 
 
-def _on_gpu(n: int, length: int, batch: int, transition: float = 1.0, emission: float = 1.0) -> tuple[Tensor, ...]:
-    context, left, right = embeddings(n, length, batch)
-    parts = (context * emission, left * transition, right)
-    return tuple(x.detach().cuda().requires_grad_() for x in parts)
+def _peaked(n: int, length: int, batch: int, transition: float, emission: float) -> LinearChain:
+    """Gaussian embeddings; transition and emission scores of the given standard deviations."""
+    context, left, right = (x.detach().cuda() for x in embeddings(n, length, batch))
+    states = (left * math.sqrt(left.shape[-1])).requires_grad_()
+    scale = transition / math.sqrt(left.shape[-1])
+    return LinearChain(Factored(context * emission, states), Factored(states * scale, right.requires_grad_()))
 
 
 def _exact() -> Iterator[Figure]:
     n, length, batch = 10_240, 100, 16
-    context, left, right = _on_gpu(n, length, batch)
+    context, left, right = (x.detach().cuda().requires_grad_() for x in embeddings(n, length, batch))
     chain = LinearChain((context @ right.mT).detach().requires_grad_(), Factored(left, right))
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -85,8 +87,7 @@ def _exact() -> Iterator[Figure]:
 def _sketches() -> Iterator[Figure]:
     sizes = ((100_000, 50, 4, 1.0, 1.0), (100_000, 50, 4, 3.0, 3.0), (1_000_000, 10, 1, 3.0, 3.0))
     for n, length, batch, transition, emission in sizes:
-        context, left, right = _on_gpu(n, length, batch, transition, emission)
-        chain = LinearChain(Factored(context, left), Factored(left, right))
+        chain = _peaked(n, length, batch, transition, emission)
         torch.manual_seed(0)
         with torch.no_grad():
             exact, exact_time = timed(chain.log_partition)

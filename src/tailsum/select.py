@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
@@ -70,7 +71,7 @@ class TopAndSample(Selection):
         head = log_q.topk(min(self.top, log_q.shape[-1])).indices
         rest = log_q.scatter(-1, head, -math.inf).double()
         highest = rest.amax(-1, keepdim=True)
-        reach = (rest - highest.masked_fill(highest == -math.inf, 0.0)).exp_().cumsum(-1)
+        reach = _cumulative((rest - highest.masked_fill(highest == -math.inf, 0.0)).exp_())
         total = reach[..., -1:]
         draws = _uniform((*log_q.shape[:-1], self.sampled), log_q.device, generator) * total
         # The first state whose cumulative sum exceeds the draw: a state of zero probability never is.
@@ -125,10 +126,21 @@ def _cumulative_by_magnitude(inclusion: Float64[Tensor, "*lead n"], levels: int 
     before: Tensor | float = 0.0
     for value in range(levels):
         here = level == value
-        within = torch.where(here, inclusion, 0.0).cumsum(-1).add_(before)
+        within = _cumulative(torch.where(here, inclusion, 0.0)).add_(before)
         reach = torch.where(here, within, reach)
         before = within[..., -1:]
     return reach
+
+
+def _cumulative(x: Float64[Tensor, "*lead n"], block: int = 512) -> Float64[Tensor, "*lead n"]:
+    """The cumulative sum of the last dimension, in blocks: a GPU would leave most of itself idle on a few long rows."""
+    n = x.shape[-1]
+    if n <= 4 * block:
+        return x.cumsum(-1)
+    blocks = F.pad(x, (0, -n % block)).unflatten(-1, (-1, block)).cumsum(-1)
+    totals = blocks[..., -1]
+    blocks += (totals.cumsum(-1) - totals)[..., None]
+    return blocks.flatten(-2)[..., :n].contiguous()
 
 
 def inclusion_probability(log_q: Float[Tensor, "*lead n"], k: int) -> Float64[Tensor, "*lead n"]:

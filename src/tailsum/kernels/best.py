@@ -25,12 +25,21 @@ def best_messages(node: Tensor, params: tuple[Tensor, ...], k: int) -> Tensor:
 
 def _best_step(best: Tensor, params: tuple[Tensor, ...]) -> Tensor:
     columns, *rest = transposed(params)
-    batch, _, k = best.shape
-    best = best.reshape(columns.shape[0], batch // max(1, columns.shape[0]), *best.shape[1:])
+    batch, n, k = best.shape
+    best = best.reshape(columns.shape[0], batch // max(1, columns.shape[0]), n, k)
+    first = best[..., 0].contiguous()
     entering = []
-    chunk = tile_rows(best.numel(), best.device)
+    chunk = tile_rows(first.numel(), best.device)
     for start in range(0, columns.shape[-2], chunk):
-        scores = block_scores((columns, *rest), slice(start, start + chunk))  # [G, to, from]
-        paths = scores[:, None, :, :, None] + best[:, :, None]  # [G, B/G, to, from, k]
-        entering.append(paths.amax(-2) if k == 1 else paths.flatten(-2).topk(k).values)
+        scores = block_scores((columns, *rest), slice(start, start + chunk))[:, None]  # [G, 1, to, from]
+        paths = scores + first[:, :, None]  # the best path into each state, and one step more: [G, B/G, to, from]
+        if k == 1:
+            entering.append(paths.amax(-1, keepdim=True))
+            continue
+        # The k best arrive from k of the states that are best by their best path: only these need all k of theirs.
+        origin = paths.topk(min(k, n)).indices
+        shape = (*origin.shape[:-1], n)
+        ranked = best[:, :, None].expand(*shape, k).gather(-2, origin[..., None].expand(*origin.shape, k))
+        ranked = ranked + scores.expand(shape).gather(-1, origin)[..., None]
+        entering.append(ranked.flatten(-2).topk(k).values)
     return torch.cat(entering, 2).reshape(batch, columns.shape[-2], k)

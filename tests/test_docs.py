@@ -1,0 +1,50 @@
+"""What the README, the documents and the examples show is run."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import tailsum as ts
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page):
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+def test_the_readme_has_an_example_of_ten_lines():
+    (example,) = blocks(ROOT / "README.md")
+    assert len(example.strip().splitlines()) <= 13
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.name)
+def test_code_in_documents(page):
+    states = torch.randn(300, 8) * 0.3
+    context = torch.randn(2, 5, 8)
+    names = {
+        "torch": torch,
+        "ts": ts,
+        "chain": ts.LinearChain(ts.Factored(context, states), ts.Factored(states, states)),
+    }
+    for block in blocks(page):
+        exec(compile(block, page.name, "exec"), names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_example_learns(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    sys.modules.pop("train_crf", None)
+    import train_crf  # noqa: PLC0415
+
+    losses = train_crf.train(n_tags=400, k=20, steps=60, batch=8, length=6)
+    assert sum(losses[-5:]) / 5 < losses[0] - 2
