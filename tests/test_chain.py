@@ -248,6 +248,38 @@ def test_without_gradients_nothing_is_recorded():
         assert not value.requires_grad
 
 
+def test_autocast_changes_nothing():
+    context, states = torch.randn(2, 6, 16), torch.randn(40, 16).requires_grad_()
+
+    def results():
+        chain = ts.LinearChain(ts.Factored(context, states), ts.Factored(states, states))
+        small = chain.sketch(10, generator=torch.Generator().manual_seed(0))
+        return [
+            value
+            for model in (chain, small)
+            for value in (model.log_partition(), model.entropy(), model.marginals(), model.kl(model))
+        ]
+
+    plain = results()
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = results()
+    for a, b in zip(plain, mixed, strict=True):
+        assert a.dtype == b.dtype == torch.float32
+        torch.testing.assert_close(a, b)
+        torch.testing.assert_close(
+            *(torch.autograd.grad(x.square().sum(), states, retain_graph=True)[0] for x in (a, b))
+        )
+
+
+def test_many_samples_are_drawn_in_parts(monkeypatch):
+    monkeypatch.setattr("tailsum.chain.tile_rows", lambda *_: 16)
+    chain = ts.LinearChain(torch.randn(2, 3, 4), torch.randn(4, 4))
+    samples = chain.sample((3, 40), generator=torch.Generator().manual_seed(0))
+    assert samples.shape == (3, 40, 2, 3)
+    assert len(samples.flatten(0, 1)[:, 0].unique(dim=0)) > 16  # the parts are not copies of the first
+    assert chain.sample((0,)).shape == (0, 2, 3)
+
+
 def test_an_empty_batch_works():
     chain = ts.LinearChain(torch.randn(0, 4, 5), torch.randn(5, 5))
     for model in (chain, chain.sketch(3)):

@@ -64,6 +64,10 @@ def test_construction(arguments, words):
         (lambda c: c.kl(ts.LinearChain(torch.zeros(2, 5, 3), PAIRS)), "other must have the same positions and states"),
         (lambda c: c.kl(c.sketch(2)), "other must have the same positions and states"),
         (lambda c: c.kl(ts.LinearChain(NODES, PAIRS, [4, 2])), "other must have the same lengths"),
+        (
+            lambda c: ts.LinearChain(NODES[0], PAIRS).kl(c),
+            r"other must have a batch shape within \[\]: got \[2\]",
+        ),
         (lambda c: c.kl(3), "other must be a LinearChain: got int"),
         (
             lambda c: c.restrict(ts.Subset(torch.zeros(2, 3, 2).long(), torch.zeros(2, 3, 2))),

@@ -48,6 +48,14 @@ def test_streamed_factors_never_build_the_table(operation, monkeypatch):
     assert memory.largest <= 4 * 16 * n  # the smallest tile has 16 rows
 
 
+def test_lengths_do_not_spread_a_shared_table_over_the_batch():
+    n, batch, length = 50, 30, 4
+    nodes, pairs = torch.randn(batch, length, n), torch.randn(length - 1, n, n)
+    with PeakMemory() as memory:
+        ts.LinearChain(nodes, pairs, [length] * (batch - 1) + [2]).log_partition()
+    assert memory.largest <= 4 * max(batch * length * n, (length - 1) * n * n)
+
+
 def test_counting():
     with PeakMemory() as memory:
         a = torch.zeros(1000)

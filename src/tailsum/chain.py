@@ -19,6 +19,7 @@ from torch.distributions.kl import register_kl
 from tailsum.check import check_broadcast, check_device, check_lengths, check_potential, check_subset
 from tailsum.kernels.best import best_messages
 from tailsum.kernels.forward import Forward, final_log_sum, forward
+from tailsum.kernels.table import tile_rows
 from tailsum.potential import Dense, Factored, Potential, Scored
 from tailsum.select import Subset
 from tailsum.structure import Structure
@@ -210,7 +211,7 @@ class LinearChain(Structure["LinearChain"]):
             )
         shape = check_broadcast("states", states.shape[:-1], self.batch_shape, "the chain's")
         states = states.expand(*shape, -1)
-        inside = torch.ones_like(states, dtype=torch.bool) if self.lengths is None else self._inside()
+        inside = self._inside()
         states = torch.where(inside, states, 0)
         if ((states < 0) | (states >= self.n_states)).any():
             raise ValueError(f"states must lie between 0 and N-1 = {self.n_states - 1}: got one outside")
@@ -226,6 +227,10 @@ class LinearChain(Structure["LinearChain"]):
     def _matching(self, other: Structure["LinearChain"]) -> "LinearChain":
         if not isinstance(other, LinearChain):
             raise ValueError(f"other must be a LinearChain: got {type(other).__name__}")
+        if check_broadcast("other", other.batch_shape, self.batch_shape, "this chain's") != self.batch_shape:
+            raise ValueError(
+                f"other must have a batch shape within {list(self.batch_shape)}: got {list(other.batch_shape)}"
+            )
         if self.kept is not None and other.kept is None:
             other = other.restrict(self.kept)
         if (other.n_nodes, other.n_states) != (self.n_nodes, self.n_states) or not torch.equal(
@@ -283,8 +288,13 @@ class LinearChain(Structure["LinearChain"]):
         torch.Size([1000, 5])
         """
         with torch.no_grad():
-            states = self._walk_back(math.prod(sample_shape), lambda logits: _gumbel(logits, generator).argmax(-2))
-            return self._original(self._samples_first(states, sample_shape))
+            messages, count = self._column_messages(), math.prod(sample_shape)
+            chunk = tile_rows(messages[0].numel(), self.device)
+            parts = [
+                self._walk_back(messages, min(chunk, count - start), lambda x: _gumbel(x, generator).argmax(-2))
+                for start in range(0, max(1, count), chunk)
+            ]
+            return self._original(self._samples_first(torch.cat(parts, -1), sample_shape))
 
     def rsample(
         self,
@@ -316,21 +326,25 @@ class LinearChain(Structure["LinearChain"]):
             relaxed.append(soft.masked_fill(impossible, 0.0))
             return picked
 
-        states = self._samples_first(self._walk_back(math.prod(sample_shape), choose), sample_shape)
+        states = self._walk_back(self._column_messages(), math.prod(sample_shape), choose)
+        states = self._samples_first(states, sample_shape)
         weights = torch.stack(relaxed[::-1], -3).movedim(-1, 0)
         weights = weights.reshape(*sample_shape, *weights.shape[1:])
         if self.lengths is not None:
             weights = torch.where(self._inside()[..., None], weights, 0.0)
         return RelaxedSample(weights, self.states, self._original(states))
 
-    def _walk_back(self, count: int, choose: Callable[[Tensor], Tensor]) -> Tensor:
+    def _column_messages(self) -> Tensor:
+        """Forward messages, each but for a constant, as `[T, *batch, N, 1]`."""
+        messages = self._messages(self.weighted_node_scores(), self.pair_scores()).log_mass
+        return messages.reshape(self.n_nodes, *self.batch_shape, self.n_states, 1)
+
+    def _walk_back(self, messages: Tensor, count: int, choose: Callable[[Tensor], Tensor]) -> Tensor:
         """`count` paths `[*batch, T, count]`, from the last position back, each state by `choose(logits [.., N, count])`.
 
         The logits are those of the state given the one chosen after it.
         """
         pairs = self.pair_scores()
-        messages = self._messages(self.weighted_node_scores(), pairs).log_mass
-        messages = messages.reshape(self.n_nodes, *self.batch_shape, self.n_states, 1)
         last = self._last().reshape(*self.batch_shape, 1, 1)
         states: list[Tensor] = []
         for t in range(self.n_nodes - 1, -1, -1):
@@ -360,13 +374,14 @@ def _kl(p: LinearChain, q: LinearChain) -> Tensor:
 
 def _blank_outside(potential: Potential, inside: Tensor) -> Potential:
     """The potential with zeros for everything outside the sequences; `inside [*batch, steps]`."""
-    trailing = {Dense: 2, Factored: 2, Scored: 1}.get(type(potential), 0)
+    trailing = 1 if isinstance(potential, Scored) else 2
 
     def blank(x: Tensor) -> Tensor:
-        if x.dim() == trailing or x.shape[-trailing - 1] == 0:
+        lead = x.shape[:-trailing]
+        if math.prod(lead) == 0 or not lead:
             return x
-        mask = inside if x.shape[-trailing - 1] == inside.shape[-1] else inside.any(-1, keepdim=True)
-        return torch.where(mask.reshape(*mask.shape, *(1,) * trailing), x, torch.zeros((), dtype=x.dtype))
+        used = inside.long().sum_to_size(lead)  # what several sequences share counts if one of them uses it
+        return x.masked_fill((used == 0).reshape(*lead, *(1,) * trailing), 0)
 
     return potential.map(blank)
 

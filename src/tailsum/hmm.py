@@ -74,7 +74,7 @@ def _observed(initial: Tensor, emission: Tensor, observations: Tensor, first: Te
         scores = F.embedding(seen[..., 0], table.mT) if j.dim() == 2 else table[j, seen]
         return scores + torch.where(start > 0, initial[j], 0.0)
 
-    context = torch.stack((observations + 1, first.expand_as(observations).to(observations.dtype)), -1)
+    context = torch.stack((observations.long() + 1, first.expand_as(observations).long()), -1)
     return Scored(function, 1, len(initial), context)
 
 

@@ -16,6 +16,8 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int, Num
 from torch import Tensor
 
+from tailsum.kernels.precision import product
+
 
 class Potential(ABC):
     """Scores of pairs of states. Three kinds: `Dense`, `Factored` and `Scored`."""
@@ -188,7 +190,7 @@ class Factored(Potential):
         self, rows: Int[Tensor, "*#lead a"] | None = None, cols: Int[Tensor, "*#lead b"] | None = None
     ) -> Float[Tensor, "*lead a b"]:
         part = self.gather(rows, cols)
-        return part.left @ part.right.mT
+        return product(part.left, part.right.mT)
 
     def gather(self, rows: Int[Tensor, "*#lead a"] | None, cols: Int[Tensor, "*#lead b"] | None) -> "Factored":
         left = self.left if rows is None else take(self.left, rows)

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tailsum.kernels.precision import full_precision
 from tailsum.potential import Dense, Factored, Potential
 from tailsum.propose import Lookahead, Model, Propose, proposal_from
 from tailsum.select import Optimal, Selection, Subset
@@ -86,7 +87,7 @@ class Structure(Model, Generic[Small]):
         recording = torch.is_grad_enabled()
         nodes, pairs = self.weighted_node_scores(), self.pair_scores()
         recording &= any(x.requires_grad for x in (nodes, *pairs.tensors))
-        with torch.enable_grad():
+        with torch.enable_grad(), full_precision(self.device):
             if pairwise:
                 target = pairs.block().expand(self._pair_shape())
                 target = target if target.requires_grad else target.detach().requires_grad_()
@@ -133,14 +134,14 @@ class Structure(Model, Generic[Small]):
     def _expected(self, nodes: Tensor, pairs: Potential | None) -> Tensor:
         """The expected sum of the given (finite) scores: the slope of the log-partition in their direction.
 
-        `pairs=None` means the model's own.
-        Each sequence's own slope is had from the slope of their sum, because that is linear in a factor on each.
+        `pairs=None` means the model's own. Each sequence's slope is had from the slope of their sum, because that is
+        linear in a factor on each.
         """
         recording = torch.is_grad_enabled()
         own_nodes, own_pairs = self.weighted_node_scores(), self.pair_scores()
         parts = (nodes, own_nodes, *own_pairs.tensors, *(() if pairs is None else pairs.tensors))
         recording &= any(x.requires_grad for x in parts)
-        with torch.enable_grad():
+        with torch.enable_grad(), full_precision(self.device):
             tilt = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=True)
             factor = torch.ones(self.batch_shape, dtype=self.dtype, device=self.device, requires_grad=True)
             if pairs is None and isinstance(own_pairs, Factored):
@@ -154,12 +155,11 @@ class Structure(Model, Generic[Small]):
 
     def _forbid(self, value: Tensor, nodes: Tensor, pairs: Potential) -> Tensor:
         """`value`, infinite for each sequence that has a chance of a state or pair with score minus infinity."""
-        nodes_out, pairs_out = nodes == -math.inf, [x == -math.inf for x in pairs.tensors]
-        if not (nodes_out.any() or any(x.any() for x in pairs_out)):
+        if not any((x == -math.inf).any() for x in (nodes, *pairs.tensors)):
             return value
         with torch.no_grad():
-            pairs_out = Dense((pairs.block() == -math.inf).to(self.dtype))
-            chance = self._expected(nodes_out.to(self.dtype), pairs_out)
+            forbidden_pairs = Dense((pairs.block() == -math.inf).to(self.dtype))
+            chance = self._expected((nodes == -math.inf).to(self.dtype), forbidden_pairs)
         return value.masked_fill(chance > 0, math.inf)
 
     @abstractmethod

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tailsum.kernels.precision import full_precision
+
 
 class Parts(NamedTuple):
     """The row tensors and the whole tensors that a tile function takes, or gives."""
@@ -83,7 +85,8 @@ def _pullback(tile: Tile, row_inputs: int, whole_inputs: int, wanted: Sequence[b
         pairs = zip((*result.rows, *result.whole), (*parts.rows[row_inputs:], *parts.whole[whole_inputs:]), strict=True)
         outputs, grads = zip(*((out, grad) for out, grad in pairs if out.requires_grad), strict=True)
         active = [x for x, want in zip(inputs, wanted, strict=True) if want]
-        found = torch.autograd.grad(outputs, active, grads, create_graph=recording, materialize_grads=True)
+        with full_precision(outputs[0].device):
+            found = torch.autograd.grad(outputs, active, grads, create_graph=recording, materialize_grads=True)
         split = sum(wanted[:row_inputs])
         return Parts(found[:split], found[split:])
 
