@@ -271,6 +271,80 @@ def test_autocast_changes_nothing():
         )
 
 
+def test_inference_mode():
+    nodes, pairs = torch.randn(2, 5, 4), torch.randn(4, 4)
+    plain = ts.LinearChain(nodes, pairs)
+    with torch.inference_mode():
+        for chain in (
+            plain,
+            ts.LinearChain(nodes + 0, pairs + 0),
+            ts.LinearChain(nodes, ts.Factored(pairs + 0, pairs)),
+        ):
+            small = chain.sketch(3)
+            for model in (chain, small):
+                model.pair_marginals(), model.kl(model), model.cross_entropy(model), model.rsample()
+                assert model.marginals().isfinite().all()
+                assert model.entropy().isfinite().all()
+        torch.testing.assert_close(plain.entropy(), ts.LinearChain(nodes + 0, pairs + 0).entropy())
+
+
+@pytest.mark.parametrize("lead", [(3, 1), (1, 1), (3, 4), (4,), ()])
+@pytest.mark.parametrize("factored", [False, True])
+def test_shared_subset_of_transitions_that_vary(lead, factored, generator):
+    transition = ts.Factored(*torch.randn(2, *lead, 6, 2)) if factored else torch.randn(*lead, 6, 6)
+    chain = ts.LinearChain(ts.Factored(torch.randn(3, 5, 2), torch.randn(3, 6, 2)), transition)
+    index = torch.stack([torch.randperm(6, generator=generator)[:3] for _ in range(5)])
+    shared = chain.restrict(ts.Subset(index, torch.zeros(5, 3)))
+    own = chain.restrict(ts.Subset(index.expand(3, 5, 3), torch.zeros(3, 5, 3)))
+    torch.testing.assert_close(shared.log_partition(), own.log_partition())
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 1), (1, 3), (2, 3)])
+def test_divergence_from_a_model_shared_by_the_batch(shape):
+    nodes, other = torch.randn(2, 3, 4, 5).double(), torch.randn(*shape, 4, 5).double()
+    pairs, lengths = torch.randn(5, 5).double(), torch.tensor([[4, 2, 1], [3, 4, 4]])
+    p, q = ts.LinearChain(nodes, pairs), ts.LinearChain(other, pairs * 0.5)
+    expected = p.kl(ts.LinearChain(other.expand(2, 3, 4, 5), pairs * 0.5))
+    torch.testing.assert_close(p.kl(q), expected)
+    torch.testing.assert_close(p.sketch(5).kl(q), expected)
+    ragged = ts.LinearChain(nodes, pairs, lengths), ts.LinearChain(other.expand(2, 3, 4, 5), pairs * 0.5, lengths)
+    assert ragged[0].kl(ragged[1]).shape == (2, 3)
+
+
+def test_an_impossible_path_has_log_probability_minus_infinity():
+    nodes = torch.randn(3, 5, 4)
+    nodes[1] = -math.inf
+    log_prob = ts.LinearChain(nodes, torch.randn(4, 4)).log_prob(torch.zeros(3, 5).long())
+    assert log_prob[1] == -math.inf
+    assert log_prob[[0, 2]].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_integers_of_any_width(dtype, unchecked):
+    chain = ts.LinearChain(torch.randn(2, 4, 3), torch.randn(3, 3), torch.tensor([4, 2], dtype=dtype))
+    paths = torch.tensor([[0, 1, 2, 0], [2, 1, 0, 0]])
+    assert torch.equal(chain.score(paths.to(dtype)), chain.score(paths))
+    subset = ts.Subset(torch.tensor([[0, 2]] * 4, dtype=dtype), torch.zeros(4, 2))
+    assert chain.restrict(subset).log_partition().isfinite().all()
+    log_p = torch.randn(3, 3).log_softmax(-1)
+    assert ts.HMM(log_p[0], log_p, log_p, torch.tensor([0, 2, 1], dtype=dtype)).log_partition() < 0
+
+
+def test_an_empty_place_hides_no_state():
+    chain = ts.LinearChain(torch.tensor([[5.0, 0, 0]] * 2), torch.zeros(3, 3))
+    index, log_weight = torch.tensor([[0, 0, 1]] * 2), torch.tensor([[-math.inf, 0, 0]] * 2)
+    small = chain.restrict(ts.Subset(index, log_weight))
+    assert small.argmax().tolist() == [0, 0]
+    assert (small.topk(4).scores > -math.inf).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_mixing_embeddings_of_another_type(dtype):
+    sample = ts.LinearChain(torch.randn(4, 5), torch.randn(5, 5)).rsample()
+    embeddings = torch.randn(5, 3)
+    torch.testing.assert_close(sample.mix(embeddings.to(dtype)), sample.mix(embeddings), rtol=1e-2, atol=1e-2)
+
+
 def test_many_samples_are_drawn_in_parts(monkeypatch):
     monkeypatch.setattr("tailsum.chain.tile_rows", lambda *_: 16)
     chain = ts.LinearChain(torch.randn(2, 3, 4), torch.randn(4, 4))

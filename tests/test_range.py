@@ -80,6 +80,22 @@ def test_long_sequences_keep_their_precision():
     torch.testing.assert_close(single.marginals().double(), double.marginals(), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("offset", "pair_offset", "scale"), [(0, 0, 1), (1000, 0, 1), (0, -1000, 1), (1000, 1000, 1), (0, 0, 30)]
+)
+def test_offsets_and_large_scores_cost_no_digits(offset, pair_offset, scale):
+    nodes, pairs = torch.randn(500, 20) * scale + offset, torch.randn(20, 20) + pair_offset
+    single, double = ts.LinearChain(nodes, pairs), ts.LinearChain(nodes.double(), pairs.double())
+    torch.testing.assert_close(single.log_partition().double(), double.log_partition(), rtol=1e-6, atol=1e-3)
+    torch.testing.assert_close(single.entropy().double(), double.entropy(), rtol=2e-5, atol=2e-3)
+    torch.testing.assert_close(single.marginals().double(), double.marginals(), rtol=0, atol=2e-4)
+    torch.testing.assert_close(single.marginals().sum(-1), torch.ones(500), rtol=0, atol=1e-5)
+    other = nodes + torch.randn(500, 20) * 0.1
+    kl = single.kl(ts.LinearChain(other, pairs)).double()
+    expected = double.kl(ts.LinearChain(other.double(), pairs.double()))
+    torch.testing.assert_close(kl, expected, rtol=1e-3, atol=1e-3)
+
+
 def test_kept_streamed_and_log_space_agree(monkeypatch):
     nodes, left, right = torch.randn(2, 7, 40).double(), torch.randn(40, 3).double(), torch.randn(40, 3).double()
     chain = ts.LinearChain(nodes, ts.Factored(left, right))

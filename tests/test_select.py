@@ -116,10 +116,10 @@ def test_nothing_left_to_draw_gives_empty_places(generator):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: ts.TopK(0), "k must be at least 1: got 0"),
-        (lambda: ts.Optimal(-2), "k must be at least 1: got -2"),
-        (lambda: ts.TopAndSample(-1, 1), "top must be at least 0: got -1"),
-        (lambda: ts.TopAndSample(3, 0), "sampled must be at least 1: got 0"),
+        (lambda: ts.TopK(0), "k must be a whole number of at least 1: got 0"),
+        (lambda: ts.Optimal(-2), "k must be a whole number of at least 1: got -2"),
+        (lambda: ts.TopAndSample(-1, 1), "top must be a whole number of at least 0: got -1"),
+        (lambda: ts.TopAndSample(3, 0), "sampled must be a whole number of at least 1: got 0"),
     ],
 )
 def test_bad_settings(make, words):

@@ -64,6 +64,29 @@ def test_a_wrong_weight_is_noticed(selection, proposal, generator):
     assert z_score(small.log_partition().exp(), truth) > 4
 
 
+@pytest.mark.parametrize("proposal", ["lookahead", "lookahead, static"])
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_partition_with_forbidden_transitions(selection, proposal, generator):
+    """States that no landmark reaches must not be ruled out."""
+    g = torch.Generator().manual_seed(6)
+    nodes, pairs = torch.randn(4, 7, generator=g).double(), torch.randn(7, 7, generator=g).double()
+    pairs[torch.rand(7, 7, generator=g) < 0.4] = -math.inf
+    truth = ts.LinearChain(nodes, pairs).log_partition().exp()
+    small = ts.LinearChain(nodes.expand(REPLICATES, 4, 7), pairs).sketch(
+        proposal=PROPOSALS[proposal], selection=SELECTIONS[selection], generator=generator
+    )
+    assert z_score(small.log_partition().exp(), truth) < 4
+
+
+def test_zero_embeddings_rule_out_no_state(generator):
+    left = torch.randn(6, 2, generator=generator).double()
+    left[2] = 0
+    for states in (left, torch.zeros(6, 2).double()):
+        for proposal in (ts.Global(), ts.LocalGlobal()):
+            log_q = proposal(ts.LinearChain(torch.randn(3, 6).double(), ts.Factored(states, left)))
+            assert (log_q > -math.inf).all()
+
+
 def test_log_partition_is_a_lower_bound_in_expectation(generator):
     """The corollary of the paper's Theorem 1 (Jensen's inequality)."""
     small = chain(REPLICATES).sketch(3, proposal=ts.Uniform(), generator=generator)
@@ -140,9 +163,9 @@ def test_bad_proposals(proposal, words, unchecked):
 
 
 def test_bad_settings(unchecked):
-    with pytest.raises(ValueError, match="landmarks must be at least 1: got 0"):
+    with pytest.raises(ValueError, match="landmarks must be a whole number of at least 1: got 0"):
         ts.Lookahead(0)
-    with pytest.raises(ValueError, match="rounds must be at least 0: got -1"):
+    with pytest.raises(ValueError, match="rounds must be a whole number of at least 0: got -1"):
         ts.Lookahead(rounds=-1)
     with pytest.raises(ValueError, match="the global proposal needs state embeddings"):
         ts.LinearChain(torch.randn(4, 3), torch.randn(3, 3)).sketch(2, proposal=ts.Global())
@@ -150,5 +173,5 @@ def test_bad_settings(unchecked):
         chain(1).sketch()
     with pytest.raises(ValueError, match="either k, the number of states to keep, or a selection"):
         chain(1).sketch(2, selection=ts.TopK(2))
-    with pytest.raises(ValueError, match="k must be at least 1: got 0"):
+    with pytest.raises(ValueError, match="k must be a whole number of at least 1: got 0"):
         chain(1).sketch(0)

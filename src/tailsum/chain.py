@@ -5,6 +5,7 @@ Sequences of a batch may have different `lengths`; what stands in the padding co
 paths hold zeros there.
 """
 
+import copy
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -16,12 +17,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.distributions.kl import register_kl
 
-from tailsum.check import check_broadcast, check_device, check_lengths, check_potential, check_subset
+from tailsum.check import check_broadcast, check_device, check_lengths, check_potential, check_subset, check_whole
 from tailsum.kernels.best import best_messages
 from tailsum.kernels.forward import Forward, final_log_sum, forward
 from tailsum.kernels.table import tile_rows
 from tailsum.potential import Dense, Factored, Potential, Scored
-from tailsum.select import Subset
+from tailsum.select import Subset, at_least
 from tailsum.structure import Structure
 from tailsum.sweep import ChainSweep
 
@@ -46,7 +47,8 @@ class RelaxedSample(NamedTuple):
 
     def mix(self, embeddings: Float[Tensor, "all d"]) -> Float[Tensor, "*sample_batch T d"]:
         """The mixture of the states' embeddings: what a decoder reads in place of one state's embedding."""
-        return (self.weights[..., None, :] @ F.embedding(self.states, embeddings))[..., 0, :]
+        kept = F.embedding(self.states, embeddings).to(self.weights.dtype)
+        return (self.weights[..., None, :] @ kept)[..., 0, :]
 
 
 class LinearChain(Structure["LinearChain"]):
@@ -70,9 +72,11 @@ class LinearChain(Structure["LinearChain"]):
         if isinstance(emission, Factored):
             states = emission.right if emission.right.dim() == 2 else emission.right[..., None, :, :]
             nodes: Potential = Factored(emission.left[..., :, None, :], states)
+        elif not isinstance(emission, Tensor):
+            raise ValueError(f"emission must be a tensor or Factored: got {type(emission).__name__}")
+        elif emission.dim() < 2:
+            raise ValueError(f"emission must be [*batch, T, N]: got {list(emission.shape)}")
         else:
-            if emission.dim() < 2:
-                raise ValueError(f"emission must be [*batch, T, N]: got {list(emission.shape)}")
             nodes = Dense(emission[..., :, None, :])
         if not isinstance(transition, Potential):
             if transition.dim() < 2:
@@ -100,7 +104,7 @@ class LinearChain(Structure["LinearChain"]):
         pairs = pairs.on(self.device)
         shape = check_broadcast("transition", pairs.lead[:-1], torch.Size(batch), "emission's")
         if lengths is not None:
-            lengths = torch.as_tensor(lengths, device=self.device)
+            lengths = check_whole("lengths", torch.as_tensor(lengths, device=self.device))
             check_lengths(lengths, self.n_nodes)
             shape = check_broadcast("lengths", lengths.shape, shape, "that of the scores,")
             lengths = lengths.expand(shape)
@@ -183,7 +187,7 @@ class LinearChain(Structure["LinearChain"]):
         LinearChain(batch=[], T=5, N=9 of 9)
         """
         check_subset(subset, (*self.batch_shape, self.n_nodes), self.n_states)
-        index, log_weight = subset.index, subset.log_weight.to(self.dtype)
+        index, log_weight = subset.index.long(), subset.log_weight.to(self.dtype)
         small = object.__new__(LinearChain)
         small._nodes = self._nodes.gather(None, index)
         small._pairs = self._pairs.gather(index[..., :-1, :], index[..., 1:, :])
@@ -205,10 +209,9 @@ class LinearChain(Structure["LinearChain"]):
         """
         if self.kept is not None:
             return self.whole.score(states)
-        if states.shape[-1:] != (self.n_nodes,) or states.is_floating_point():
-            raise ValueError(
-                f"states must be integers [..., T] with T = {self.n_nodes}: got {states.dtype} {list(states.shape)}"
-            )
+        states = check_whole("states", states)
+        if states.shape[-1:] != (self.n_nodes,):
+            raise ValueError(f"states must be [..., T] with T = {self.n_nodes}: got {list(states.shape)}")
         shape = check_broadcast("states", states.shape[:-1], self.batch_shape, "the chain's")
         states = states.expand(*shape, -1)
         inside = self._inside()
@@ -227,17 +230,20 @@ class LinearChain(Structure["LinearChain"]):
     def _matching(self, other: Structure["LinearChain"]) -> "LinearChain":
         if not isinstance(other, LinearChain):
             raise ValueError(f"other must be a LinearChain: got {type(other).__name__}")
+        if (other.n_nodes, other.whole.n_states) != (self.n_nodes, self.whole.n_states):
+            raise ValueError(f"other must have the same positions and states as {self}: got {other}")
         if check_broadcast("other", other.batch_shape, self.batch_shape, "this chain's") != self.batch_shape:
             raise ValueError(
                 f"other must have a batch shape within {list(self.batch_shape)}: got {list(other.batch_shape)}"
             )
+        other = copy.copy(other)
+        other.lengths = None if other.lengths is None else other.lengths.expand(self.batch_shape)
+        other.batch_shape = self.batch_shape
         if self.kept is not None and other.kept is None:
             other = other.restrict(self.kept)
-        if (other.n_nodes, other.n_states) != (self.n_nodes, self.n_states) or not torch.equal(
-            self.states, other.states.expand_as(self.states)
-        ):
+        if other.n_states != self.n_states or not torch.equal(self.states, other.states):
             raise ValueError(f"other must have the same positions and states as {self}: got {other}")
-        if not torch.equal(self._last(), other._last().expand_as(self._last())):
+        if not torch.equal(self._last(), other._last()):
             raise ValueError("other must have the same lengths")
         return other
 
@@ -255,8 +261,7 @@ class LinearChain(Structure["LinearChain"]):
         >>> LinearChain(torch.tensor([[0.0, 1.0], [0.0, 2.0]]), torch.zeros(2, 2)).topk(3).states.tolist()
         [[1, 1], [0, 1], [1, 0]]
         """
-        if k < 1:
-            raise ValueError(f"k must be at least 1: got {k}")
+        at_least(1, k=k)
         nodes, pairs = self.node_scores(), self.pair_scores()
         if self.kept is not None:
             nodes = nodes.masked_fill(_repeated(self.kept), -math.inf)
@@ -288,6 +293,7 @@ class LinearChain(Structure["LinearChain"]):
         torch.Size([1000, 5])
         """
         with torch.no_grad():
+            at_least(0, **{f"sample_shape[{i}]": size for i, size in enumerate(sample_shape)})
             messages, count = self._column_messages(), math.prod(sample_shape)
             chunk = tile_rows(messages[0].numel(), self.device)
             parts = [
@@ -401,6 +407,7 @@ def _gumbel(logits: Tensor, generator: torch.Generator | None) -> Tensor:
 
 def _repeated(kept: Subset) -> Tensor:
     """Which kept states are copies of an earlier place, or empty places."""
-    ordered, order = kept.index.sort(dim=-1, stable=True)
+    empty = kept.log_weight == -math.inf
+    ordered, order = kept.index.masked_fill(empty, -1).sort(dim=-1, stable=True)
     again = F.pad(ordered[..., 1:] == ordered[..., :-1], (1, 0))
-    return torch.zeros_like(again).scatter(-1, order, again) | (kept.log_weight == -math.inf)
+    return torch.zeros_like(again).scatter(-1, order, again) | empty

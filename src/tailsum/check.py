@@ -17,6 +17,13 @@ def check_scores(name: str, tensor: Tensor) -> None:
         raise ValueError(f"{name} must not hold NaN or +inf (-inf forbids): got one at {_first(~(tensor < math.inf))}")
 
 
+def check_whole(name: str, tensor: Tensor) -> Tensor:
+    """Integers, as int64."""
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise ValueError(f"{name} must be integers: got {tensor.dtype}")
+    return tensor.long()
+
+
 def check_potential(name: str, potential: Potential) -> None:
     """Every tensor of a potential is in order; factors must be finite."""
     for tensor in potential.tensors:
@@ -28,8 +35,6 @@ def check_potential(name: str, potential: Potential) -> None:
 
 def check_lengths(lengths: Tensor, longest: int) -> None:
     """Whole numbers between 1 and the number of positions."""
-    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
-        raise ValueError(f"lengths must be integers: got {lengths.dtype}")
     if ((lengths < 1) | (lengths > longest)).any():
         wrong = lengths[(lengths < 1) | (lengths > longest)][0].item()
         raise ValueError(f"lengths must lie between 1 and {longest}, the number of positions: got {wrong}")
@@ -53,7 +58,8 @@ def check_subset(subset: Subset, lead: tuple[int, ...], n_states: int) -> None:
     """Index and weights of one shape that broadcasts to `[*lead, K]`, states within range."""
     index, log_weight = subset.index, subset.log_weight
     fits = index.dim() >= 2 and index.shape == log_weight.shape and index.shape[-2] == lead[-1] and index.shape[-1] > 0
-    if not fits or index.is_floating_point() or torch.broadcast_shapes(index.shape[:-1], lead) != lead:
+    whole = not index.is_floating_point() and index.dtype != torch.bool
+    if not fits or not whole or not _broadcasts(index.shape[:-1], lead):
         raise ValueError(
             f"subset must have an integer index and a log_weight of one shape, {[*lead, 'K']}: "
             f"got {index.dtype} {list(index.shape)} and {list(log_weight.shape)}"
@@ -61,6 +67,10 @@ def check_subset(subset: Subset, lead: tuple[int, ...], n_states: int) -> None:
     if ((index < 0) | (index >= n_states)).any():
         raise ValueError(f"subset.index must lie between 0 and N-1 = {n_states - 1}: got one outside")
     check_scores("subset.log_weight", log_weight)
+
+
+def _broadcasts(shape: tuple[int, ...], lead: tuple[int, ...]) -> bool:
+    return len(shape) <= len(lead) and all(a in (1, b) for a, b in zip(shape[::-1], lead[::-1], strict=False))
 
 
 def _first(bad: Tensor) -> list[int]:

@@ -35,7 +35,7 @@ def demo(
     length: Annotated[int, typer.Option(min=1, help="How many positions the chains have.")] = 10,
     repeats: Annotated[int, typer.Option(min=2, help="How often each random estimator runs.")] = 12,
     seed: Annotated[int, typer.Option(help="The seed of everything random.")] = 0,
-    output: Annotated[Path, typer.Option(help="The folder for the picture.")] = Path("tailsum-demo"),
+    output: Annotated[Path, typer.Option(file_okay=False, help="The folder for the picture.")] = Path("tailsum-demo"),
 ) -> None:
     """Compare estimators on two large chains: exact, TopK, the paper's, and tailsum's at 1% and 10% of the states.
 

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tailsum.propose import Propose
-from tailsum.select import Selection
+from tailsum.select import Selection, at_least
 from tailsum.structure import Structure
 
 
@@ -32,7 +32,11 @@ class Replicates:
         """
         count = len(self.log_partition)
         together = self.log_partition.logsumexp(0) - math.log(count)
-        return together, (self.log_partition - together).exp().std(0) / math.sqrt(count)
+        if count == 1:  # one estimate does not say how far it may be off
+            return together, torch.full_like(together, math.inf)
+        relative = (self.log_partition - together).exp()
+        spread = relative.masked_fill(together == -math.inf, 0.0).std(0)
+        return together, spread / math.sqrt(count)
 
 
 @torch.no_grad()
@@ -51,6 +55,7 @@ def replicate(
     >>> replicate(model, 4, Optimal(30)).log_partition.shape
     torch.Size([4])
     """
+    at_least(1, count=count)
     log_partition, entropy = [], []
     start = time.perf_counter()
     for _ in range(count):

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.chain import LinearChain, working_type
-from tailsum.check import check_device, check_scores
+from tailsum.check import check_broadcast, check_device, check_scores, check_whole
 from tailsum.potential import Dense, Potential, Scored
 
 
@@ -36,10 +36,9 @@ class HMM(LinearChain):
             raise ValueError(
                 f"initial must be [N] and emission [N, V]: got {list(initial.shape)} and {list(emission.shape)}"
             )
-        if observations.dim() < 1 or observations.is_floating_point() or observations.dtype == torch.bool:
-            raise ValueError(
-                f"observations must be integers [*batch, T]: got {observations.dtype} {list(observations.shape)}"
-            )
+        observations = check_whole("observations", observations)
+        if observations.dim() < 1:
+            raise ValueError(f"observations must be [*batch, T]: got {list(observations.shape)}")
         for name, tensor in (("initial", initial), ("observations", observations)):
             check_device(name, tensor, emission.device)
         check_log_probabilities("initial", initial)
@@ -49,7 +48,9 @@ class HMM(LinearChain):
             transition = Dense(transition)
         positions = torch.arange(observations.shape[-1], device=observations.device)
         if lengths is not None:  # what stands in the padding need not be an observation
-            inside = positions < torch.as_tensor(lengths, device=observations.device)[..., None]
+            lengths = check_whole("lengths", torch.as_tensor(lengths, device=observations.device))
+            check_broadcast("lengths", lengths.shape, observations.shape[:-1], "that of observations,")
+            inside = positions < lengths[..., None]
             observations = torch.where(inside, observations, -1)
         if ((observations < -1) | (observations >= emission.shape[1])).any():
             raise ValueError(
@@ -74,7 +75,7 @@ def _observed(initial: Tensor, emission: Tensor, observations: Tensor, first: Te
         scores = F.embedding(seen[..., 0], table.mT) if j.dim() == 2 else table[j, seen]
         return scores + torch.where(start > 0, initial[j], 0.0)
 
-    context = torch.stack((observations.long() + 1, first.expand_as(observations).long()), -1)
+    context = torch.stack((observations + 1, first.expand_as(observations).long()), -1)
     return Scored(function, 1, len(initial), context)
 
 

@@ -161,10 +161,17 @@ class Factored(Potential):
     """
 
     def __init__(self, left: Float[Tensor, "*#lead n_from d"], right: Float[Tensor, "*#lead n_to d"]) -> None:
-        if left.shape[-1] != right.shape[-1]:
+        if min(left.dim(), right.dim()) < 2 or left.shape[-1] != right.shape[-1]:
             raise ValueError(
-                f"left and right must have the same last dimension: got {list(left.shape)} and {list(right.shape)}"
+                f"left and right must have two or more dimensions and the same last one: "
+                f"got {list(left.shape)} and {list(right.shape)}"
             )
+        try:
+            torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        except RuntimeError:
+            raise ValueError(
+                f"left and right must have leading dimensions that broadcast: got {list(left.shape)} and {list(right.shape)}"
+            ) from None
         self.left, self.right = left, right
 
     @property
@@ -294,6 +301,8 @@ class Scored(Potential):
                 f"function must give one floating-point score for each pair, {list(wanted)}: "
                 f"got {scores.dtype} {list(scores.shape)}"
             )
+        if not (scores < math.inf).all():
+            raise ValueError("function gave a score that is NaN or +inf: scores must be finite, or -inf for forbidden")
         return scores if self.dtype is None else scores.to(self.dtype)
 
     def at_step(self, t: int) -> "Scored":
@@ -318,9 +327,8 @@ def take(table: Tensor, index: Tensor) -> Tensor:
     One look-up in one flat table, whose backward pass adds up the rows that were used, not all.
     """
     *lead, n, d = table.shape
-    if lead and index.dim() - 1 < len(lead):
-        index = index.expand(*lead, index.shape[-1])
     if lead:
+        index = index.expand(*torch.broadcast_shapes(lead, index.shape[:-1]), -1)
         index = index + n * torch.arange(math.prod(lead), device=index.device).view(*lead, 1)
     return F.embedding(index, table.reshape(math.prod(lead) * n, d))
 

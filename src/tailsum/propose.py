@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tailsum.select import Optimal, Selection, Subset
+from tailsum.select import Optimal, Selection, Subset, at_least
 
 
 class Sweep(ABC):
@@ -26,7 +26,8 @@ class Sweep(ABC):
     ) -> tuple[Float[Tensor, "*batch node n"], Subset]:
         """Log messages (node scores included) of the earlier nodes to every state, and the states selected on the way.
 
-        Each node's states are selected by the message that those before it send, plus what `backward` says.
+        Each node's states are selected by the message that those before it send, plus what `backward` says. In the
+        messages that are handed out, minus infinity means forbidden, never just not reached.
         """
 
     @abstractmethod
@@ -85,7 +86,8 @@ class Local(Proposal):
 
     @torch.no_grad()
     def __call__(self, model: Model) -> Float[Tensor, "*batch node n"]:
-        return model.node_scores().log_softmax(-1)
+        scores = model.node_scores()
+        return scores.log_softmax(-1).masked_fill(scores == -math.inf, -math.inf)
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,9 @@ class Global(Proposal):
     @torch.no_grad()
     def __call__(self, model: Model) -> Float[Tensor, "*batch node n"]:
         norms = model.state_norms()
+        norms = norms.clamp(min=1e-3 * norms.mean().item()).clamp(
+            min=1e-30
+        )  # no state is ruled out for a zero embedding
         log_q = norms.log_softmax(-1) if self.softmax else (norms / norms.sum(-1, keepdim=True)).log()
         return log_q.expand(*model.batch_shape, model.n_nodes, -1)
 
@@ -133,10 +138,8 @@ class Lookahead(Proposal):
     sequential: bool = True
 
     def __post_init__(self) -> None:
-        if self.landmarks < 1:
-            raise ValueError(f"landmarks must be at least 1: got {self.landmarks}")
-        if self.rounds < 0:
-            raise ValueError(f"rounds must be at least 0: got {self.rounds}")
+        at_least(1, landmarks=self.landmarks)
+        at_least(0, rounds=self.rounds)
 
     @torch.no_grad()
     def __call__(self, model: Model) -> Float[Tensor, "*batch node n"]:
@@ -173,6 +176,8 @@ class Custom(Proposal):
     @torch.no_grad()
     def __call__(self, model: Model) -> Float[Tensor, "*batch node n"]:
         log_q = self.function(model)
+        if not isinstance(log_q, Tensor):
+            raise ValueError(f"proposal must give a tensor log_q: got {type(log_q).__name__}")
         wanted = (*model.batch_shape, model.n_nodes, model.n_states)
         if log_q.shape != wanted or not log_q.is_floating_point() or log_q.device != model.device:
             raise ValueError(
@@ -188,6 +193,6 @@ def proposal_from(given: Propose) -> Proposal:
     """`given` itself if it is one of ours, a checked wrapping of it if it is any other function."""
     if isinstance(given, Proposal):
         return given
-    if not callable(given):
+    if not callable(given) or isinstance(given, type):
         raise ValueError(f"proposal must be a proposal or a function from a model to log_q: got {given!r}")
     return Custom(given)

@@ -41,7 +41,7 @@ class TopK(Selection):
     k: int
 
     def __post_init__(self) -> None:
-        _at_least_one(k=self.k)
+        at_least(1, k=self.k)
 
     def __call__(self, log_q: Float[Tensor, "*lead n"], generator: torch.Generator | None = None) -> Subset:
         index = log_q.topk(min(self.k, log_q.shape[-1])).indices
@@ -63,9 +63,8 @@ class TopAndSample(Selection):
     sampled: int
 
     def __post_init__(self) -> None:
-        if self.top < 0:
-            raise ValueError(f"top must be at least 0: got {self.top}")
-        _at_least_one(sampled=self.sampled)
+        at_least(0, top=self.top)
+        at_least(1, sampled=self.sampled)
 
     def __call__(self, log_q: Float[Tensor, "*lead n"], generator: torch.Generator | None = None) -> Subset:
         head = log_q.topk(min(self.top, log_q.shape[-1])).indices
@@ -98,7 +97,7 @@ class Optimal(Selection):
     k: int
 
     def __post_init__(self) -> None:
-        _at_least_one(k=self.k)
+        at_least(1, k=self.k)
 
     def __call__(self, log_q: Float[Tensor, "*lead n"], generator: torch.Generator | None = None) -> Subset:
         *lead, n = log_q.shape
@@ -172,7 +171,8 @@ def _uniform(shape: tuple[int, ...], device: torch.device, generator: torch.Gene
     return torch.rand(shape, dtype=torch.float64, device=device, generator=generator)
 
 
-def _at_least_one(**named: int) -> None:
+def at_least(least: int, **named: int) -> None:
+    """Each named value is a whole number of at least `least`."""
     for name, value in named.items():
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1: got {value}")
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} must be a whole number of at least {least}: got {value}")

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.kernels.precision import full_precision
-from tailsum.potential import Dense, Factored, Potential
+from tailsum.potential import Dense, Potential
 from tailsum.propose import Lookahead, Model, Propose, proposal_from
 from tailsum.select import Optimal, Selection, Subset
 
@@ -73,7 +73,8 @@ class Structure(Model, Generic[Small]):
 
     def log_prob(self, states: Int[Tensor, "*sample_batch node"]) -> Float[Tensor, "*sample_batch"]:
         """Log-probability of given configurations."""
-        return self.score(states) - self.log_partition()
+        score = self.score(states)
+        return (score - self.log_partition()).masked_fill(score == -math.inf, -math.inf)
 
     def marginals(self) -> Float[Tensor, "*batch node n"]:
         """The probability of each state at each node: the gradient of the log-partition in the node scores."""
@@ -85,9 +86,9 @@ class Structure(Model, Generic[Small]):
 
     def _gradient(self, pairwise: bool) -> Tensor:
         recording = torch.is_grad_enabled()
-        nodes, pairs = self.weighted_node_scores(), self.pair_scores()
-        recording &= any(x.requires_grad for x in (nodes, *pairs.tensors))
-        with torch.enable_grad(), full_precision(self.device):
+        with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
+            nodes, pairs = _recordable(self.weighted_node_scores(), self.pair_scores())
+            recording &= any(x.requires_grad for x in (nodes, *pairs.tensors))
             if pairwise:
                 target = pairs.block().expand(self._pair_shape())
                 target = target if target.requires_grad else target.detach().requires_grad_()
@@ -109,14 +110,15 @@ class Structure(Model, Generic[Small]):
 
         In a sketch the weights count in the sums and stay out of the score: algebraically the paper's Algorithm 3.
         """
-        return self.log_partition() - self._expected(_finite(self.node_scores()), None)
+        nodes, pairs = _centred(self.node_scores(), self.pair_scores())
+        return self._log_sum(nodes, pairs) - self._expected(_finite(nodes), pairs)
 
     def cross_entropy(self, other: "Structure[Small]") -> Float[Tensor, "*batch"]:
         """`E[-log_prob of other]` under this model, in nats; infinite where other forbids what this one allows."""
         other = self._matching(other)
-        nodes, pairs = other.node_scores(), other.pair_scores()
+        nodes, pairs = _centred(other.node_scores(), other.pair_scores())
         expected = self._expected(_finite(nodes), _finite_pairs(pairs))
-        return self._forbid(other.log_partition() - expected, nodes, pairs)
+        return self._forbid(other._log_sum(nodes, pairs) - expected, nodes, pairs)
 
     def kl(self, other: "Structure[Small]") -> Float[Tensor, "*batch"]:
         """Kullback-Leibler divergence from `other`, in nats. In a sketch both are summed over the kept states.
@@ -124,30 +126,34 @@ class Structure(Model, Generic[Small]):
         Infinite for an impossible model.
         """
         other = self._matching(other)
-        nodes, pairs = other.node_scores(), other.pair_scores()
-        difference = _finite(self.node_scores()) - _finite(nodes)
-        pair_difference = _finite_pairs(self.pair_scores()).plus(_finite_pairs(pairs).scaled(-1.0))
-        own = self.log_partition()
-        divergence = self._expected(difference, pair_difference) - own + other.log_partition()
+        own_nodes, own_pairs = _centred(self.node_scores(), self.pair_scores())
+        nodes, pairs = _centred(other.node_scores(), other.pair_scores())
+        pair_difference = _finite_pairs(own_pairs).plus(_finite_pairs(pairs).scaled(-1.0))
+        own = self._log_sum(own_nodes, own_pairs)
+        divergence = self._expected(_finite(own_nodes) - _finite(nodes), pair_difference) - own
+        divergence = divergence + other._log_sum(nodes, pairs)
         return self._forbid(divergence, nodes, pairs).masked_fill(own == -math.inf, math.inf)
 
-    def _expected(self, nodes: Tensor, pairs: Potential | None) -> Tensor:
-        """The expected sum of the given (finite) scores: the slope of the log-partition in their direction.
+    def _log_sum(self, nodes: Tensor, pairs: Potential) -> Tensor:
+        """The log-partition of this model with other scores, its weights added to them."""
+        return self.sum_paths(nodes if self.kept is None else nodes + self.kept.log_weight, pairs)
 
-        `pairs=None` means the model's own. Each sequence's slope is had from the slope of their sum, because that is
-        linear in a factor on each.
+    def _expected(self, nodes: Tensor, pairs: Potential) -> Tensor:
+        """The expected sum of the given scores: the slope of the log-partition in their direction.
+
+        Each sequence's slope is had from the slope of their sum, because that is linear in a factor on each.
         """
         recording = torch.is_grad_enabled()
-        own_nodes, own_pairs = self.weighted_node_scores(), self.pair_scores()
-        parts = (nodes, own_nodes, *own_pairs.tensors, *(() if pairs is None else pairs.tensors))
-        recording &= any(x.requires_grad for x in parts)
-        with torch.enable_grad(), full_precision(self.device):
+        with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
+            nodes, pairs = _recordable(nodes, pairs)
+            own_nodes, own_pairs = _recordable(self.weighted_node_scores(), self.pair_scores())
+            recording &= any(x.requires_grad for x in (nodes, own_nodes, *pairs.tensors, *own_pairs.tensors))
             tilt = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=True)
             factor = torch.ones(self.batch_shape, dtype=self.dtype, device=self.device, requires_grad=True)
-            if pairs is None and isinstance(own_pairs, Factored):
+            if pairs is own_pairs:
                 tilted = own_pairs.scaled(1.0 + tilt)
             else:
-                tilted = own_pairs.plus((_finite_pairs(own_pairs) if pairs is None else pairs).scaled(tilt))
+                tilted = own_pairs.plus(_finite_pairs(pairs).scaled(tilt))
             total = self.sum_paths(own_nodes + tilt * nodes, tilted)
             (slope,) = torch.autograd.grad((factor * total).sum(), tilt, create_graph=True)
             (expected,) = torch.autograd.grad(slope, factor, create_graph=recording, materialize_grads=True)
@@ -193,6 +199,8 @@ class Structure(Model, Generic[Small]):
         """Values of the kept states, such as `marginals()`, spread over all N states (zero elsewhere)."""
         if self.kept is None:
             return values
+        if values.shape[-2:] != self.states.shape[-2:]:
+            raise ValueError(f"values must be [..., {self.n_nodes}, {self.n_states}]: got {list(values.shape)}")
         shape = torch.broadcast_shapes(values.shape, self.states.shape)
         empty = values.new_zeros(*shape[:-1], self.whole.n_states)
         return empty.scatter_add(-1, self.states.expand(shape), values.expand(shape))
@@ -204,3 +212,22 @@ def _finite(scores: Tensor) -> Tensor:
 
 def _finite_pairs(pairs: Potential) -> Potential:
     return pairs.map(_finite) if isinstance(pairs, Dense) else pairs
+
+
+def _centred(nodes: Tensor, pairs: Potential) -> tuple[Tensor, Potential]:
+    """The same distribution by scores without a common offset, which would cost digits where sums are subtracted."""
+    highest = nodes.detach().amax(-1, keepdim=True)
+    nodes = nodes - highest.masked_fill(highest == -math.inf, 0.0)
+    if isinstance(pairs, Dense) and pairs.scores.numel():
+        top = pairs.scores.detach().amax((-2, -1), keepdim=True)
+        pairs = Dense(pairs.scores - top.masked_fill(top == -math.inf, 0.0))
+    return nodes, pairs
+
+
+def _recordable(nodes: Tensor, pairs: Potential) -> tuple[Tensor, Potential]:
+    """The same scores, fit for a backward pass where they were made in inference mode."""
+    if nodes.is_inference():
+        nodes = nodes.clone()
+    if any(x.is_inference() for x in pairs.tensors):
+        pairs = pairs.map(torch.clone)
+    return nodes, pairs

@@ -1,5 +1,7 @@
 """Sweeps along a chain: messages from the selected states of each position to all states of the next, and back."""
 
+import math
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -25,11 +27,14 @@ class ChainSweep(Sweep):
     def forward(
         self, selection: Selection, backward: Float[Tensor, "*batch T n"], generator: torch.Generator | None
     ) -> tuple[Float[Tensor, "*batch T n"], Subset]:
-        messages, kept = [self.nodes[..., 0, :]], []
+        message, messages, kept = self.nodes[..., 0, :], [self.nodes[..., 0, :]], []
         for t in range(self.nodes.shape[-2]):
             if t > 0:
-                messages.append(self.nodes[..., t, :] + _send(self.onward.at_step(t - 1), messages[-1], kept[-1]))
-            kept.append(selection(messages[t] + backward[..., t, :], generator))
+                sent = _send(self.onward.at_step(t - 1), message, kept[-1])
+                message = self.nodes[..., t, :] + sent
+                messages.append(self.nodes[..., t, :] + _known(sent))
+            # Given the states kept so far, this message is exact: a state that it does not reach is not needed.
+            kept.append(selection(message + backward[..., t, :], generator))
         index, log_weight = torch.stack([k.index for k in kept], -2), torch.stack([k.log_weight for k in kept], -2)
         return torch.stack(messages, -2), Subset(index, log_weight)
 
@@ -41,9 +46,20 @@ class ChainSweep(Sweep):
             kept = selection(forward[..., t, :] + messages[..., t, :], generator)
             sent = _send(self.back.at_step(t - 1), self.nodes[..., t, :] + messages[..., t, :], kept)
             inside = None if self.lengths is None else (t < self.lengths)[..., None]
-            messages[..., t - 1, :] = sent if inside is None else torch.where(inside, sent, 0.0)
+            messages[..., t - 1, :] = _known(sent) if inside is None else torch.where(inside, _known(sent), 0.0)
         return messages
 
 
 def _send(potential: Potential, messages: Tensor, kept: Subset) -> Tensor:
     return message(potential, kept.index, messages.gather(-1, kept.index) + kept.log_weight)
+
+
+def _known(sent: Tensor) -> Tensor:
+    """A message with the lowest value that any state got in place of minus infinity.
+
+    Where transitions are forbidden, a state that no selected state reaches may still matter: nothing is known of it. To
+    give it minus infinity would rule it out, and bias whatever is selected by this message.
+    """
+    unknown = sent == -math.inf
+    lowest = sent.masked_fill(unknown, math.inf).amin(-1, keepdim=True)
+    return torch.where(unknown, lowest.masked_fill(lowest == math.inf, 0.0), sent)

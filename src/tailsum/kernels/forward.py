@@ -20,20 +20,20 @@ def forward(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Forward:
     if len(node) == 1:
         return _normalise(node)
     table = Table(params)
-    result, log_total = forward_scan(node, table, params)
-    if _in_range(node.detach(), table, result, log_total, last):
+    result, total = forward_scan(node, table, params)
+    if _in_range(node.detach(), table, result, total, last):
         return result
-    del table, result, log_total
+    del table, result, total
     if node.dtype == torch.float32:
         wide = forward(node.double(), tuple(p.double() for p in params), last)
         return Forward(wide.log_mass.to(node.dtype), wide.offset)
     return log_space_scan(node, params)
 
 
-def _in_range(node: Tensor, table: Table, result: Forward, log_total: Tensor, last: Tensor) -> bool:
+def _in_range(node: Tensor, table: Table, result: Forward, total: Tensor, last: Tensor) -> bool:
     """Whether the products lost nothing that changes the sum by more than rounding."""
     inside = torch.arange(len(node), device=node.device)[:, None, None] <= last[:, None]
-    suspect = (log_total < math.log(table.floor)) & (node > -math.inf) & inside
+    suspect = (total < table.floor) & (node > -math.inf) & inside
     if not suspect.any():
         return True
     reachable = _reachable(node, table)

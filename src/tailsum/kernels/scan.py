@@ -4,6 +4,8 @@ With `mass_t = exp(alpha_t - offset_t)` (largest entry 1) and E the column-scale
 
     total_t = mass_{t-1} E,        alpha_t = node_t + scale + log(total_t) + offset_{t-1}.
 
+Whatever all states share (the largest node score, the largest scale) goes to the offset, which is kept in float64.
+
 The gradient flows back through the posterior `mass_{t-1}(i) E(i, j) / total_t(j)`. That recursion is linear, and the
 backward pass of a linear recursion is the same recursion run the other way: `_Flow` below is its own derivative, so
 gradients of gradients (the entropy's) cost a few more scans and no special code. The table's gradient needs no loop
@@ -35,32 +37,35 @@ def forward_scan(
 ) -> tuple[Forward, Tensor]:
     """Forward messages of every step, differentiable in `node [T, B, N]` and in the table's `params`.
 
-    Also `log_total [T, B, N]`, the logarithm of the scaled sum that entered each state (zeros at the first step): its
-    size says whether the products stayed within the range of the floating-point type. A `floor [T, B, N]` raises it.
+    Also `total [T, B, N]`, the scaled sum that entered each state (one at the first step): its size says whether the
+    products stayed within the range of the floating-point type. A `floor [T, B, N]` raises it.
     """
-    log_mass, gain, log_total = _Forward.apply(table, floor, node, *params)
-    return Forward(log_mass, gain.double().cumsum(0)), log_total
+    log_mass, gain, total = _Forward.apply(table, floor, node, *params)
+    return Forward(log_mass, gain.cumsum(0)), total
 
 
 class _Forward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, table: Table, floor: Tensor | None, node: Tensor, *params: Tensor) -> Any:
-        log_mass, log_total = torch.empty_like(node), torch.zeros_like(node)
-        gain = node.new_empty(node.shape[:2])
+        log_mass, total = torch.empty_like(node), torch.ones_like(node)
+        gain = node.new_empty(node.shape[:2], dtype=torch.float64)
         for t in range(len(node)):
-            alpha = node[t]
+            peak = _finite(node[t].amax(-1))
+            alpha, gain[t] = node[t] - peak[:, None], peak
             if t > 0:
-                total = table.push(t - 1, log_mass[t - 1].exp())
-                torch.log(total if floor is None else total.maximum(floor[t]), out=log_total[t])
-                alpha = alpha + log_total[t] + table.column_scale[min(t - 1, table.steps - 1)]
-            highest = alpha.amax(-1)
-            gain[t] = highest.masked_fill_(highest == -math.inf, 0.0)
-            torch.sub(alpha, gain[t, :, None], out=log_mass[t])
+                step = min(t - 1, table.steps - 1)
+                pushed = table.push(t - 1, log_mass[t - 1].exp())
+                total[t] = pushed if floor is None else pushed.maximum(floor[t])
+                alpha += total[t].log() + table.column_scale[step]
+                gain[t] += table.centre[step]
+            highest = _finite(alpha.amax(-1))
+            gain[t] += highest
+            torch.sub(alpha, highest[:, None], out=log_mass[t])
         ctx.table = table
-        ctx.save_for_backward(node, log_mass, gain, *params)
-        ctx.mark_non_differentiable(gain, log_total)
+        ctx.save_for_backward(node, log_mass, total, *params)
+        ctx.mark_non_differentiable(gain, total)
         ctx.set_materialize_grads(False)
-        return log_mass, gain, log_total
+        return log_mass, gain, total
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
@@ -68,14 +73,18 @@ class _Forward(torch.autograd.Function):
         if grad is None:
             return None, None, None, *(None for _ in ctx.table.params)
         table: Table = ctx.table
-        node, log_mass, gain, *params = ctx.saved_tensors
-        mass, inverse = log_mass.exp(), torch.zeros_like(node)
-        if len(node) > 1:  # 1 / total, as a function of node and log_mass; zero where no path arrives that matters
-            log_inverse = node[1:] - log_mass[1:] + (table.column_scale - gain[1:, :, None])
-            reached = log_inverse <= -math.log(table.floor)  # false also for NaN, where both are minus infinity
-            inverse = torch.cat((inverse[:1], torch.where(reached, log_inverse, -math.inf).exp()))
+        node, log_mass, total, *params = ctx.saved_tensors
+        mass, usable = log_mass.exp(), total >= table.floor  # below the floor no path arrives that matters
+        inverse = torch.where(usable, total.reciprocal(), 0.0)
+        if torch.is_grad_enabled():  # as a function of node and log_mass, the total is exp(log_mass - node + constants)
+            change = node - log_mass
+            inverse = inverse * torch.where(usable & (log_mass > -math.inf), change - change.detach(), 0.0).exp()
         flow, _ = _Flow.apply(table, True, grad, None, mass, inverse, *params)
         return None, None, flow, *_table_gradient(ctx, table, mass, inverse * flow, params, first=3)
+
+
+def _finite(highest: Tensor) -> Tensor:
+    return highest.masked_fill(highest == -math.inf, 0.0)
 
 
 class _Flow(torch.autograd.Function):

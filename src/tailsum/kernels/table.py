@@ -68,7 +68,10 @@ class Table:
         self.floor = limits.tiny / limits.eps * 100 * self.n_from  # a sum of products below it may have lost terms
         with torch.no_grad():
             self.scale = self._column_max()
-            self.column_scale = self.scale[:, :, 0].transpose(0, 1)  # [S, G, M], to add to [T-1, B, M]
+            # The scale in two parts, so that no digits are lost to an offset that all scores share.
+            scale = self.scale[:, :, 0].transpose(0, 1)  # [S, G, M]
+            self.centre = scale.amax(-1).double()  # [S, G]
+            self.column_scale = scale - scale.amax(-1, keepdim=True)
             size = math.prod((self.groups, self.steps, self.n_from, self.n_to)) * params[0].element_size()
             self.kept = self._fill() if size <= _budget.get() else None
 
@@ -80,7 +83,8 @@ class Table:
         for step, start, stop in self._tiles():
             rows = self._rows(step, start, stop).amax(-2, keepdim=True)
             highest[:, step] = torch.maximum(highest[:, step], rows)
-        return highest.nan_to_num_(neginf=0.0)
+        centre = highest.amax(-1, keepdim=True).nan_to_num_(neginf=0.0)
+        return torch.where(highest > -math.inf, highest, centre)
 
     def _fill(self) -> Tensor:
         table = self.params[0].new_empty(self.groups, self.steps, self.n_from, self.n_to)
