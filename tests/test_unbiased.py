@@ -78,6 +78,17 @@ def test_partition_with_forbidden_transitions(selection, proposal, generator):
     assert z_score(small.log_partition().exp(), truth) < 4
 
 
+def test_lookahead_on_a_sparse_chain(generator):
+    """Three successors a state, most of them reached by no landmark: still close."""
+    n = 1000
+    pairs, states = torch.full((n, n), -math.inf).double(), torch.arange(n)
+    for step in range(3):
+        pairs[states, (states + step) % n] = torch.randn(n, generator=generator).double()
+    chain = ts.LinearChain(torch.randn(8, n, generator=generator).double().expand(40, 8, n), pairs)
+    error = chain.sketch(100, proposal=ts.Lookahead(256), generator=generator).log_partition() - chain.log_partition()
+    assert error.square().mean().sqrt() < 0.3
+
+
 def test_zero_embeddings_rule_out_no_state(generator):
     left = torch.randn(6, 2, generator=generator).double()
     left[2] = 0

@@ -55,11 +55,11 @@ def _send(potential: Potential, messages: Tensor, kept: Subset) -> Tensor:
 
 
 def _known(sent: Tensor) -> Tensor:
-    """A message with the lowest value that any state got in place of minus infinity.
+    """A message with the mean (of the logarithms) of what the other states got in place of minus infinity.
 
     Where transitions are forbidden, a state that no selected state reaches may still matter: nothing is known of it. To
     give it minus infinity would rule it out, and bias whatever is selected by this message.
     """
     unknown = sent == -math.inf
-    lowest = sent.masked_fill(unknown, math.inf).amin(-1, keepdim=True)
-    return torch.where(unknown, lowest.masked_fill(lowest == math.inf, 0.0), sent)
+    count = (~unknown).sum(-1, keepdim=True).clamp_(min=1)
+    return torch.where(unknown, sent.masked_fill(unknown, 0.0).sum(-1, keepdim=True) / count, sent)
