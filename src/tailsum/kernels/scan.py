@@ -48,19 +48,18 @@ class _Forward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, table: Table, floor: Tensor | None, node: Tensor, *params: Tensor) -> Any:
         log_mass, total = torch.empty_like(node), torch.ones_like(node)
-        gain = node.new_empty(node.shape[:2], dtype=torch.float64)
+        lowest = torch.finfo(node.dtype).min  # in place of minus infinity, which must not be subtracted from itself
+        peak, highest = node.amax(-1).clamp_(min=lowest), node.new_empty(node.shape[:2])
         for t in range(len(node)):
-            peak = _finite(node[t].amax(-1))
-            alpha, gain[t] = node[t] - peak[:, None], peak
+            alpha = node[t] - peak[t, :, None]
             if t > 0:
-                step = min(t - 1, table.steps - 1)
                 pushed = table.push(t - 1, log_mass[t - 1].exp())
                 total[t] = pushed if floor is None else pushed.maximum(floor[t])
-                alpha += total[t].log() + table.column_scale[step]
-                gain[t] += table.centre[step]
-            highest = _finite(alpha.amax(-1))
-            gain[t] += highest
-            torch.sub(alpha, highest[:, None], out=log_mass[t])
+                alpha += total[t].log().add_(table.column_scale[min(t - 1, table.steps - 1)])
+            highest[t] = alpha.amax(-1).clamp_(min=lowest)
+            torch.sub(alpha, highest[t, :, None], out=log_mass[t])
+        gain = peak.double() + highest.double()
+        gain[1:] += table.centre
         ctx.table = table
         ctx.save_for_backward(node, log_mass, total, *params)
         ctx.mark_non_differentiable(gain, total)
@@ -81,10 +80,6 @@ class _Forward(torch.autograd.Function):
             inverse = inverse * torch.where(usable & (log_mass > -math.inf), change - change.detach(), 0.0).exp()
         flow, _ = _Flow.apply(table, True, grad, None, mass, inverse, *params)
         return None, None, flow, *_table_gradient(ctx, table, mass, inverse * flow, params, first=3)
-
-
-def _finite(highest: Tensor) -> Tensor:
-    return highest.masked_fill(highest == -math.inf, 0.0)
 
 
 class _Flow(torch.autograd.Function):
