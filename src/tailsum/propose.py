@@ -102,9 +102,8 @@ class Global(Proposal):
     @torch.no_grad()
     def __call__(self, model: Model) -> Float[Tensor, "*batch node n"]:
         norms = model.state_norms()
-        norms = norms.clamp(min=1e-3 * norms.mean().item()).clamp(
-            min=1e-30
-        )  # no state is ruled out for a zero embedding
+        # No state is ruled out for a zero embedding.
+        norms = norms.clamp(min=max(1e-30, 1e-3 * norms.mean().item()))
         log_q = norms.log_softmax(-1) if self.softmax else (norms / norms.sum(-1, keepdim=True)).log()
         return log_q.expand(*model.batch_shape, model.n_nodes, -1)
 

@@ -64,7 +64,9 @@ class Structure(Model, Generic[Small]):
 
     def weighted_node_scores(self) -> Float[Tensor, "*batch node n"]:
         """Scores of every node with the logarithms of the weights added: what is summed."""
-        nodes = self.node_scores()
+        return self._weighted(self.node_scores())
+
+    def _weighted(self, nodes: Tensor) -> Tensor:
         return nodes if self.kept is None else nodes + self.kept.log_weight
 
     def log_partition(self) -> Float[Tensor, "*batch"]:
@@ -117,7 +119,7 @@ class Structure(Model, Generic[Small]):
         """`E[-log_prob of other]` under this model, in nats; infinite where other forbids what this one allows."""
         other = self._matching(other)
         nodes, pairs = _centred(other.node_scores(), other.pair_scores())
-        expected = self._expected(_finite(nodes), _finite_pairs(pairs))
+        expected = self._expected(_finite(nodes), pairs)
         return self._forbid(other._log_sum(nodes, pairs) - expected, nodes, pairs)
 
     def kl(self, other: "Structure[Small]") -> Float[Tensor, "*batch"]:
@@ -136,7 +138,7 @@ class Structure(Model, Generic[Small]):
 
     def _log_sum(self, nodes: Tensor, pairs: Potential) -> Tensor:
         """The log-partition of this model with other scores, its weights added to them."""
-        return self.sum_paths(nodes if self.kept is None else nodes + self.kept.log_weight, pairs)
+        return self.sum_paths(self._weighted(nodes), pairs)
 
     def _expected(self, nodes: Tensor, pairs: Potential) -> Tensor:
         """The expected sum of the given scores: the slope of the log-partition in their direction.
