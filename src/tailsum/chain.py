@@ -5,25 +5,24 @@ Sequences of a batch may have different `lengths`; what stands in the padding co
 paths hold zeros there.
 """
 
-import copy
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.distributions.kl import register_kl
 
-from tailsum.check import check_broadcast, check_device, check_lengths, check_potential, check_subset, check_whole
+from tailsum.check import check_broadcast, check_device, check_lengths, check_potential, check_whole
 from tailsum.kernels.best import best_messages
 from tailsum.kernels.forward import Forward, final_log_sum, forward
+from tailsum.kernels.noise import gumbel
 from tailsum.kernels.table import tile_rows
-from tailsum.potential import Dense, Factored, Potential, Scored
-from tailsum.select import Subset, at_least
-from tailsum.structure import Structure
+from tailsum.potential import Dense, Factored, Potential, Scored, finite
+from tailsum.select import at_least
+from tailsum.structure import RelaxedSample, Structure, Terms
 from tailsum.sweep import ChainSweep
 
 
@@ -34,24 +33,7 @@ class Paths(NamedTuple):
     scores: Float[Tensor, "k *batch"]
 
 
-class RelaxedSample(NamedTuple):
-    """A differentiable sample: at each position, weights (they sum to one) on the model's states.
-
-    `states` are the original numbers of the states that the weights refer to; `hard` is the discrete sample that was
-    relaxed, in original numbers too.
-    """
-
-    weights: Float[Tensor, "*sample_batch T n"]
-    states: Int[Tensor, "*batch T n"]
-    hard: Int[Tensor, "*sample_batch T"]
-
-    def mix(self, embeddings: Float[Tensor, "all d"]) -> Float[Tensor, "*sample_batch T d"]:
-        """The mixture of the states' embeddings: what a decoder reads in place of one state's embedding."""
-        kept = F.embedding(self.states, embeddings).to(self.weights.dtype)
-        return (self.weights[..., None, :] @ kept)[..., 0, :]
-
-
-class LinearChain(Structure["LinearChain"]):
+class LinearChain(Structure[Tensor]):
     """A linear-chain conditional random field over N states: exact, or sketched on K of them.
 
     `emission` is a tensor of scores `[*batch, T, N]` or `Factored(context [*batch, T, d], states [N, d])`. `transition`
@@ -86,8 +68,8 @@ class LinearChain(Structure["LinearChain"]):
 
     def _set(self, nodes: Potential, pairs: Potential, lengths: Tensor | Sequence[int] | None) -> None:
         self.device = nodes.tensors[0].device
-        *batch, self.n_nodes = nodes.lead
-        self.n_states = nodes.n_to
+        *batch, length = nodes.lead
+        self.node_shape, self.n_states = torch.Size((length,)), nodes.n_to
         if self.n_nodes < 1 or self.n_states < 1:
             raise ValueError(f"emission must have at least one position and one state: got {list(nodes.lead)} x N")
         if (pairs.n_from, pairs.n_to) != (self.n_states, self.n_states):
@@ -116,17 +98,11 @@ class LinearChain(Structure["LinearChain"]):
         self.dtype = working_type(nodes, pairs)
         self.batch_shape, self.lengths = shape, lengths
         self._nodes, self._pairs = nodes.to(self.dtype), pairs.to(self.dtype)
-        self.kept: Subset | None = None
-        self.whole = self
 
     @property
-    def event_shape(self) -> torch.Size:
-        """`[T]`: a configuration is one state at each position."""
-        return torch.Size((self.n_nodes,))
-
-    def __repr__(self) -> str:
-        of = "" if self.kept is None else f" of {self.whole.n_states}"
-        return f"{type(self).__name__}(batch={list(self.batch_shape)}, T={self.n_nodes}, N={self.n_states}{of})"
+    def n_nodes(self) -> int:
+        """The number of positions, T."""
+        return self.node_shape[0]
 
     # What the base asks for.
 
@@ -136,8 +112,24 @@ class LinearChain(Structure["LinearChain"]):
     def pair_scores(self) -> Potential:
         return Dense(self._pairs.block()) if isinstance(self._pairs, Scored) else self._pairs
 
-    def _pair_shape(self) -> tuple[int, ...]:
-        return *self.batch_shape, self.n_nodes - 1, self.n_states, self.n_states
+    def terms(self) -> tuple[Dense, Potential]:
+        return Dense(self.node_scores()), self.pair_scores()
+
+    def add_to_states(self, terms: Terms, extra: Float[Tensor, "*batch T n"]) -> Terms:
+        nodes, pairs = terms
+        return nodes.plus(Dense(extra)), pairs
+
+    def _centred(self, terms: Terms) -> Terms:
+        nodes, pairs = cast("tuple[Dense, Potential]", terms)
+        highest = nodes.scores.detach().amax(-1, keepdim=True)
+        nodes = Dense(nodes.scores - finite(highest))
+        if isinstance(pairs, Dense) and pairs.scores.numel():
+            pairs = Dense(pairs.scores - finite(pairs.scores.detach().amax((-2, -1), keepdim=True)))
+        return nodes, pairs
+
+    def pair_marginals(self) -> Float[Tensor, "*batch edge n n"]:
+        """The probability of each pair of states of neighbouring positions."""
+        return self._gradient(1, *self.batch_shape, self.n_nodes - 1, self.n_states, self.n_states)
 
     def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
         if isinstance(self._pairs, Factored) and not self._pairs.lead:
@@ -149,24 +141,20 @@ class LinearChain(Structure["LinearChain"]):
         )
 
     def sweep(self) -> ChainSweep:
-        return ChainSweep(self.weighted_node_scores(), self._pairs, self.lengths)
+        nodes = self.node_scores() if self.kept is None else self.node_scores() + self.log_weight
+        return ChainSweep(nodes, self._pairs, self.lengths)
 
-    def sum_paths(self, nodes: Float[Tensor, "*batch T n"], pairs: Potential) -> Float[Tensor, "*batch"]:
-        messages = self._messages(nodes, pairs)
-        return final_log_sum(messages, self._last()).to(self.dtype).reshape(self.batch_shape)
+    def log_sum(self, terms: Terms) -> Float[Tensor, "*batch"]:
+        messages = self._messages(terms)
+        return final_log_sum(messages, self._length() - 1).to(self.dtype).reshape(self.batch_shape)
 
-    def _messages(self, nodes: Tensor, pairs: Potential) -> Forward:
-        return forward(self._time_first(nodes), self._table_params(pairs), self._last())
+    def _messages(self, terms: Terms) -> Forward:
+        nodes, pairs = cast("tuple[Dense, Potential]", terms)
+        return forward(self._time_first(nodes.scores), self._table_params(pairs), self._length() - 1)
 
     def _time_first(self, nodes: Tensor) -> Tensor:
         """`[*batch, T, N]` as `[T, B, N]`."""
         return nodes.reshape(self.batch_shape.numel(), *nodes.shape[-2:]).transpose(0, 1).contiguous()
-
-    def _last(self) -> Tensor:
-        """The last position of each sequence, `[B]`."""
-        if self.lengths is None:
-            return torch.full((self.batch_shape.numel(),), self.n_nodes - 1, device=self.device)
-        return self.lengths.reshape(-1) - 1
 
     def _table_params(self, pairs: Potential) -> tuple[Tensor, ...]:
         """The parameters of the pairs as `[G, S, ...]`: see `kernels.table`."""
@@ -179,37 +167,23 @@ class LinearChain(Structure["LinearChain"]):
         flat = (self.batch_shape.numel(), steps)
         return tuple(p.expand(*self.batch_shape, steps, -1, -1).reshape(*flat, *p.shape[-2:]) for p in params)
 
-    def restrict(self, subset: Subset) -> "LinearChain":
-        """The chain over the states `subset.index [*batch, T, K]` alone, `subset.log_weight` added to their scores.
+    def _gather(self, index: Int[Tensor, "*#batch T k"]) -> None:
+        self._nodes = self._nodes.gather(None, index)
+        self._pairs = self._pairs.gather(index[..., :-1, :], index[..., 1:, :])
 
-        >>> chain = LinearChain(torch.randn(5, 9), torch.randn(9, 9))
-        >>> chain.restrict(Subset(torch.arange(9).expand(5, 9), torch.zeros(5, 9)))
-        LinearChain(batch=[], T=5, N=9 of 9)
-        """
-        check_subset(subset, (*self.batch_shape, self.n_nodes), self.n_states)
-        index, log_weight = subset.index.long(), subset.log_weight.to(self.dtype)
-        small = object.__new__(LinearChain)
-        small._nodes = self._nodes.gather(None, index)
-        small._pairs = self._pairs.gather(index[..., :-1, :], index[..., 1:, :])
-        small.device, small.dtype = self.device, self.dtype
-        small.batch_shape, small.lengths = self.batch_shape, self.lengths
-        small.n_nodes, small.n_states = self.n_nodes, index.shape[-1]
-        if self.kept is not None:
-            lead = (*self.batch_shape, self.n_nodes, -1)
-            log_weight = log_weight + self.log_weight.gather(-1, index.expand(lead))
-            index = self.states.gather(-1, index.expand(lead))
-        small.kept, small.whole = Subset(index, log_weight), self.whole
-        return small
+    def parts(self, configuration: Int[Tensor, "*sample_batch T"]) -> Float[Tensor, "*sample_batch T n"]:
+        used = F.one_hot(configuration, self.n_states).to(self.dtype)
+        return used if self.lengths is None else torch.where(self._inside()[..., None], used, 0.0)
 
-    def score(self, states: Int[Tensor, "*sample_batch T"]) -> Float[Tensor, "*sample_batch"]:
+    def score(self, configuration: Int[Tensor, "*sample_batch T"]) -> Float[Tensor, "*sample_batch"]:
         """The score of given paths, in original states, kept or not: a sketch asks the whole chain.
 
         >>> LinearChain(torch.ones(4, 2), torch.zeros(2, 2)).score(torch.tensor([0, 1, 1, 0]))
         tensor(4.)
         """
         if self.kept is not None:
-            return self.whole.score(states)
-        states = check_whole("states", states)
+            return self.whole.score(configuration)
+        states = check_whole("states", configuration)
         if states.shape[-1:] != (self.n_nodes,):
             raise ValueError(f"states must be [..., T] with T = {self.n_nodes}: got {list(states.shape)}")
         shape = check_broadcast("states", states.shape[:-1], self.batch_shape, "the chain's")
@@ -222,37 +196,10 @@ class LinearChain(Structure["LinearChain"]):
         pairs = self._pairs.at(states[..., :-1], states[..., 1:])
         return torch.where(inside, nodes, 0.0).sum(-1) + torch.where(inside[..., 1:], pairs, 0.0).sum(-1)
 
-    def _inside(self) -> Tensor:
-        """Which positions are not padding, `[*batch, T]`."""
-        positions = torch.arange(self.n_nodes, device=self.device)
-        return positions <= self._last().reshape(*self.batch_shape, 1)
-
-    def _matching(self, other: Structure["LinearChain"]) -> "LinearChain":
-        if not isinstance(other, LinearChain):
-            raise ValueError(f"other must be a LinearChain: got {type(other).__name__}")
-        if (other.n_nodes, other.whole.n_states) != (self.n_nodes, self.whole.n_states):
-            raise ValueError(f"other must have the same positions and states as {self}: got {other}")
-        if check_broadcast("other", other.batch_shape, self.batch_shape, "this chain's") != self.batch_shape:
-            raise ValueError(
-                f"other must have a batch shape within {list(self.batch_shape)}: got {list(other.batch_shape)}"
-            )
-        other = copy.copy(other)
-        other.lengths = None if other.lengths is None else other.lengths.expand(self.batch_shape)
-        other.batch_shape = self.batch_shape
-        if self.kept is not None and other.kept is None:
-            other = other.restrict(self.kept)
-        if other.n_states != self.n_states or not torch.equal(self.states, other.states):
-            raise ValueError(f"other must have the same positions and states as {self}: got {other}")
-        if not torch.equal(self._last(), other._last()):
-            raise ValueError("other must have the same lengths")
-        return other
-
     # Paths.
 
-    @torch.no_grad()
-    def argmax(self) -> Int[Tensor, "*batch T"]:
-        """The path of highest score (Viterbi); in a sketch, among the kept states, their weights left aside."""
-        return self.topk(1).states[0]
+    def best(self, terms: Terms) -> Int[Tensor, "*batch T"]:
+        return self._best_paths(terms, 1).states[0]
 
     @torch.no_grad()
     def topk(self, k: int) -> Paths:
@@ -262,12 +209,14 @@ class LinearChain(Structure["LinearChain"]):
         [[1, 1], [0, 1], [1, 0]]
         """
         at_least(1, k=k)
-        nodes, pairs = self.node_scores(), self.pair_scores()
-        if self.kept is not None:
-            nodes = nodes.masked_fill(_repeated(self.kept), -math.inf)
-        best = best_messages(self._time_first(nodes), self._table_params(pairs), k)
+        paths = self._best_paths(self._distinct(), k)
+        return Paths(self._original(paths.states), paths.scores)
+
+    def _best_paths(self, terms: Terms, k: int) -> Paths:
+        nodes, pairs = cast("tuple[Dense, Potential]", terms)
+        best = best_messages(self._time_first(nodes.scores), self._table_params(pairs), k)
         best = best.reshape(self.n_nodes, *self.batch_shape, self.n_states, k)
-        last = self._last().reshape(*self.batch_shape, 1)
+        last = self._length().reshape(*self.batch_shape, 1) - 1
         states: list[Tensor] = []
         scores = rank = torch.empty(0)
         for t in range(self.n_nodes - 1, -1, -1):
@@ -282,7 +231,7 @@ class LinearChain(Structure["LinearChain"]):
             states.append(pick // k)
             rank = pick % k
         found = torch.stack(states[::-1], -1).movedim(-2, 0)
-        return Paths(self._original(found), scores.movedim(-1, 0))
+        return Paths(found, scores.movedim(-1, 0))
 
     def sample(
         self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None
@@ -297,7 +246,7 @@ class LinearChain(Structure["LinearChain"]):
             messages, count = self._column_messages(), math.prod(sample_shape)
             chunk = tile_rows(messages[0].numel(), self.device)
             parts = [
-                self._walk_back(messages, min(chunk, count - start), lambda x: _gumbel(x, generator).argmax(-2))
+                self._walk_back(messages, min(chunk, count - start), lambda x: gumbel(x, generator).argmax(-2))
                 for start in range(0, max(1, count), chunk)
             ]
             return self._original(self._samples_first(torch.cat(parts, -1), sample_shape))
@@ -324,7 +273,7 @@ class LinearChain(Structure["LinearChain"]):
 
         def choose(logits: Tensor) -> Tensor:
             impossible = (logits == -math.inf).all(-2, keepdim=True)
-            noisy = _gumbel(logits.masked_fill(impossible, 0.0), generator)
+            noisy = gumbel(logits.masked_fill(impossible, 0.0), generator)
             soft = (noisy / temperature).softmax(-2)
             picked = noisy.argmax(-2)
             if hard:
@@ -342,7 +291,7 @@ class LinearChain(Structure["LinearChain"]):
 
     def _column_messages(self) -> Tensor:
         """Forward messages, each but for a constant, as `[T, *batch, N, 1]`."""
-        messages = self._messages(self.weighted_node_scores(), self.pair_scores()).log_mass
+        messages = self._messages(self._weighted(self.terms())).log_mass
         return messages.reshape(self.n_nodes, *self.batch_shape, self.n_states, 1)
 
     def _walk_back(self, messages: Tensor, count: int, choose: Callable[[Tensor], Tensor]) -> Tensor:
@@ -351,7 +300,7 @@ class LinearChain(Structure["LinearChain"]):
         The logits are those of the state given the one chosen after it.
         """
         pairs = self.pair_scores()
-        last = self._last().reshape(*self.batch_shape, 1, 1)
+        last = self._length().reshape(*self.batch_shape, 1, 1) - 1
         states: list[Tensor] = []
         for t in range(self.n_nodes - 1, -1, -1):
             logits = messages[t].expand(*messages[t].shape[:-1], count)
@@ -365,17 +314,13 @@ class LinearChain(Structure["LinearChain"]):
         states = states.movedim(-1, 0)
         return states.reshape(*sample_shape, *states.shape[1:])
 
-    def _original(self, states: Tensor) -> Tensor:
+    def _original(self, configuration: Tensor) -> Tensor:
         """Original numbers of states `[*sample, *batch, T]` of this model, zeros in the padding."""
+        states = configuration
         if self.kept is not None:
             everything = self.states.expand(*states.shape, -1)
             states = everything.gather(-1, states[..., None])[..., 0]
         return states if self.lengths is None else torch.where(self._inside(), states, 0)
-
-
-@register_kl(LinearChain, LinearChain)
-def _kl(p: LinearChain, q: LinearChain) -> Tensor:
-    return p.kl(q)
 
 
 def _blank_outside(potential: Potential, inside: Tensor) -> Potential:
@@ -397,17 +342,3 @@ def working_type(*potentials: Potential) -> torch.dtype:
     kinds = [x.dtype for p in potentials for x in p.tensors if x.is_floating_point()]
     widest = functools.reduce(torch.promote_types, kinds)
     return torch.float32 if widest in (torch.float16, torch.bfloat16) else widest
-
-
-def _gumbel(logits: Tensor, generator: torch.Generator | None) -> Tensor:
-    """`logits` with independent Gumbel noise added."""
-    waiting = torch.empty_like(logits, memory_format=torch.contiguous_format).exponential_(generator=generator)
-    return logits - waiting.clamp_(min=torch.finfo(logits.dtype).tiny).log_()
-
-
-def _repeated(kept: Subset) -> Tensor:
-    """Which kept states are copies of an earlier place, or empty places."""
-    empty = kept.log_weight == -math.inf
-    ordered, order = kept.index.masked_fill(empty, -1).sort(dim=-1, stable=True)
-    again = F.pad(ordered[..., 1:] == ordered[..., :-1], (1, 0))
-    return torch.zeros_like(again).scatter(-1, order, again) | empty

@@ -54,14 +54,16 @@ def check_broadcast(name: str, shape: torch.Size, other: torch.Size, what: str) 
         raise ValueError(f"{name} has batch shape {list(shape)}, which does not match {what} {list(other)}") from None
 
 
-def check_subset(subset: Subset, lead: tuple[int, ...], n_states: int) -> None:
-    """Index and weights of one shape that broadcasts to `[*lead, K]`, states within range."""
+def check_subset(subset: Subset, batch: torch.Size, node: torch.Size, n_states: int) -> None:
+    """Index and weights of one shape that broadcasts to `[*batch, *node, K]`, states within range."""
     index, log_weight = subset.index, subset.log_weight
-    fits = index.dim() >= 2 and index.shape == log_weight.shape and index.shape[-2] == lead[-1] and index.shape[-1] > 0
+    lead = index.shape[:-1]
+    fits = index.dim() > len(node) and index.shape == log_weight.shape and index.shape[-1] > 0
+    fits = fits and lead[len(lead) - len(node) :] == node and _broadcasts(lead, (*batch, *node))
     whole = not index.is_floating_point() and index.dtype != torch.bool
-    if not fits or not whole or not _broadcasts(index.shape[:-1], lead):
+    if not fits or not whole:
         raise ValueError(
-            f"subset must have an integer index and a log_weight of one shape, {[*lead, 'K']}: "
+            f"subset must have an integer index and a log_weight of one shape, {[*batch, *node, 'K']}: "
             f"got {index.dtype} {list(index.shape)} and {list(log_weight.shape)}"
         )
     if ((index < 0) | (index >= n_states)).any():

@@ -9,7 +9,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -19,7 +19,36 @@ from torch import Tensor
 from tailsum.kernels.precision import product
 
 
-class Potential(ABC):
+class Scores(ABC):
+    """Scores of the parts of a structure, in whatever form: they can be read, added and scaled."""
+
+    @property
+    @abstractmethod
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that they are made of, as far as they are known."""
+
+    @abstractmethod
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Scores":
+        """The same kind of scores, every tensor changed."""
+
+    @abstractmethod
+    def scaled(self, factor: Float[Tensor, ""] | float) -> "Scores":
+        """Every score times `factor`."""
+
+    @abstractmethod
+    def plus(self, other: Any) -> "Scores":
+        """The sum of two scores of the same parts."""
+
+    @abstractmethod
+    def finite(self) -> "Scores":
+        """Zero in place of minus infinity."""
+
+    @abstractmethod
+    def forbidden(self, dtype: torch.dtype) -> "Scores":
+        """One for every part with score minus infinity, zero for the others."""
+
+
+class Potential(Scores):
     """Scores of pairs of states. Three kinds: `Dense`, `Factored` and `Scored`."""
 
     @property
@@ -37,18 +66,12 @@ class Potential(ABC):
     def n_to(self) -> int:
         """How many states a step arrives at."""
 
-    @property
-    @abstractmethod
-    def tensors(self) -> tuple[Tensor, ...]:
-        """The tensors that it is made of, as far as it knows them."""
-
     def on(self, device: torch.device) -> "Potential":
         """The potential for states numbered on `device`."""
         return self
 
     @abstractmethod
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Potential":
-        """The same kind of potential, every tensor changed."""
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Potential": ...
 
     def to(self, dtype: torch.dtype) -> "Potential":
         """The potential with scores of the given type."""
@@ -73,12 +96,21 @@ class Potential(ABC):
         return Dense(self.block(rows, cols))
 
     def scaled(self, factor: Float[Tensor, ""] | float) -> "Potential":
-        """Every score times `factor`."""
         return Dense(self.block() * factor)
 
     def plus(self, other: "Potential") -> "Potential":
-        """The sum of two potentials."""
         return Dense(self.block() + other.block())
+
+    def finite(self) -> "Potential":
+        return self
+
+    @staticmethod
+    def table(scores: Tensor) -> "Dense":
+        """A potential that is the given table."""
+        return Dense(scores)
+
+    def forbidden(self, dtype: torch.dtype) -> "Potential":
+        return Dense((self.block() == -math.inf).to(dtype))
 
     @abstractmethod
     def transposed(self) -> "Potential":
@@ -121,6 +153,9 @@ class Dense(Potential):
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Dense":
         return Dense(change(self.scores))
+
+    def finite(self) -> "Dense":
+        return self.map(finite)
 
     def block(
         self, rows: Int[Tensor, "*#lead a"] | None = None, cols: Int[Tensor, "*#lead b"] | None = None
@@ -331,6 +366,11 @@ def take(table: Tensor, index: Tensor) -> Tensor:
         index = index.expand(*torch.broadcast_shapes(lead, index.shape[:-1]), -1)
         index = index + n * torch.arange(math.prod(lead), device=index.device).view(*lead, 1)
     return F.embedding(index, table.reshape(math.prod(lead) * n, d))
+
+
+def finite(scores: Tensor) -> Tensor:
+    """Zero in place of minus infinity."""
+    return scores.masked_fill(scores == -math.inf, 0.0)
 
 
 def at_step(tensor: Tensor, trailing: int, t: int) -> Tensor:

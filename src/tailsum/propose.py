@@ -1,4 +1,4 @@
-"""Proposals: how much each state matters at each node, as `log_q [*batch, node, N]`, unnormalised.
+"""Proposals: how much each state matters at each node, as `log_q [*batch, *node, N]`, unnormalised.
 
 A proposal is any function from a model to `log_q`. Sums over a sketch are unbiased whatever it says, as long as it
 gives no state that matters minus infinity; how far they scatter depends on how close it comes to the marginals.
@@ -14,40 +14,39 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tailsum.select import Optimal, Selection, Subset, at_least
+from tailsum.select import Selection, Subset, at_least
 
 
 class Sweep(ABC):
-    """Messages from a few selected states of each node to all states of its neighbour, along a model and back."""
+    """What landmark states say of all states: messages from a few selected states of each node to all of its neighbours.
+
+    In what is handed out as a proposal, minus infinity means forbidden, never just not reached by a landmark.
+    """
 
     @abstractmethod
-    def forward(
-        self, selection: Selection, backward: Float[Tensor, "*batch node n"], generator: torch.Generator | None
-    ) -> tuple[Float[Tensor, "*batch node n"], Subset]:
-        """Log messages (node scores included) of the earlier nodes to every state, and the states selected on the way.
-
-        Each node's states are selected by the message that those before it send, plus what `backward` says. In the
-        messages that are handed out, minus infinity means forbidden, never just not reached.
-        """
+    def look(self, landmarks: int, generator: torch.Generator | None) -> None:
+        """One round of messages from so many landmarks at each node, selected by what earlier rounds found."""
 
     @abstractmethod
-    def backward(
-        self, selection: Selection, forward: Float[Tensor, "*batch node n"], generator: torch.Generator | None
-    ) -> Float[Tensor, "*batch node n"]:
-        """Log messages of the later nodes to every state, selected by the message so far plus `forward`."""
+    def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch_node n"]:
+        """How much each state matters, by what was found."""
+
+    @abstractmethod
+    def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
+        """Select node after node, each by the messages that the states kept so far send, and by what was found."""
 
 
 class Model(ABC):
     """What a proposal may ask of a model."""
 
     batch_shape: torch.Size
-    n_nodes: int
+    node_shape: torch.Size
     n_states: int
     dtype: torch.dtype
     device: torch.device
 
     @abstractmethod
-    def node_scores(self) -> Float[Tensor, "*batch node n"]:
+    def node_scores(self) -> Float[Tensor, "*batch_node n"]:
         """Scores of every state of every node, without weights."""
 
     @abstractmethod
@@ -56,7 +55,7 @@ class Model(ABC):
 
     @abstractmethod
     def sweep(self) -> Sweep:
-        """Messages along the model."""
+        """Messages between neighbouring nodes."""
 
 
 Propose = Callable[[Model], Tensor]
@@ -66,7 +65,7 @@ class Proposal(ABC):
     """How much each state matters at each node."""
 
     @abstractmethod
-    def __call__(self, model: Model) -> Float[Tensor, "*batch node n"]:
+    def __call__(self, model: Model) -> Float[Tensor, "*batch_node n"]:
         """`log_q`, unnormalised."""
 
     def choose(self, model: Model, selection: Selection, generator: torch.Generator | None) -> Subset:
@@ -77,15 +76,17 @@ class Proposal(ABC):
 class Uniform(Proposal):
     """Every state matters the same."""
 
-    def __call__(self, model: Model) -> Float[Tensor, "*batch node n"]:
-        return torch.zeros(*model.batch_shape, model.n_nodes, model.n_states, dtype=model.dtype, device=model.device)
+    def __call__(self, model: Model) -> Float[Tensor, "*batch_node n"]:
+        return torch.zeros(
+            *model.batch_shape, *model.node_shape, model.n_states, dtype=model.dtype, device=model.device
+        )
 
 
 class Local(Proposal):
     """The softmax of the node's own scores: it knows neither past nor future."""
 
     @torch.no_grad()
-    def __call__(self, model: Model) -> Float[Tensor, "*batch node n"]:
+    def __call__(self, model: Model) -> Float[Tensor, "*batch_node n"]:
         scores = model.node_scores()
         return scores.log_softmax(-1).masked_fill(scores == -math.inf, -math.inf)
 
@@ -100,12 +101,12 @@ class Global(Proposal):
     softmax: bool = False
 
     @torch.no_grad()
-    def __call__(self, model: Model) -> Float[Tensor, "*batch node n"]:
+    def __call__(self, model: Model) -> Float[Tensor, "*batch_node n"]:
         norms = model.state_norms()
         # No state is ruled out for a zero embedding.
         norms = norms.clamp(min=max(1e-30, 1e-3 * norms.mean().item()))
         log_q = norms.log_softmax(-1) if self.softmax else (norms / norms.sum(-1, keepdim=True)).log()
-        return log_q.expand(*model.batch_shape, model.n_nodes, -1)
+        return log_q.expand(*model.batch_shape, *model.node_shape, -1)
 
 
 @dataclass(frozen=True)
@@ -114,22 +115,22 @@ class LocalGlobal(Proposal):
 
     softmax: bool = False
 
-    def __call__(self, model: Model) -> Float[Tensor, "*batch node n"]:
+    def __call__(self, model: Model) -> Float[Tensor, "*batch_node n"]:
         return torch.logaddexp(Local()(model), Global(self.softmax)(model)) - math.log(2)
 
 
 @dataclass(frozen=True)
 class Lookahead(Proposal):
-    """What the past and the future of each node say, from messages that a few landmark states send to all (default).
+    """What the neighbours of each node say, from messages that a few landmark states send to all (default).
 
-    A backward sweep selects landmarks at each node and passes their messages to all N states of the node before; then
-    `rounds` times, a forward sweep guided by it and a backward sweep guided by that. Each sweep has twice the landmarks
-    of the one before, `landmarks` the last: the early ones need only show the way, and together they cost no more than
-    the last. With `sequential`, the states to keep are then selected in a forward sweep of their own messages, so that
-    each choice knows the earlier ones and errors do not multiply. Without, every node is selected on its own: cheaper
-    where K is large, and less accurate.
+    On a chain a backward sweep selects landmarks at each node and passes their messages to all N states of the node
+    before; then `rounds` times, a forward sweep guided by it and a backward sweep guided by that. On trees an inside and
+    an outside sweep take their places. Each sweep has more landmarks than the one before, `landmarks` the last: the early
+    ones need only show the way, and together they cost no more than the last. With `sequential`, the states to keep are
+    then selected in one more sweep of their own messages, so that each choice knows the earlier ones and errors do not
+    multiply. Without, every node is selected on its own: cheaper where K is large, and less accurate.
 
-    Cost: nodes x N x (2 landmarks + K), in tiles of a few MB.
+    Cost on a chain: nodes x N x (2 landmarks + K), in tiles of a few MB.
     """
 
     landmarks: int = 512
@@ -141,29 +142,21 @@ class Lookahead(Proposal):
         at_least(0, rounds=self.rounds)
 
     @torch.no_grad()
-    def __call__(self, model: Model) -> Float[Tensor, "*batch node n"]:
-        return self._log_q(model, None)
+    def __call__(self, model: Model) -> Float[Tensor, "*batch_node n"]:
+        return self._swept(model, None).log_q(self.landmarks, None)
 
     @torch.no_grad()
     def choose(self, model: Model, selection: Selection, generator: torch.Generator | None) -> Subset:
-        if not self.sequential:
-            return selection(self._log_q(model, generator), generator)
-        sweep = model.sweep()
-        return sweep.forward(selection, self._backward(sweep, model, generator), generator)[1]
+        sweep = self._swept(model, generator)
+        if self.sequential:
+            return sweep.sequence(selection, generator)
+        return selection(sweep.log_q(self.landmarks, generator), generator)
 
-    def _log_q(self, model: Model, generator: torch.Generator | None) -> Tensor:
+    def _swept(self, model: Model, generator: torch.Generator | None) -> Sweep:
         sweep = model.sweep()
-        backward = self._backward(sweep, model, generator)
-        forward, _ = sweep.forward(Optimal(self.landmarks), backward, generator)
-        return forward + backward
-
-    def _backward(self, sweep: Sweep, model: Model, generator: torch.Generator | None) -> Tensor:
-        sizes = [max(1, self.landmarks >> halvings) for halvings in range(2 * self.rounds, -1, -1)]
-        backward = sweep.backward(Optimal(sizes[0]), model.node_scores(), generator)
-        for going, coming in zip(sizes[1::2], sizes[2::2], strict=True):
-            forward, _ = sweep.forward(Optimal(going), backward, generator)
-            backward = sweep.backward(Optimal(coming), forward, generator)
-        return backward
+        for later in range(self.rounds, -1, -1):
+            sweep.look(max(1, self.landmarks >> 2 * later), generator)
+        return sweep
 
 
 @dataclass(frozen=True)
@@ -173,11 +166,11 @@ class Custom(Proposal):
     function: Propose
 
     @torch.no_grad()
-    def __call__(self, model: Model) -> Float[Tensor, "*batch node n"]:
+    def __call__(self, model: Model) -> Float[Tensor, "*batch_node n"]:
         log_q = self.function(model)
         if not isinstance(log_q, Tensor):
             raise ValueError(f"proposal must give a tensor log_q: got {type(log_q).__name__}")
-        wanted = (*model.batch_shape, model.n_nodes, model.n_states)
+        wanted = (*model.batch_shape, *model.node_shape, model.n_states)
         if log_q.shape != wanted or not log_q.is_floating_point() or log_q.device != model.device:
             raise ValueError(
                 f"proposal must give floating-point log_q {list(wanted)} on {model.device}: "
