@@ -5,7 +5,6 @@ Sequences of a batch may have different `lengths`; what stands in the padding co
 paths hold zeros there.
 """
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
@@ -15,12 +14,12 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.check import check_broadcast, check_device, check_lengths, check_potential, check_whole
+from tailsum.check import check_broadcast, check_lead, check_potential, check_whole, checked_lengths
 from tailsum.kernels.best import best_messages
 from tailsum.kernels.forward import Forward, final_log_sum, forward
 from tailsum.kernels.noise import gumbel
 from tailsum.kernels.table import tile_rows
-from tailsum.potential import Dense, Factored, Potential, Scored, finite
+from tailsum.potential import Dense, Factored, Potential, Scored, finite, working_type
 from tailsum.select import at_least
 from tailsum.structure import RelaxedSample, Structure, Terms
 from tailsum.sweep import ChainSweep
@@ -60,42 +59,24 @@ class LinearChain(Structure[Tensor]):
             raise ValueError(f"emission must be [*batch, T, N]: got {list(emission.shape)}")
         else:
             nodes = Dense(emission[..., :, None, :])
-        if not isinstance(transition, Potential):
-            if transition.dim() < 2:
-                raise ValueError(f"transition must be [N, N] or [*batch, T-1, N, N]: got {list(transition.shape)}")
-            transition = Dense(transition)
         self._set(nodes, transition, lengths)
 
-    def _set(self, nodes: Potential, pairs: Potential, lengths: Tensor | Sequence[int] | None) -> None:
+    def _set(self, nodes: Potential, transition: Tensor | Potential, lengths: Tensor | Sequence[int] | None) -> None:
         self.device = nodes.tensors[0].device
         *batch, length = nodes.lead
         self.node_shape, self.n_states = torch.Size((length,)), nodes.n_to
         if self.n_nodes < 1 or self.n_states < 1:
             raise ValueError(f"emission must have at least one position and one state: got {list(nodes.lead)} x N")
-        if (pairs.n_from, pairs.n_to) != (self.n_states, self.n_states):
-            raise ValueError(
-                f"transition must join {self.n_states} states with {self.n_states}, as emission has: "
-                f"got {pairs.n_from} with {pairs.n_to}"
-            )
-        if pairs.lead and pairs.lead[-1] not in (1, self.n_nodes - 1):
-            raise ValueError(
-                f"transition must have 1 or T-1 = {self.n_nodes - 1} steps in dimension -3: got {pairs.lead[-1]}"
-            )
-        for tensor in pairs.tensors:
-            check_device("transition", tensor, self.device)
-        pairs = pairs.on(self.device)
+        pairs = check_lead("transition", transition, self.n_states, (length - 1,), self.device, "emission")
         shape = check_broadcast("transition", pairs.lead[:-1], torch.Size(batch), "emission's")
+        shape, lengths = checked_lengths(lengths, shape, length, self.device)
         if lengths is not None:
-            lengths = check_whole("lengths", torch.as_tensor(lengths, device=self.device))
-            check_lengths(lengths, self.n_nodes)
-            shape = check_broadcast("lengths", lengths.shape, shape, "that of the scores,")
-            lengths = lengths.expand(shape)
             inside = torch.arange(self.n_nodes, device=self.device) < lengths[..., None]
             nodes = _blank_outside(nodes, inside)
             pairs = _blank_outside(pairs, inside[..., 1:]) if pairs.lead else pairs
         check_potential("emission", nodes)
         check_potential("transition", pairs)
-        self.dtype = working_type(nodes, pairs)
+        self.dtype = working_type(*nodes.tensors, *pairs.tensors)
         self.batch_shape, self.lengths = shape, lengths
         self._nodes, self._pairs = nodes.to(self.dtype), pairs.to(self.dtype)
 
@@ -335,10 +316,3 @@ def _blank_outside(potential: Potential, inside: Tensor) -> Potential:
         return x.masked_fill((used == 0).reshape(*lead, *(1,) * trailing), 0)
 
     return potential.map(blank)
-
-
-def working_type(*potentials: Potential) -> torch.dtype:
-    """The type to compute in: the widest of the scores' types, float32 for half precision."""
-    kinds = [x.dtype for p in potentials for x in p.tensors if x.is_floating_point()]
-    widest = functools.reduce(torch.promote_types, kinds)
-    return torch.float32 if widest in (torch.float16, torch.bfloat16) else widest

@@ -1,11 +1,12 @@
 """Checks of what users hand in. Each raises a ValueError that names the argument, what it was and what it should be."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from tailsum.potential import Factored, Potential, Scored
+from tailsum.potential import Dense, Factored, Potential, Scored
 from tailsum.select import Subset
 
 
@@ -38,6 +39,44 @@ def check_lengths(lengths: Tensor, longest: int) -> None:
     if ((lengths < 1) | (lengths > longest)).any():
         wrong = lengths[(lengths < 1) | (lengths > longest)][0].item()
         raise ValueError(f"lengths must lie between 1 and {longest}, the number of positions: got {wrong}")
+
+
+def checked_lengths(
+    lengths: Tensor | Sequence[int] | None, batch: torch.Size, longest: int, device: torch.device
+) -> tuple[torch.Size, Tensor | None]:
+    """The batch shape of the scores and the lengths together, and the lengths in it, if they are given."""
+    if lengths is None:
+        return batch, None
+    lengths = check_whole("lengths", torch.as_tensor(lengths, device=device))
+    check_lengths(lengths, longest)
+    shape = check_broadcast("lengths", lengths.shape, batch, "that of the scores,")
+    return shape, lengths.expand(shape)
+
+
+def check_lead(
+    name: str, given: Tensor | Potential, n_states: int, last: tuple[int, ...], device: torch.device, like: str
+) -> Potential:
+    """A potential between N states and N states, its last leading dimension (if any) 1 or one of `last`."""
+    if not isinstance(given, Potential):
+        if not isinstance(given, Tensor) or given.dim() < 2:
+            got = list(given.shape) if isinstance(given, Tensor) else type(given).__name__
+            raise ValueError(f"{name} must be a potential or a tensor [N, N] or [*batch, {last[-1]}, N, N]: got {got}")
+        given = Dense(given)
+    if (given.n_from, given.n_to) != (n_states, n_states):
+        raise ValueError(
+            f"{name} must join {n_states} states with {n_states}, as {like} has: got {given.n_from} with {given.n_to}"
+        )
+    if given.lead and given.lead[-1] not in (1, *last):
+        raise ValueError(f"{name} must have 1 or {last[-1]} steps in dimension -3: got {given.lead[-1]}")
+    for tensor in given.tensors:
+        check_device(name, tensor, device)
+    return given.on(device)
+
+
+def check_in_range(name: str, states: Tensor, n_states: int) -> None:
+    """States between 0 and N-1, or -1 for the padding."""
+    if ((states < -1) | (states >= n_states)).any():
+        raise ValueError(f"{name} must lie between 0 and N-1 = {n_states - 1}: got one outside")
 
 
 def check_device(name: str, tensor: Tensor, device: torch.device) -> None:

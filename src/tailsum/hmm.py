@@ -7,9 +7,9 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.chain import LinearChain, working_type
+from tailsum.chain import LinearChain
 from tailsum.check import check_broadcast, check_device, check_scores, check_whole
-from tailsum.potential import Dense, Potential, Scored
+from tailsum.potential import Dense, Potential, Scored, working_type
 
 
 class HMM(LinearChain):
@@ -57,7 +57,7 @@ class HMM(LinearChain):
                 f"observations must lie between 0 and V-1 = {emission.shape[1] - 1}, or be -1 for missing: "
                 f"got {observations.min().item()} to {observations.max().item()}"
             )
-        dtype = working_type(transition, Dense(emission), Dense(initial[None]))
+        dtype = working_type(*transition.tensors, emission, initial)
         nodes = _observed(initial.to(dtype), emission.to(dtype), observations, positions == 0)
         self._set(nodes, transition.to(dtype), lengths)
 

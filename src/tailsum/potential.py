@@ -6,6 +6,7 @@ nodes are potentials too, with `n_from = 1` and `lead = (*batch, T)`.
 """
 
 import copy
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -46,6 +47,10 @@ class Scores(ABC):
     @abstractmethod
     def forbidden(self, dtype: torch.dtype) -> "Scores":
         """One for every part with score minus infinity, zero for the others."""
+
+    @abstractmethod
+    def bound(self) -> float:
+        """A bound on the size of every finite score."""
 
 
 class Potential(Scores):
@@ -96,13 +101,17 @@ class Potential(Scores):
         return Dense(self.block(rows, cols))
 
     def scaled(self, factor: Float[Tensor, ""] | float) -> "Potential":
-        return Dense(self.block() * factor)
+        return Dense(scaled(self.block(), factor))
 
     def plus(self, other: "Potential") -> "Potential":
         return Dense(self.block() + other.block())
 
     def finite(self) -> "Potential":
         return self
+
+    def bound(self) -> float:
+        scores = finite(self.block())
+        return scores.abs().max().item() if scores.numel() else 0.0
 
     @staticmethod
     def table(scores: Tensor) -> "Dense":
@@ -239,6 +248,10 @@ class Factored(Potential):
         right = self.right if cols is None else take(self.right, cols)
         return Factored(left, right)
 
+    def bound(self) -> float:
+        left, right = (x.norm(dim=-1).max().item() if x.numel() else 0.0 for x in (self.left, self.right))
+        return left * right
+
     def at_step(self, t: int) -> "Factored":
         return Factored(at_step(self.left, 2, t), at_step(self.right, 2, t))
 
@@ -366,6 +379,17 @@ def take(table: Tensor, index: Tensor) -> Tensor:
         index = index.expand(*torch.broadcast_shapes(lead, index.shape[:-1]), -1)
         index = index + n * torch.arange(math.prod(lead), device=index.device).view(*lead, 1)
     return F.embedding(index, table.reshape(math.prod(lead) * n, d))
+
+
+def working_type(*tensors: Tensor) -> torch.dtype:
+    """The type to compute in: the widest of the scores' types, float32 for half precision."""
+    widest = functools.reduce(torch.promote_types, [x.dtype for x in tensors if x.is_floating_point()])
+    return torch.float32 if widest in (torch.float16, torch.bfloat16) else widest
+
+
+def scaled(scores: Tensor, factor: Tensor | float) -> Tensor:
+    """Every score times `factor`; what is forbidden stays forbidden, and no gradient comes from it."""
+    return (finite(scores) * factor).masked_fill(scores == -math.inf, -math.inf)
 
 
 def finite(scores: Tensor) -> Tensor:

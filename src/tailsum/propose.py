@@ -74,12 +74,12 @@ class Proposal(ABC):
 
 
 class Uniform(Proposal):
-    """Every state matters the same."""
+    """Every state that is not forbidden matters the same."""
 
+    @torch.no_grad()
     def __call__(self, model: Model) -> Float[Tensor, "*batch_node n"]:
-        return torch.zeros(
-            *model.batch_shape, *model.node_shape, model.n_states, dtype=model.dtype, device=model.device
-        )
+        scores = model.node_scores()
+        return torch.zeros_like(scores).masked_fill_(scores == -math.inf, -math.inf)
 
 
 class Local(Proposal):

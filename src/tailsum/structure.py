@@ -20,11 +20,12 @@ from torch import Tensor
 from torch.distributions.kl import register_kl
 
 from tailsum.check import check_broadcast, check_subset
+from tailsum.kbest import k_best
 from tailsum.kernels.noise import gumbel
 from tailsum.kernels.precision import full_precision
 from tailsum.potential import Dense, Scores
 from tailsum.propose import Lookahead, Model, Propose, proposal_from
-from tailsum.select import Optimal, Selection, Subset
+from tailsum.select import Optimal, Selection, Subset, at_least
 
 Configuration = TypeVar("Configuration")
 This = TypeVar("This", bound="Structure[Any]")
@@ -52,6 +53,7 @@ class Structure(Model, Generic[Configuration]):
     """A distribution over configurations of connected nodes, given by scores (log potentials)."""
 
     lengths: Int[Tensor, "*batch"] | None
+    part_terms = 1  # how many of the terms are tables whose parts make up a configuration
     kept: Subset | None = None
     _origin: Any = None
 
@@ -75,7 +77,7 @@ class Structure(Model, Generic[Configuration]):
 
     @abstractmethod
     def score(self, configuration: Configuration) -> Float[Tensor, "*sample_batch"]:
-        """The score of given configurations (original states, also in a sketch)."""
+        """The score of given configurations (original states, also in a sketch); minus infinity of none at all (-1)."""
 
     @abstractmethod
     def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Configuration:
@@ -266,6 +268,15 @@ class Structure(Model, Generic[Configuration]):
         """The configuration of highest score; in a sketch, among the kept states, their weights left aside."""
         return self._original(self.best(self._distinct()))
 
+    @torch.no_grad()
+    def topk(self, k: int) -> Any:
+        """The k configurations of highest score, best first, and their scores (Lawler's partition).
+
+        Each costs as many searches for the best as a configuration has parts.
+        """
+        at_least(1, k=k)
+        return k_best(self, k)
+
     def _distinct(self) -> Terms:
         """The scores, minus infinity for kept states that are copies of another, or empty places."""
         terms = self.terms()
@@ -287,7 +298,7 @@ class Structure(Model, Generic[Configuration]):
         those of the best configuration under the noisy scores. `hard=True` gives these, with the relaxed gradient
         (straight-through). Noise on parts does not give exact samples of the model: that is what `sample` does.
         """
-        weights, best = self._relaxed(temperature, hard, generator, sample_shape, noisy=1)
+        weights, best = self._relaxed(temperature, hard, generator, sample_shape)
         return RelaxedSample(weights[0], self.states, best)
 
     def _relaxed(
@@ -296,12 +307,11 @@ class Structure(Model, Generic[Configuration]):
         hard: bool,
         generator: torch.Generator | None,
         sample_shape: Sequence[int],
-        noisy: int,
     ) -> tuple[list[Tensor], Configuration]:
-        """Relaxed weights of the first `noisy` terms, and the configuration that they relax, in original numbers."""
+        """Relaxed weights of the part terms, and the configuration that they relax, in original numbers."""
         if not temperature > 0:
             raise ValueError(f"temperature must be above 0: got {temperature}")
-        recording = torch.is_grad_enabled()
+        recording, noisy = torch.is_grad_enabled(), self.part_terms
         model = self._in_batch((*sample_shape, *self.batch_shape))
         with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
             terms = _recordable(self._weighted(self.terms()))
@@ -315,11 +325,11 @@ class Structure(Model, Generic[Configuration]):
         with torch.no_grad():
             best = model.best(perturbed)
         if hard:
-            weights = [x.detach() + w - w.detach() for x, w in zip(self._used(best), weights, strict=False)]
+            weights = [x.detach() + w - w.detach() for x, w in zip(model._used(best), weights, strict=True)]
         return list(weights), self._original(best)
 
     def _used(self, configuration: Configuration) -> tuple[Tensor, ...]:
-        """What a configuration uses of each noisy term."""
+        """What a configuration, in own numbers, uses of each part term."""
         return (self.parts(configuration),)
 
     def restrict(self: This, subset: Subset) -> This:

@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor
 
+from tailsum.kernels.reduce import log_sum_exp
 from tailsum.kernels.scan import Forward, forward_scan
 from tailsum.kernels.stream import Parts, streamed
 from tailsum.kernels.table import Table, block_scores, tile_rows, transposed
@@ -68,16 +69,6 @@ def final_log_sum(messages: Forward, last: Tensor) -> Tensor:
     """Log-partition `[B]` in float64: the messages at each sequence's last position, summed."""
     batch = torch.arange(len(last), device=last.device)
     return log_sum_exp(messages.log_mass[last, batch], -1).double() + messages.offset[last, batch]
-
-
-def log_sum_exp(x: Tensor, dim: int) -> Tensor:
-    """`torch.logsumexp` with gradients, of every order, that stay finite where all entries are minus infinity."""
-    highest = x.detach().amax(dim, keepdim=True)
-    highest = highest.masked_fill(highest == -math.inf, 0.0)
-    total = (x - highest).exp().sum(dim)
-    empty = total == 0
-    log_total = total.masked_fill(empty, 1.0).log() + highest.squeeze(dim)
-    return log_total.masked_fill(empty, -math.inf)
 
 
 def log_space_scan(node: Tensor, params: tuple[Tensor, ...]) -> Forward:
