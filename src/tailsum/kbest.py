@@ -7,16 +7,13 @@ run as one batch.
 """
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from tailsum.potential import Dense
-
-if TYPE_CHECKING:
-    from tailsum.structure import Structure
 
 
 class Best(NamedTuple):
@@ -27,7 +24,7 @@ class Best(NamedTuple):
 
 
 @torch.no_grad()
-def k_best(model: "Structure[Any]", k: int) -> Best:
+def k_best(model: Any, k: int) -> Best:
     """The k best configurations of a model, in original numbers, each field `[k, *batch, ...]`."""
     search = _Search(model)
     shape = (1, *model.batch_shape)
@@ -84,7 +81,7 @@ class _Solutions(NamedTuple):
 class _Search:
     """Best configurations with some parts demanded and some banned."""
 
-    def __init__(self, model: "Structure[Any]") -> None:
+    def __init__(self, model: Any) -> None:
         self.model, self.terms = model, model._distinct()
         noisy = model.part_terms
         self.tables = [term.scores.double() for term in self.terms[:noisy] if isinstance(term, Dense)]

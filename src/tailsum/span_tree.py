@@ -22,7 +22,7 @@ from torch import Tensor
 from tailsum.check import check_in_range, check_scores, checked_lengths
 from tailsum.kernels.reduce import Reduce, log_sum_exp
 from tailsum.kernels.spans import Choose, Reader, by_width, fill_chart, of_length, square
-from tailsum.potential import Dense, finite, working_type
+from tailsum.potential import Dense, working_type
 from tailsum.propose import Sweep
 from tailsum.select import Selection, Subset
 from tailsum.structure import Terms
@@ -63,22 +63,8 @@ class SpanTree(TreeStructure):
     def terms(self) -> tuple[Dense]:
         return (Dense(self.node_scores()),)
 
-    def add_to_states(self, terms: Terms, extra: Float[Tensor, "*batch T T n"]) -> Terms:
-        return (terms[0].plus(Dense(torch.where(self._spans()[..., None], extra, 0.0))),)
-
-    def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
-        raise ValueError("the global proposal needs state embeddings, and the spans of a SpanTree have none: use Local")
-
     def sweep(self) -> "_SpanSweep":
         return _SpanSweep(self.node_scores() if self.kept is None else self.node_scores() + self.log_weight)
-
-    def _centred(self, terms: Terms) -> Terms:
-        """Every tree has all leaves, and the same number of other spans."""
-        span = cast("Dense", terms[0]).scores
-        top = span.detach().amax(-1, keepdim=True)
-        leaf = torch.eye(self.node_shape[0], dtype=torch.bool, device=self.device)[..., None]
-        inner = top.masked_fill(leaf | ~self._spans()[..., None], -math.inf).amax((-3, -2), keepdim=True)
-        return (Dense(span - finite(torch.where(leaf, top, inner))),)
 
     def log_sum(self, terms: Terms) -> Float[Tensor, "*batch"]:
         chart = self._chart(terms, log_sum_exp)

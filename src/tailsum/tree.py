@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -14,6 +14,7 @@ from tailsum.kernels.noise import gumbel
 from tailsum.kernels.reduce import Reduce, highest, log_sum_exp
 from tailsum.kernels.spans import Choose, Reader, read_tree
 from tailsum.kernels.table import tile_rows
+from tailsum.potential import Dense, finite
 from tailsum.select import at_least
 from tailsum.structure import Structure, Terms
 
@@ -64,6 +65,20 @@ class TreeStructure(Structure[Trees]):
         """Which spans lie within their sentence, `[*batch, T, T]`."""
         upper = torch.ones(self.node_shape, dtype=torch.bool, device=self.device).triu()
         return upper & self._inside()[..., None, :]
+
+    def add_to_states(self, terms: Terms, extra: Float[Tensor, "*batch T T n"]) -> Terms:
+        return terms[0].plus(Dense(torch.where(self._spans()[..., None], extra, 0.0))), *terms[1:]
+
+    def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
+        raise ValueError("the global proposal needs one embedding for each state, and spans have none: use Lookahead")
+
+    def _centred(self, terms: Terms) -> Terms:
+        """Every tree has all leaves, and the same number of other spans."""
+        span = cast("Dense", terms[0]).scores
+        top = span.detach().amax(-1, keepdim=True)
+        leaf = torch.eye(self.node_shape[0], dtype=torch.bool, device=self.device)[..., None]
+        inner = top.masked_fill(leaf | ~self._spans()[..., None], -math.inf).amax((-3, -2), keepdim=True)
+        return Dense(span - finite(torch.where(leaf, top, inner))), *terms[1:]
 
     @torch.no_grad()
     def best(self, terms: Terms) -> Trees:
@@ -118,6 +133,24 @@ def tree_parts(tree: Trees, length: int, n_states: int, dtype: torch.dtype) -> F
     present = tree.states >= 0
     used.scatter_add_(-1, torch.where(present, place, 0), present.to(dtype))
     return used.unflatten(-1, (length, length, n_states))
+
+
+def children(tree: Trees, length: int, n_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Head, left and right child of every span of a tree as rules number them, `[.., node]` each; -1 where it has none."""
+    spans, states = tree
+    first, last = spans.clamp(min=0).unbind(-1)
+    number = torch.where(first == last, states + n_heads, states)  # preterminals come after the nonterminals
+    table = torch.full((*states.shape[:-1], length * length), -1, device=states.device)
+    place = torch.where(states < 0, length * length, first * length + last)
+    table = torch.nn.functional.pad(table, (0, 1)).scatter(-1, place, number)[..., :-1].unflatten(-1, (length, length))
+    position = torch.arange(length, device=states.device)
+    begun = table.take_along_dim(first[..., None], -2)  # spans with the same first position, by their last one
+    ended = torch.nn.functional.pad(table[..., 1:, :], (0, 0, 0, 1), value=-1).take_along_dim(last[..., None, :], -1).mT
+    makes = (begun >= 0) & (ended >= 0) & (position < last[..., None])
+    split = makes.long().argmax(-1, keepdim=True)
+    inner = makes.any(-1) & (states >= 0)
+    left, right = (x.gather(-1, split)[..., 0] for x in (begun, ended))
+    return tuple(torch.where(inner, x, -1) for x in (states, left, right))  # pyright: ignore[reportReturnType]
 
 
 def check_tree(tree: Trees, lengths: Int[Tensor, "*batch"], longest: int) -> Trees:

@@ -10,17 +10,20 @@ from tailsum.potential import Dense, Factored, Potential
 
 
 @torch.no_grad()
-def message(potential: Potential, index: Tensor, value: Tensor) -> Tensor:
+def message(potential: Potential, index: Tensor | None, value: Tensor) -> Tensor:
     """`logsumexp_m(value_m + score(index_m, j))` for every j: `[*batch, N]` from index and value `[*batch, M]`.
 
-    Tiled over j so that no more than a few MB of scores exist at a time.
+    Without an index the values are those of all states. Tiled over j so that no more than a few MB of scores exist at a time.
     """
     rows: Tensor | None = index
     if isinstance(potential, Factored):  # the values are one more factor: the product adds them on its way
         values = Factored(value[..., None], value.new_ones(potential.n_to, 1))
         potential, rows = potential.gather(index, None).plus(values), None
     elif isinstance(potential, Dense):  # whole rows of a table lie together: one look-up serves all tiles
-        potential, rows = Dense(potential.block(index) + value[..., None]), None
+        rows, potential = (
+            None,
+            Dense((potential.block() if index is None else potential.block(index)) + value[..., None]),
+        )
     chunk = tile_rows(value.numel(), value.device)
     tiles = []
     for start in range(0, potential.n_to, chunk):

@@ -17,7 +17,8 @@ def log_sum_exp(x: Tensor, dim: int) -> Tensor:
     """`torch.logsumexp` with gradients, of every order, that stay finite where all entries are minus infinity."""
     highest = x.detach().amax(dim, keepdim=True)
     highest = highest.masked_fill(highest == -math.inf, 0.0)
-    total = (x - highest).exp().sum(dim)
+    shifted = x - highest
+    total = (shifted.exp() if torch.is_grad_enabled() else shifted.exp_()).sum(dim)
     return log_or_never(total) + highest.squeeze(dim)
 
 

@@ -40,7 +40,7 @@ def paper_chain(
     """A chain as in the paper's Tables 2 to 4: uniform embeddings, scores scaled to a range of 10 around their mean."""
     states = torch.rand(n_states, size, generator=generator)
     words = torch.rand(length, size, generator=generator)
-    _lower_entropy(states, words, ADAM_STEPS[level])
+    lower_entropy(states, words, ADAM_STEPS[level])
     pair_scale, pair_shift = _range_of_ten(*_extent(states))
     ones = torch.ones(n_states, 1)
     transition = Factored(torch.cat((states * pair_scale, ones * pair_shift), -1), torch.cat((states, ones), -1))
@@ -81,7 +81,7 @@ def hard_chain(
     )
 
 
-def _lower_entropy(states: Tensor, words: Tensor, steps: int) -> None:
+def lower_entropy(states: Tensor, words: Tensor, steps: int) -> None:
     """Some steps of Adam, in place, that lower the mean entropy of the emissions."""
     with torch.enable_grad():
         optimiser = torch.optim.Adam([states.requires_grad_(), words.requires_grad_()], lr=1e-4)
