@@ -1,33 +1,54 @@
 """Structured inference with very many latent states: exact where that is affordable, randomized where it is not."""
 
 from tailsum.chain import LinearChain, Paths
+from tailsum.dependency import Dependencies, DependencyTree, RelaxedDependencies
 from tailsum.hmm import HMM
+from tailsum.kbest import Best
 from tailsum.kernels.table import table_budget
+from tailsum.pcfg import PCFG
 from tailsum.potential import Dense, Factored, Potential, Scored
 from tailsum.propose import Global, Local, LocalGlobal, Lookahead, Proposal, Uniform
+from tailsum.rule import DenseRule, FactoredRule, LowRankRule, Rule, ScoredRule
 from tailsum.select import Optimal, Selection, Subset, TopAndSample, TopK
+from tailsum.semimarkov import Segments, SemiMarkov
+from tailsum.span_tree import SpanTree
 from tailsum.structure import RelaxedSample, Structure
+from tailsum.tree import Trees
 
 __all__ = [
     "HMM",
+    "PCFG",
+    "Best",
     "Dense",
+    "DenseRule",
+    "Dependencies",
+    "DependencyTree",
     "Factored",
+    "FactoredRule",
     "Global",
     "LinearChain",
     "Local",
     "LocalGlobal",
     "Lookahead",
+    "LowRankRule",
     "Optimal",
     "Paths",
     "Potential",
     "Proposal",
+    "RelaxedDependencies",
     "RelaxedSample",
+    "Rule",
     "Scored",
+    "ScoredRule",
+    "Segments",
     "Selection",
+    "SemiMarkov",
+    "SpanTree",
     "Structure",
     "Subset",
     "TopAndSample",
     "TopK",
+    "Trees",
     "Uniform",
     "table_budget",
 ]
