@@ -27,6 +27,7 @@ from tailsum.select import Optimal, Selection, Subset
 from tailsum.span_rule import flattened
 from tailsum.sweep import known
 
+_MARKS = 128  # states of a span that are paired with those of another, at most
 _GUIDES = 16  # landmarks of the span that a message goes to, which say what pairs are worth
 
 
@@ -63,7 +64,7 @@ class GrammarSweep(Sweep):
         self.pairs = 1
 
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
-        self.pairs = 4 * landmarks
+        self.pairs = landmarks
         inside, kept = self._up(Optimal(max(1, landmarks // 8)), generator)
         self.outside = self._down(inside, kept, generator)
 
@@ -134,9 +135,8 @@ class GrammarSweep(Sweep):
         self, role: Role, one: Marks, other: Marks, guides: Marks | None, rest: slice, generator: torch.Generator | None
     ) -> tuple[Tensor, bool]:
         """Messages `[B, n, states]` from pairs of marks `[B, n, way, m]`; and whether no pair was left out."""
-        limit = max(1, math.isqrt(1 << 16))
-        whole = max(one.index.shape[-1], other.index.shape[-1]) <= limit
-        one, other = one.thinned(limit, generator), other.thinned(limit, generator)
+        whole = max(one.index.shape[-1], other.index.shape[-1]) <= _MARKS
+        one, other = one.thinned(_MARKS, generator), other.thinned(_MARKS, generator)
         size = other.index.shape[-1]
         worth = (one.value[..., :, None] + other.value[..., None, :]).flatten(-3)  # [B, n, way m m]
         guided = worth

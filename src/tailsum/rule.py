@@ -23,7 +23,7 @@ from tailsum.check import check_device, check_scores
 from tailsum.kernels.reduce import LogProduct, Reduce, log_sum_exp
 from tailsum.kernels.spans import fill_chart
 from tailsum.kernels.stream import Parts, streamed
-from tailsum.kernels.table import tile_size
+from tailsum.kernels.table import fits_budget, tile_size
 from tailsum.potential import Dense, Factored, Potential, Scores, finite, scaled, take
 
 Kind = tuple[bool, bool]  # whether the left and the right child are leaves (preterminals)
@@ -181,8 +181,8 @@ class DenseRule(Rule):
 class FactorRule(Rule):
     """Rules scored from a vector for each head, each left and each right child: `[*lead, N, d]`, `[*lead, N+P, d]` twice.
 
-    The table of all rules is never kept: exact sums build it a few heads at a time, and a sketch needs no more than the
-    vectors of the states it keeps.
+    A sketch needs no more than the vectors of the states it keeps. Exact sums need the table of all rules; where it does
+    not fit `table_budget`, they build it a few heads at a time, once for each width of spans.
     """
 
     def __init__(
@@ -203,6 +203,7 @@ class FactorRule(Rule):
             )
         self.head, self.left, self.right = head, left, right
         self.n_heads, self.n_children = head.shape[-2], left.shape[-2]
+        self._table: DenseRule | None = None
         self.factor: Tensor | None = None  # what every score is multiplied by, if anything
 
     @staticmethod
@@ -256,7 +257,17 @@ class FactorRule(Rule):
         one, left, right = (x[batch if len(x) > 1 else torch.zeros_like(batch)] for x in self.tensors)
         return self._scores(self.factor, one.take_along_dim(head[:, None, None], 1), left, right)[:, 0]
 
+    def _fits(self) -> bool:
+        """Whether the table, its exponentials and, if recorded, their gradients fit the budget for tables."""
+        copies = 4 if torch.is_grad_enabled() else 2
+        entries = math.prod(self.lead) * self.n_heads * self.n_children**2
+        return fits_budget(copies * entries * self.head.element_size())
+
     def contract(self, pairs: Float[Tensor, "G r pair"], kind: Kind, reduce: Reduce) -> Float[Tensor, "G r N"]:
+        if self._table is None and self._fits():
+            self._table = DenseRule(self.block())
+        if self._table is not None:
+            return self._table.contract(pairs, kind, reduce)
         left, right = (x[..., self.children(leaf), :] for x, leaf in zip(self.tensors[1:], kind, strict=True))
 
         def tile(parts: Parts) -> Parts:
@@ -265,7 +276,7 @@ class FactorRule(Rule):
             return Parts((LogProduct(table.flatten(-2).mT, reduce)(pairs).mT,))
 
         whole = (pairs, left, right) if self.factor is None else (pairs, left, right, self.factor)
-        chunk = max(1, 16 * tile_size(pairs.device) // max(1, left.shape[-2] * right.shape[-2]))
+        chunk = max(1, 4 * tile_size(pairs.device) // max(1, left.shape[-2] * right.shape[-2]))
         return streamed(tile, Parts((self.head,), whole), chunk, 1).rows[0].mT
 
 

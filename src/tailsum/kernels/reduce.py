@@ -17,9 +17,13 @@ def log_sum_exp(x: Tensor, dim: int) -> Tensor:
     """`torch.logsumexp` with gradients, of every order, that stay finite where all entries are minus infinity."""
     highest = x.detach().amax(dim, keepdim=True)
     highest = highest.masked_fill(highest == -math.inf, 0.0)
-    shifted = x - highest
-    total = (shifted.exp() if torch.is_grad_enabled() else shifted.exp_()).sum(dim)
+    total = _exp(x - highest).sum(dim)
     return log_or_never(total) + highest.squeeze(dim)
+
+
+def _exp(fresh: Tensor) -> Tensor:
+    """The exponential of a tensor that nobody else uses."""
+    return fresh.exp() if torch.is_grad_enabled() else fresh.exp_()
 
 
 def log_or_never(total: Tensor) -> Tensor:
@@ -45,7 +49,7 @@ class LogProduct:
         if reduce is log_sum_exp:
             top = scores.detach().amax(-2, keepdim=True)
             self.top = top.masked_fill(top == -math.inf, 0.0)
-            self.scaled = (scores - self.top).exp()
+            self.scaled = _exp(scores - self.top)
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.reduce is not log_sum_exp:
@@ -53,7 +57,7 @@ class LogProduct:
         top = x.detach().amax(-1, keepdim=True)
         top = top.masked_fill(top == -math.inf, 0.0)
         with full_precision(x.device):
-            total = (x - top).exp() @ self.scaled
+            total = _exp(x - top) @ self.scaled
         if self._lost(x, total.detach()):
             return self._tiled(x)
         return log_or_never(total) + top + self.top

@@ -42,6 +42,11 @@ def table_budget(size: int) -> Iterator[None]:
         _budget.reset(token)
 
 
+def fits_budget(size: int) -> bool:
+    """Whether a table of `size` bytes may be kept."""
+    return size <= _budget.get()
+
+
 def tile_rows(entries_per_row: int, device: torch.device) -> int:
     """How many rows a tile has. A product with fewer than 16 would waste the machine, whatever the size of a row."""
     return max(16, tile_size(device) // max(1, entries_per_row))
