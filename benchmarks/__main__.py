@@ -1,4 +1,4 @@
-"""Run the benchmarks and write a table: `python -m benchmarks [speed|gpu|accuracy|all] [--output FILE]`."""
+"""Run the benchmarks and write a table: `python -m benchmarks [speed|gpu|accuracy|trees|all] [--output FILE]`."""
 
 import argparse
 import sys
@@ -7,13 +7,14 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import accuracy, gpu, speed
+from benchmarks import accuracy, gpu, speed, trees
 from benchmarks.measure import Figure
 
 SUITES = {
     "speed": (speed.exact_figures, speed.sketch_figures, speed.memory_figures),
     "gpu": (gpu.gpu_figures,),
     "accuracy": (accuracy.paper_figures, accuracy.hard_figures),
+    "trees": (trees.paper_tree_figures, trees.grammar_figures, trees.large_figures),
 }
 
 

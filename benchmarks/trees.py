@@ -1,0 +1,94 @@
+"""Trees and grammars: accuracy on the paper's hypertrees and on grammars, time and memory of large sketches."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from benchmarks.accuracy import mean_square
+from benchmarks.measure import Figure, ResidentMemory, timed
+from tailsum import Lookahead, Optimal, TopAndSample, Uniform
+from tailsum.estimate import replicate
+from tailsum.paper.trees import ADAM_STEPS, hard_dependencies, hard_grammar, paper_tree
+
+# Mean square errors of log Z in the paper's Table 2, N = 2000: K = 1%, 10% and 20%, half of them top states.
+PAPER = {
+    "dense": (26.331, 1.193, 0.445),
+    "intermediate": (37.669, 1.530, 0.544),
+    "long-tail": (48.863, 1.384, 0.599),
+}
+
+
+def paper_tree_figures(models: int = 5, repeats: int = 100) -> Iterator[Figure]:
+    """The paper's hypertrees: its own method, which should give its figures, and ours."""
+    for level in ADAM_STEPS:
+        for half, printed in zip((10, 100, 200), PAPER[level], strict=True):
+            theirs, ours = [], []
+            for seed in range(models):
+                generator = torch.Generator().manual_seed(seed)
+                model = paper_tree(level=level, generator=generator)
+                exact = model.log_partition()
+                found = replicate(model, repeats, TopAndSample(half, half), Uniform(), generator)
+                theirs.append(mean_square(found.log_partition - exact))
+                found = replicate(model, 10, Optimal(2 * half), generator=generator)
+                ours.append(mean_square(found.log_partition - exact))
+            low, high = min(theirs), max(theirs)
+            name = f"paper's tree, {level}, K={2 * half / 2000:.0%}: MSE of log Z"
+            yield Figure(
+                f"{name}, the paper's method",
+                f"{low:.3g} to {high:.3g} over {models} models",
+                f"the paper's {printed:g}, within its spread (half to twice)",
+                low / 2 <= printed <= 2 * high,
+            )
+            yield Figure(name, f"{max(ours):.1e}", f"at most {printed / 100:.1e}", max(ours) <= printed / 100)
+
+
+def grammar_figures(repeats: int = 10) -> Iterator[Figure]:
+    """Grammars scored from embeddings, N = P = 500: the error of a sketch on a tenth of the states."""
+    for rule, emission in ((1.0, 1.0), (1.0, 3.0), (2.0, 2.0)):
+        for rounds in (1, 2) if rule > 1 else (1,):
+            generator = torch.Generator().manual_seed(0)
+            model = hard_grammar(500, 500, rule, emission, generator=generator)
+            with torch.no_grad():
+                exact, slow = timed(model.log_partition)
+                found = replicate(model, repeats, Optimal(50), Lookahead(rounds=rounds), generator)
+            error = mean_square(found.log_partition - exact) ** 0.5
+            yield Figure(
+                f"grammar, N=P=500 T=15, rules of deviation {rule:g}, emissions {emission:g}, K=10%, "
+                f"{rounds} round{'s' * (rounds > 1)}: RMSE of log Z",
+                f"{error:.3f} ({found.seconds:.1f} s with the entropy; exact {slow:.0f} s)",
+                "at most 0.1" if rule <= 1 else "none: peaked rules",
+                error <= 0.1 or rule > 1,
+            )
+
+
+def large_figures(repeats: int = 4) -> Iterator[Figure]:
+    """Sketches of models that are far beyond exact inference, or nearly."""
+    generator = torch.Generator().manual_seed(0)
+    grammar = hard_grammar(10_000, 500, length=20, generator=generator)
+    yield _large("grammar, N=10,000 P=500 T=20 K=100", grammar, 100, repeats, 60, generator)
+    tree = hard_dependencies(5000, length=20, generator=generator)
+    yield _large("dependency tree, N=5,000 T=20 K=50", tree, 50, repeats, 30, generator)
+
+
+def _large(name: str, model: Any, k: int, repeats: int, limit: float, generator: torch.Generator) -> Figure:
+    terms = model.terms()
+    for tensor in terms[-1].tensors:
+        tensor.requires_grad_()
+
+    def run() -> float:
+        total = model.sketch(k, generator=generator).log_partition()
+        total.backward()
+        assert all(x.grad is not None and x.grad.isfinite().all() for x in terms[-1].tensors)
+        return total.item()
+
+    with ResidentMemory() as memory:
+        found = [timed(run) for _ in range(repeats)]
+    values, slowest = torch.tensor([x for x, _ in found]), max(seconds for _, seconds in found)
+    size = memory.growth / 2**30
+    return Figure(
+        f"{name}: choose, forward and backward",
+        f"{slowest:.1f} s, {size:.2f} GiB; log Z {values.mean():.2f}, deviation over seeds {values.std():.3f}",
+        f"under {limit:g} s and 8 GiB, stable",
+        slowest < limit and size < 8 and values.std().item() < 0.5,
+    )
