@@ -7,12 +7,12 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import accuracy, gpu, speed, trees
+from benchmarks import accuracy, gpu, gpu_trees, speed, trees
 from benchmarks.measure import Figure
 
 SUITES = {
     "speed": (speed.exact_figures, speed.sketch_figures, speed.memory_figures),
-    "gpu": (gpu.gpu_figures,),
+    "gpu": (gpu.gpu_figures, gpu_trees.tree_figures),
     "accuracy": (accuracy.paper_figures, accuracy.hard_figures),
     "trees": (trees.paper_tree_figures, trees.grammar_figures, trees.large_figures),
 }

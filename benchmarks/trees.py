@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.accuracy import mean_square
 from benchmarks.measure import Figure, ResidentMemory, timed
-from tailsum import Lookahead, Optimal, TopAndSample, Uniform
+from tailsum import PCFG, DependencyTree, Lookahead, Optimal, TopAndSample, Uniform
 from tailsum.estimate import replicate
 from tailsum.paper.trees import ADAM_STEPS, hard_dependencies, hard_grammar, paper_tree
 
@@ -62,24 +62,37 @@ def grammar_figures(repeats: int = 10) -> Iterator[Figure]:
             )
 
 
-def large_figures(repeats: int = 4) -> Iterator[Figure]:
-    """Sketches of models that are far beyond exact inference, or nearly."""
+def large_models(device: torch.device) -> Iterator[tuple[str, Any, int]]:
+    """Name, model and how many states to keep."""
     generator = torch.Generator().manual_seed(0)
     grammar = hard_grammar(10_000, 500, length=20, generator=generator)
-    yield _large("grammar, N=10,000 P=500 T=20 K=100", grammar, 100, repeats, 60, generator)
-    tree = hard_dependencies(5000, length=20, generator=generator)
-    yield _large("dependency tree, N=5,000 T=20 K=50", tree, 50, repeats, 30, generator)
+    yield "grammar, N=10,000 P=500 T=20 K=100", _recording(grammar, device), 100
+    yield "dependency tree, N=5,000 T=20 K=50", _recording(hard_dependencies(5000, generator=generator), device), 50
 
 
-def _large(name: str, model: Any, k: int, repeats: int, limit: float, generator: torch.Generator) -> Figure:
-    terms = model.terms()
-    for tensor in terms[-1].tensors:
-        tensor.requires_grad_()
+def _recording(model: Any, device: torch.device) -> Any:
+    """The model on a device, gradients recorded."""
+    spans, rule = model.node_scores(), model.terms()[-1].map(lambda x: x.to(device).requires_grad_())
+    if isinstance(model, PCFG):
+        leaves = spans.diagonal(dim1=0, dim2=1).T[:, : model.n_leaves].to(device).requires_grad_()
+        return PCFG(spans[0, -1, : model.n_heads].to(device), rule, leaves)
+    arc = model.terms()[0].scores.to(device)
+    return DependencyTree(arc, node=spans.to(device).requires_grad_(), transition=rule)
+
+
+def large_figures(repeats: int = 4) -> Iterator[Figure]:
+    """Sketches of models that are far beyond exact inference, or nearly."""
+    for (name, model, k), limit in zip(large_models(torch.device("cpu")), (60, 30), strict=True):
+        yield _large(name, model, k, repeats, limit)
+
+
+def _large(name: str, model: Any, k: int, repeats: int, limit: float) -> Figure:
+    tensors = [x for term in model.terms() for x in term.tensors if x.requires_grad and x.is_leaf]
+    generator = torch.Generator().manual_seed(0)
 
     def run() -> float:
         total = model.sketch(k, generator=generator).log_partition()
-        total.backward()
-        assert all(x.grad is not None and x.grad.isfinite().all() for x in terms[-1].tensors)
+        assert all(x.isfinite().all() for x in torch.autograd.grad(total, tensors))
         return total.item()
 
     with ResidentMemory() as memory:

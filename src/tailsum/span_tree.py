@@ -108,7 +108,7 @@ class SpanTree(TreeStructure):
 class _SpanReader(Reader):
     def __init__(self, span: Tensor, inside: Tensor, length: Tensor, choose: Choose) -> None:
         self.span, self.inside, self.length, self.choose = span, inside, length, choose
-        self.possible = inside[torch.arange(len(length)), 0, length - 1] > -math.inf
+        self.possible = inside[torch.arange(len(length), device=length.device), 0, length - 1] > -math.inf
         self.width = span.shape[1] + span.shape[-1]
         # From the position after a split: what lies to its right, by last position.
         self.after = F.pad(inside[:, 1:], (0, 0, 0, 1), value=-math.inf)
