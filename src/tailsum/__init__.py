@@ -2,13 +2,15 @@
 
 from tailsum.chain import LinearChain, Paths
 from tailsum.dependency import Dependencies, DependencyTree, RelaxedDependencies
+from tailsum.factor_rule import FactoredRule, LowRankRule
 from tailsum.hmm import HMM
 from tailsum.kbest import Best
 from tailsum.kernels.table import table_budget
 from tailsum.pcfg import PCFG
 from tailsum.potential import Dense, Factored, Potential, Scored
 from tailsum.propose import Global, Local, LocalGlobal, Lookahead, Proposal, Uniform
-from tailsum.rule import DenseRule, FactoredRule, LowRankRule, Rule, ScoredRule
+from tailsum.rule import DenseRule, Rule
+from tailsum.scored_rule import ScoredRule
 from tailsum.select import Optimal, Selection, Subset, TopAndSample, TopK
 from tailsum.semimarkov import Segments, SemiMarkov
 from tailsum.span_tree import SpanTree

@@ -13,8 +13,8 @@ subtracts, so that it is exact for scores of any range (`kernels/arborescence.py
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Sequence
+from typing import cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -31,6 +31,7 @@ from tailsum.check import (
     check_whole,
     checked_lengths,
 )
+from tailsum.dependencies import Dependencies, RelaxedDependencies, are_trees
 from tailsum.dependency_sweep import DependencySweep
 from tailsum.kernels import arborescence
 from tailsum.kernels.noise import gumbel
@@ -51,41 +52,6 @@ from tailsum.kernels.table import tile_rows
 from tailsum.potential import Dense, Factored, Potential, Scored, finite, working_type
 from tailsum.select import at_least
 from tailsum.structure import Structure, Terms
-
-
-class Dependencies(NamedTuple):
-    """Trees: the head of each word (its own position for a root), its label and its state; -1 in the padding.
-
-    `labels` is None where arcs have none, `states` where words have none.
-    """
-
-    heads: Int[Tensor, "*sample_batch T"]
-    labels: Int[Tensor, "*sample_batch T"] | None = None
-    states: Int[Tensor, "*sample_batch T"] | None = None
-
-    def each(self, change: Callable[[Tensor], Tensor]) -> "Dependencies":
-        """The same change to heads, labels and states."""
-        labels, states = (None if x is None else change(x) for x in (self.labels, self.states))
-        return Dependencies(change(self.heads), labels, states)
-
-
-class RelaxedDependencies(NamedTuple):
-    """A differentiable sample: weights on arcs (those into a word sum to one), and on the states of words if they have any.
-
-    `states` are the original numbers of the states that the weights refer to; `hard` is the tree that was relaxed.
-    """
-
-    arcs: Float[Tensor, "*sample_batch_part"]
-    weights: Float[Tensor, "*sample_batch T n"] | None
-    states: Int[Tensor, "*batch T n"] | None
-    hard: Dependencies
-
-    def mix(self, embeddings: Float[Tensor, "all d"]) -> Float[Tensor, "*sample_batch T d"]:
-        """The mixture of the states' embeddings, for each word."""
-        if self.weights is None or self.states is None:
-            raise ValueError("the words of this tree have no states to mix the embeddings of")
-        kept = F.embedding(self.states, embeddings).to(self.weights.dtype)
-        return (self.weights[..., None, :] @ kept)[..., 0, :]
 
 
 class DependencyTree(Structure[Dependencies]):
@@ -385,7 +351,8 @@ class DependencyTree(Structure[Dependencies]):
             else:
                 pairs = self._pairs.at(theirs, states)
             total = total + torch.where(inside & (heads != child), pairs, 0.0).sum(-1)
-        return total.masked_fill(~self._is_tree(heads), -math.inf)
+        lengths = self._length().reshape(self.batch_shape)
+        return total.masked_fill(~are_trees(heads, lengths, self.projective, self.multiroot), -math.inf)
 
     def _checked(self, tree: Dependencies) -> Dependencies:
         """The trees in a common batch; a ValueError where they have the wrong shape or numbers."""
@@ -406,32 +373,6 @@ class DependencyTree(Structure[Dependencies]):
             check_in_range(f"tree.{name}", x, size)
             found.append(x)
         return Dependencies(*found)  # pyright: ignore[reportArgumentType]
-
-    def _is_tree(self, heads: Tensor) -> Tensor:
-        """Whether heads `[.., T]` make a tree of this kind."""
-        inside = self._inside().expand(heads.shape)
-        child = torch.arange(heads.shape[-1], device=self.device)
-        above = torch.where(inside, heads, child)
-        whole = ((above >= 0) & (above <= self._length().reshape(*self.batch_shape, 1) - 1) | ~inside).all(-1)
-        above = above.clamp(min=0)
-        root = inside & (above == child)
-        count = root.sum(-1)
-        whole &= (count >= 1) if self.multiroot else (count == 1)
-        # Who descends from whom: in as many steps as there are words, everyone arrives at a root.
-        descends = torch.eye(len(child), dtype=torch.bool, device=self.device).expand(*heads.shape, -1)
-        at = child.expand(heads.shape)
-        for _ in range(len(child)):
-            at = above.gather(-1, at)
-            descends = descends | (at[..., None] == child)  # [.., word, ancestor]
-        whole &= (~inside | (above.gather(-1, at) == at)).all(-1)
-        if not self.projective:
-            return whole
-        low, high = torch.minimum(above, child), torch.maximum(above, child)
-        between = (child > low[..., None]) & (child < high[..., None])  # [.., child, word]
-        under = descends.gather(
-            -1, above[..., None, :].expand(descends.shape)
-        ).mT  # [.., child, word]: word under its head
-        return whole & (under | ~between | ~inside[..., None]).all((-2, -1))
 
     def _gather(self, index: Int[Tensor, "*#batch T k"]) -> None:
         if self._pairs is None:

@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from tailsum.factor_rule import LowRankRule
 from tailsum.kernels.reduce import LogProduct, Reduce
 from tailsum.kernels.spans import Choose, Reader, square
-from tailsum.rule import LowRankRule, Rule
+from tailsum.rule import Rule
 from tailsum.span_rule import SpanFactors, SpanRule
 
 

@@ -16,15 +16,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tailsum.factor_rule import LowRankRule
 from tailsum.kernels.message import message
 from tailsum.kernels.reduce import LogProduct, log_sum_exp
 from tailsum.kernels.spans import by_width, square
 from tailsum.kernels.table import tile_size
 from tailsum.potential import Dense, Factored, Potential
 from tailsum.propose import Sweep
-from tailsum.rule import LowRankRule, Role, Rule, ScoredRule
+from tailsum.rule import Role, Rule
+from tailsum.scored_rule import ScoredRule
 from tailsum.select import Optimal, Selection, Subset
-from tailsum.span_rule import flattened
 from tailsum.sweep import known
 
 _MARKS = 128  # states of a span that are paired with those of another, at most
@@ -230,9 +231,8 @@ class GrammarSweep(Sweep):
 class RankSweep(Sweep):
     """For rules of low rank: exact messages cost no more than those of landmarks, so every state is one."""
 
-    def __init__(self, model: Any, spans: Float[Tensor, "B T T n"]) -> None:
-        self.model, self.spans = model, spans
-        self.rule = cast("LowRankRule", flattened(cast("LowRankRule", model._rule), model.batch_shape))
+    def __init__(self, model: Any, rule: LowRankRule, spans: Float[Tensor, "B T T n"]) -> None:
+        self.model, self.rule, self.spans = model, rule, spans
         self.outside: Tensor | None = None
         self.belief = spans
 

@@ -21,6 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.check import check_broadcast, check_device, check_in_range, check_scores, checked_lengths
+from tailsum.factor_rule import LowRankRule
 from tailsum.grammar_reader import PairReader, RankReader, SpanPairReader
 from tailsum.grammar_sweep import GrammarSweep, RankSweep
 from tailsum.kernels.precision import full_precision
@@ -28,7 +29,8 @@ from tailsum.kernels.reduce import Reduce, log_sum_exp
 from tailsum.kernels.spans import Choose, Reader, by_width
 from tailsum.potential import Dense, working_type
 from tailsum.propose import Sweep
-from tailsum.rule import DenseRule, LowRankRule, Rule, ScoredRule, check_rule
+from tailsum.rule import DenseRule, Rule
+from tailsum.scored_rule import ScoredRule, check_rule
 from tailsum.span_rule import SpanFactors, SpanRule, SpanTables, at_spans, flattened, sets_of_width
 from tailsum.structure import Terms
 from tailsum.tree import Trees, TreeStructure, children
@@ -139,9 +141,9 @@ class PCFG(TreeStructure):
         if isinstance(self._rule, SpanRule):
             raise ValueError("a sketched grammar has no Lookahead: sketch the whole grammar, or give another proposal")
         spans = self.node_scores().reshape(-1, *self.node_shape, self.n_states)
-        if isinstance(self._rule, LowRankRule):
-            return RankSweep(self, spans)
         rule = self._rule if isinstance(self._rule, ScoredRule) else flattened(self._rule, self.batch_shape)
+        if isinstance(rule, LowRankRule):
+            return RankSweep(self, rule, spans)
         return GrammarSweep(cast("Rule | ScoredRule", rule), spans, self._length(), self.batch_shape)
 
     def score(self, configuration: Trees) -> Float[Tensor, "*sample_batch"]:

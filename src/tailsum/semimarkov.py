@@ -201,7 +201,11 @@ class SemiMarkov(Structure[Segments]):
         length = self._length()
         batch = torch.arange(len(length), device=self.device).repeat(count)
         after = length[batch]
-        after = torch.where((table[length - 1, torch.arange(len(length), device=self.device)] > -math.inf).any((-2, -1))[batch], after, 0)
+        after = torch.where(
+            (table[length - 1, torch.arange(len(length), device=self.device)] > -math.inf).any((-2, -1))[batch],
+            after,
+            0,
+        )
         state = torch.zeros_like(after)
         steps: list[tuple[Tensor, ...]] = []
         for step in range(len(ending)):

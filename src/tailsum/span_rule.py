@@ -15,12 +15,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tailsum.factor_rule import FactoredRule, FactorRule, LowRankRule, rank_chart
 from tailsum.kernels.reduce import LogProduct, Reduce, log_sum_exp
 from tailsum.kernels.spans import by_width, fill_chart
 from tailsum.kernels.stream import Parts, streamed
 from tailsum.kernels.table import tile_size
 from tailsum.potential import Scores, finite, scaled, take
-from tailsum.rule import DenseRule, FactoredRule, FactorRule, LowRankRule, Rule, ScoredRule, rank_chart
+from tailsum.rule import DenseRule, Rule
+from tailsum.scored_rule import ScoredRule
 
 # Stands for minus infinity where a product of matrices would make NaN of it.
 _NEVER = -1e30

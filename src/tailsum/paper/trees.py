@@ -7,10 +7,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tailsum.dependency import DependencyTree
+from tailsum.factor_rule import FactoredRule
 from tailsum.paper.chains import Level, lower_entropy
 from tailsum.pcfg import PCFG
 from tailsum.potential import Factored
-from tailsum.rule import FactoredRule
 from tailsum.span_tree import SpanTree
 
 ADAM_STEPS: dict[Level, int] = {"dense": 0, "intermediate": 30, "long-tail": 50}

@@ -1,0 +1,71 @@
+"""Dependency trees as users get and give them, and the check that they are trees."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+class Dependencies(NamedTuple):
+    """Trees: the head of each word (its own position for a root), its label and its state; -1 in the padding.
+
+    `labels` is None where arcs have none, `states` where words have none.
+    """
+
+    heads: Int[Tensor, "*sample_batch T"]
+    labels: Int[Tensor, "*sample_batch T"] | None = None
+    states: Int[Tensor, "*sample_batch T"] | None = None
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Dependencies":
+        """The same change to heads, labels and states."""
+        labels, states = (None if x is None else change(x) for x in (self.labels, self.states))
+        return Dependencies(change(self.heads), labels, states)
+
+
+class RelaxedDependencies(NamedTuple):
+    """A differentiable sample: weights on arcs (those into a word sum to one), and on the states of words if they have any.
+
+    `states` are the original numbers of the states that the weights refer to; `hard` is the tree that was relaxed.
+    """
+
+    arcs: Float[Tensor, "*sample_batch_part"]
+    weights: Float[Tensor, "*sample_batch T n"] | None
+    states: Int[Tensor, "*batch T n"] | None
+    hard: Dependencies
+
+    def mix(self, embeddings: Float[Tensor, "all d"]) -> Float[Tensor, "*sample_batch T d"]:
+        """The mixture of the states' embeddings, for each word."""
+        if self.weights is None or self.states is None:
+            raise ValueError("the words of this tree have no states to mix the embeddings of")
+        kept = F.embedding(self.states, embeddings).to(self.weights.dtype)
+        return (self.weights[..., None, :] @ kept)[..., 0, :]
+
+
+def are_trees(
+    heads: Int[Tensor, "*sample_batch T"], lengths: Int[Tensor, "*batch"], projective: bool, multiroot: bool
+) -> Bool[Tensor, "*sample_batch"]:
+    """Which of the given heads make a tree, projective if that is asked for, with one root or several."""
+    child = torch.arange(heads.shape[-1], device=heads.device)
+    inside = (child < lengths[..., None]).expand(heads.shape)
+    above = torch.where(inside, heads, child)
+    whole = ((above >= 0) & (above <= lengths[..., None] - 1) | ~inside).all(-1)
+    above = above.clamp(min=0)
+    root = inside & (above == child)
+    count = root.sum(-1)
+    whole &= (count >= 1) if multiroot else (count == 1)
+    # Who descends from whom: in as many steps as there are words, everyone arrives at a root.
+    descends = torch.eye(len(child), dtype=torch.bool, device=heads.device).expand(*heads.shape, -1)
+    at = child.expand(heads.shape)
+    for _ in range(len(child)):
+        at = above.gather(-1, at)
+        descends = descends | (at[..., None] == child)  # [.., word, ancestor]
+    whole &= (~inside | (above.gather(-1, at) == at)).all(-1)
+    if not projective:
+        return whole
+    low, high = torch.minimum(above, child), torch.maximum(above, child)
+    between = (child > low[..., None]) & (child < high[..., None])  # [.., child, word]
+    under = descends.gather(-1, above[..., None, :].expand(descends.shape)).mT  # [.., child, word]: word under its head
+    return whole & (under | ~between | ~inside[..., None]).all((-2, -1))
