@@ -26,4 +26,6 @@ clean:
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[cli,plot,test,dev]'
+	# A peer to compare with. What else it asks for, parsers and language models, its structures do without.
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps supar
 	touch $@
