@@ -15,6 +15,10 @@ from matplotlib.patches import FancyBboxPatch, PathPatch, Polygon
 from matplotlib.text import Text
 
 from tailsum import plot
+from tailsum.plot.arcs import Arc, levelled
+from tailsum.plot.lettering import visible
+from tailsum.plot.style import SMALL
+from tailsum.plot.table import COLUMNS
 
 mpl.use("Agg")
 
@@ -137,7 +141,7 @@ def test_chain(n, named):
     assert_tidy(axes)
     assert len(of_kind(axes, FancyBboxPatch)) == n
     shown = [TAGS[s] if named else str(s) for s in states.tolist()]
-    below = [plot._visible(word) for word in words] if named else [str(i) for i in range(n)]
+    below = [visible(word) for word in words] if named else [str(i) for i in range(n)]
     assert texts_of(axes) == [text for pair in zip(shown, below, strict=True) for text in pair]
     assert axes.figure.get_figwidth() <= 11
 
@@ -215,7 +219,7 @@ def test_longer_arcs_are_higher(projective):
     tree = random_dependencies(random.Random(0), 20, projective=projective)
     axes = plot.dependencies(tree, words=SENTENCE[:20], names=TAGS, labels=RELATIONS)
     arcs = [(head, child) for child, head in enumerate(tree.heads.tolist()) if head != child]
-    found = plot._levelled(plot._Arc(head, child, "", 0) for head, child in arcs)
+    found = levelled(Arc(head, child, "") for head, child in arcs)
     for a, b in itertools.permutations(found, 2):
         if a.right - a.left > b.right - b.left:
             assert a.level > b.level
@@ -224,7 +228,7 @@ def test_longer_arcs_are_higher(projective):
     heights = sorted(arc.get_path().vertices[:, 1].max() for arc in arc_paths(axes))
     assert len(set(heights)) == len({arc.level for arc in found})
     for nested in itertools.pairwise(sorted(set(heights))):
-        assert nested[1] - nested[0] > plot.SMALL  # room for a label
+        assert nested[1] - nested[0] > SMALL  # room for a label
 
 
 def test_several_roots_and_labels_of_roots():
@@ -245,13 +249,13 @@ def test_marginals(n):
     assert axes.figure.axes[1].get_ylabel() == "probability"
     square = plot.marginals(torch.rand(n, n), words=SENTENCE[:n])
     assert_tidy(square)
-    assert [label.get_text() for label in square.get_xticklabels()] == [plot._visible(w) for w in SENTENCE[:n]]
+    assert [label.get_text() for label in square.get_xticklabels()] == [visible(w) for w in SENTENCE[:n]]
 
 
 def test_of_very_many_states_the_likeliest_are_shown():
     table = torch.full((5, 3000), 1e-4)
-    chosen = torch.randperm(3000)[: plot.COLUMNS].sort().values
-    table[torch.arange(plot.COLUMNS) % 5, chosen] = 0.05
+    chosen = torch.randperm(3000)[:COLUMNS].sort().values
+    table[torch.arange(COLUMNS) % 5, chosen] = 0.05
     axes = plot.marginals(table)
     assert_tidy(axes)
     assert [label.get_text() for label in axes.get_xticklabels()] == [str(state) for state in chosen.tolist()]
