@@ -1,11 +1,16 @@
 """Shapes and types of every function of the package are checked while the tests run."""
 
+import os
+
 import jaxtyping
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
 jaxtyping.install_import_hook("tailsum", "beartype.beartype").__enter__()
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share the cores: more threads would wait for one another
+    torch.set_num_threads(max(1, torch.get_num_threads() // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])))
 
 settings.register_profile(
     "tailsum", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]

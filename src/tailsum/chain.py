@@ -19,7 +19,7 @@ from tailsum.kernels.best import best_messages
 from tailsum.kernels.forward import Forward, final_log_sum, forward
 from tailsum.kernels.noise import gumbel
 from tailsum.kernels.table import tile_rows
-from tailsum.potential import Dense, Factored, Potential, Scored, finite, working_type
+from tailsum.potential import Dense, Factored, Potential, Scored, blank_outside, finite, working_type
 from tailsum.select import at_least
 from tailsum.structure import RelaxedSample, Structure, Terms
 from tailsum.sweep import ChainSweep
@@ -72,8 +72,8 @@ class LinearChain(Structure[Tensor]):
         shape, lengths = checked_lengths(lengths, shape, length, self.device)
         if lengths is not None:
             inside = torch.arange(self.n_nodes, device=self.device) < lengths[..., None]
-            nodes = _blank_outside(nodes, inside)
-            pairs = _blank_outside(pairs, inside[..., 1:]) if pairs.lead else pairs
+            nodes = blank_outside(nodes, inside)
+            pairs = blank_outside(pairs, inside[..., 1:]) if pairs.lead else pairs
         check_potential("emission", nodes)
         check_potential("transition", pairs)
         self.dtype = working_type(*nodes.tensors, *pairs.tensors)
@@ -302,17 +302,3 @@ class LinearChain(Structure[Tensor]):
             everything = self.states.expand(*states.shape, -1)
             states = everything.gather(-1, states[..., None])[..., 0]
         return states if self.lengths is None else torch.where(self._inside(), states, 0)
-
-
-def _blank_outside(potential: Potential, inside: Tensor) -> Potential:
-    """The potential with zeros for everything outside the sequences; `inside [*batch, steps]`."""
-    trailing = 1 if isinstance(potential, Scored) else 2
-
-    def blank(x: Tensor) -> Tensor:
-        lead = x.shape[:-trailing]
-        if math.prod(lead) == 0 or not lead:
-            return x
-        used = inside.long().sum_to_size(lead)  # what several sequences share counts if one of them uses it
-        return x.masked_fill((used == 0).reshape(*lead, *(1,) * trailing), 0)
-
-    return potential.map(blank)

@@ -10,10 +10,15 @@ from tailsum.potential import Dense, Factored, Potential, Scored
 from tailsum.select import Subset
 
 
-def check_scores(name: str, tensor: Tensor) -> None:
-    """Floating-point, and neither NaN nor +inf anywhere."""
+def check_floating(name: str, tensor: Tensor) -> None:
+    """Floating-point."""
     if not tensor.is_floating_point():
         raise ValueError(f"{name} must be floating-point: got {tensor.dtype}")
+
+
+def check_scores(name: str, tensor: Tensor) -> None:
+    """Floating-point, and neither NaN nor +inf anywhere."""
+    check_floating(name, tensor)
     if not (tensor < math.inf).all():
         raise ValueError(f"{name} must not hold NaN or +inf (-inf forbids): got one at {_first(~(tensor < math.inf))}")
 
@@ -82,7 +87,7 @@ def check_in_range(name: str, states: Tensor, n_states: int) -> None:
 def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
     """On the same device as the rest."""
     if tensor.device != device:
-        raise ValueError(f"{name} must be on {device}, where emission is: got {tensor.device}")
+        raise ValueError(f"{name} must be on {device}, where the other scores are: got {tensor.device}")
 
 
 def check_broadcast(name: str, shape: torch.Size, other: torch.Size, what: str) -> torch.Size:
@@ -95,6 +100,8 @@ def check_broadcast(name: str, shape: torch.Size, other: torch.Size, what: str) 
 
 def check_subset(subset: Subset, batch: torch.Size, node: torch.Size, n_states: int) -> None:
     """Index and weights of one shape that broadcasts to `[*batch, *node, K]`, states within range."""
+    if not isinstance(subset, Subset):
+        raise ValueError(f"subset must be a Subset: got {type(subset).__name__}")
     index, log_weight = subset.index, subset.log_weight
     lead = index.shape[:-1]
     fits = index.dim() > len(node) and index.shape == log_weight.shape and index.shape[-1] > 0

@@ -24,6 +24,7 @@ from torch import Tensor
 from tailsum.check import (
     check_broadcast,
     check_device,
+    check_floating,
     check_in_range,
     check_lead,
     check_potential,
@@ -49,7 +50,7 @@ from tailsum.kernels.projective import (
 from tailsum.kernels.reduce import Reduce, highest, log_sum_exp
 from tailsum.kernels.spans import Choose
 from tailsum.kernels.table import tile_rows
-from tailsum.potential import Dense, Factored, Potential, Scored, finite, working_type
+from tailsum.potential import Dense, Factored, Potential, Scored, blank_outside, finite, working_type
 from tailsum.select import at_least
 from tailsum.structure import Structure, Terms
 
@@ -80,6 +81,7 @@ class DependencyTree(Structure[Dependencies]):
         if not isinstance(arc, Tensor) or arc.dim() < 2:
             got = list(arc.shape) if isinstance(arc, Tensor) else type(arc).__name__
             raise ValueError(f"arc must be [*batch, T, T] or [*batch, T, T, L]: got {got}")
+        check_floating("arc", arc)
         self.labelled = arc.shape[-2] != arc.shape[-1] if labelled is None else labelled
         trailing = 3 if self.labelled else 2
         form = "[*batch, T, T, L]" if self.labelled else "[*batch, T, T]"
@@ -120,7 +122,10 @@ class DependencyTree(Structure[Dependencies]):
         self._nodes = self._pairs = None
         self.n_states, self.part_terms = 1, 1
         if node is not None and pairs is not None:
+            check_floating("node", node)
             node = torch.where(inside[..., None], node, 0.0)
+            if self.lengths is not None and pairs.lead:
+                pairs = blank_outside(pairs, both)
             check_scores("node", node)
             check_potential("transition", pairs)
             self._nodes, self._pairs = node.to(self.dtype), pairs.to(self.dtype)
@@ -129,7 +134,9 @@ class DependencyTree(Structure[Dependencies]):
     def __repr__(self) -> str:
         kind = "projective" if self.projective else "non-projective"
         roots = "several roots" if self.multiroot else "one root"
-        return f"{super().__repr__()[:-1]}, {kind}, {roots})"
+        labels = f", L={self._arc.shape[-1]}" if self.labelled else ""
+        states = "" if self._pairs is not None else ", no states"
+        return f"{super().__repr__()[:-1]}{labels}{states}, {kind}, {roots})"
 
     # What the base asks for.
 
@@ -181,7 +188,7 @@ class DependencyTree(Structure[Dependencies]):
         """Scores of arcs `[B, T, T]` and roots `[B, T]`, their labels summed out (or the best taken)."""
         arc = cast("Dense", terms[0]).scores
         arc = reduce(arc, -1) if self.labelled else arc
-        arc = arc.reshape(-1, *arc.shape[-2:])
+        arc = arc.reshape(self.batch_shape.numel(), *arc.shape[-2:])
         return arc, arc.diagonal(dim1=1, dim2=2)
 
     def _charts(self, terms: Terms, reduce: Reduce) -> tuple[Halves, list[Tensor]]:
@@ -196,7 +203,7 @@ class DependencyTree(Structure[Dependencies]):
 
     def _flat_nodes(self, terms: Terms) -> Tensor:
         nodes = cast("Dense", terms[1]).scores
-        return nodes.reshape(-1, *nodes.shape[-2:])
+        return nodes.reshape(self.batch_shape.numel(), *nodes.shape[-2:])
 
     def _attach(self, terms: Terms, arc: Tensor, reduce: Reduce) -> Attach:
         pairs = cast("Potential", terms[2])
@@ -209,7 +216,7 @@ class DependencyTree(Structure[Dependencies]):
         shape = (*self.node_shape, *self.node_shape, *scores.shape[-2:])
         if scores.shape[:-4].numel() == 1:
             return scores.expand(*scores.shape[:-4], *shape).reshape(1, *shape)
-        return scores.expand(*self.batch_shape, *shape).reshape(-1, *shape)
+        return scores.expand(*self.batch_shape, *shape).reshape(self.batch_shape.numel(), *shape)
 
     # Trees.
 
@@ -359,6 +366,12 @@ class DependencyTree(Structure[Dependencies]):
         length = self.node_shape[0]
         found: list[Tensor | None] = []
         sizes = length, self._arc.shape[-1] if self.labelled else None, None if self._pairs is None else self.n_states
+        if not isinstance(tree, Dependencies):
+            raise ValueError(f"tree must be Dependencies: got {type(tree).__name__}")
+        shape = self.batch_shape
+        for name, x in zip(Dependencies._fields, tree, strict=True):
+            if isinstance(x, Tensor) and x.dim():
+                shape = check_broadcast(f"tree.{name}", x.shape[:-1], shape, "the model's")
         for name, x, size in zip(Dependencies._fields, tree, sizes, strict=True):
             if (x is None) != (size is None):
                 raise ValueError(f"tree.{name} must {'' if x is None else 'not '}be given for {self}")
@@ -368,10 +381,11 @@ class DependencyTree(Structure[Dependencies]):
             x = check_whole(f"tree.{name}", x)  # noqa: PLW2901
             if x.shape[-1:] != (length,):
                 raise ValueError(f"tree.{name} must be [..., T] with T = {length}: got {list(x.shape)}")
-            shape = check_broadcast(f"tree.{name}", x.shape[:-1], self.batch_shape, "the model's")
             x = torch.where(self._inside(), x.expand(*shape, -1), -1)  # noqa: PLW2901
             check_in_range(f"tree.{name}", x, size)
             found.append(x)
+            if ((x < 0) & (cast("Tensor", found[0]) >= 0)).any():
+                raise ValueError(f"tree.{name} must lie between 0 and {size - 1} for every word: got -1")
         return Dependencies(*found)  # pyright: ignore[reportArgumentType]
 
     def _gather(self, index: Int[Tensor, "*#batch T k"]) -> None:

@@ -43,6 +43,7 @@ class DependencySweep(Sweep):
     def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
         """Word after word, each by the states kept of those before it, and for now of those after it."""
         kept = selection(self.belief, generator)
+        kept = Subset(kept.index.clone(), kept.log_weight.clone())
         for word in range(1, self.nodes.shape[-2]):
             chosen = selection(self._belief(self._around(kept), kept, word), generator)
             kept.index[..., word, :], kept.log_weight[..., word, :] = chosen.index, chosen.log_weight
@@ -99,8 +100,8 @@ class DependencySweep(Sweep):
         size, length = self.model.n_states, self.nodes.shape[-2]
         batch = around.arc.shape[0]
         flat = Subset(
-            kept.index.expand(*self.model.batch_shape, -1, -1).reshape(batch, length, -1),
-            kept.log_weight.expand(*self.model.batch_shape, -1, -1).reshape(batch, length, -1),
+            kept.index.expand(*self.model.batch_shape, -1, -1).reshape(batch, length, kept.index.shape[-1]),
+            kept.log_weight.expand(*self.model.batch_shape, -1, -1).reshape(batch, length, kept.index.shape[-1]),
         )
         own = self.nodes.new_zeros(batch, size)
         # Half subtrees of the word, for all its states.
@@ -115,7 +116,7 @@ class DependencySweep(Sweep):
             + torch.stack([right[e] for e in range(word, length)], 1)[:, None]
         )
         belief = (
-            (halves + self._heads(around, flat, word)).flatten(1, 2).logsumexp(1).reshape(*self.model.batch_shape, -1)
+            (halves + self._heads(around, flat, word)).flatten(1, 2).logsumexp(1).reshape(*self.model.batch_shape, size)
         )
         belief = known(belief) + self.nodes[..., word, :]
         inside = word < self.model._length().reshape(self.model.batch_shape)
@@ -174,7 +175,7 @@ class DependencySweep(Sweep):
                 return x
             x = x.movedim((-trailing - 2, -trailing - 1), (0, 1))
             x = x[head if len(x) > 1 else 0, child if x.shape[1] > 1 else 0]
-            return x.expand(*batch, *x.shape[-trailing:]).reshape(-1, *x.shape[-trailing:])
+            return x.expand(*batch, *x.shape[-trailing:]).reshape(batch.numel(), *x.shape[-trailing:])
 
         return pairs.map(at)
 

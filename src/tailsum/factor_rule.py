@@ -33,11 +33,18 @@ class FactorRule(Rule):
                 "head, left and right must be [*lead, N, d], [*lead, N+P, d] and [*lead, N+P, d]: "
                 f"got {list(head.shape)}, {list(left.shape)} and {list(right.shape)}"
             )
-        if not head.shape[-1] == left.shape[-1] == right.shape[-1]:
+        if not head.shape[-1] == left.shape[-1] == right.shape[-1] > 0:
             raise ValueError(
-                "head, left and right must have the same last dimension: "
+                "head, left and right must have the same last dimension, of at least 1: "
                 f"got {list(head.shape)}, {list(left.shape)} and {list(right.shape)}"
             )
+        try:
+            torch.broadcast_shapes(head.shape[:-2], left.shape[:-2], right.shape[:-2])
+        except RuntimeError:
+            raise ValueError(
+                "head, left and right must have leading dimensions that broadcast: "
+                f"got {list(head.shape)}, {list(left.shape)} and {list(right.shape)}"
+            ) from None
         self.head, self.left, self.right = head, left, right
         self.n_heads, self.n_children = head.shape[-2], left.shape[-2]
         self._table: DenseRule | None = None
@@ -77,7 +84,9 @@ class FactorRule(Rule):
         plain = self.scores(*tensors)
         return plain if factor is None else scaled(plain, factor)
 
-    def at(self, head: Int[Tensor, "G m"], left: Int[Tensor, "G m"], right: Int[Tensor, "G m"]) -> Float[Tensor, "G m"]:
+    def at(
+        self, head: Int[Tensor, "*lead m"], left: Int[Tensor, "*lead m"], right: Int[Tensor, "*lead m"]
+    ) -> Float[Tensor, "*lead m"]:
         vectors = (take(x, i)[..., None, :] for x, i in zip(self.tensors, (head, left, right), strict=True))
         return self._scores(self.factor, *vectors)[..., 0, 0, 0]
 

@@ -245,6 +245,9 @@ class RankSweep(Sweep):
             spans = terms[0].scores.requires_grad_()
             chart = model._chart((Dense(spans), terms[1]), log_sum_exp)
             total = model.log_sum((Dense(spans), terms[1]))
+            if not total.requires_grad:  # a single word has no tree
+                self.outside = torch.zeros_like(self.spans)
+                return
             (marginals,) = torch.autograd.grad(total.sum(), spans)
         inside = square(
             [

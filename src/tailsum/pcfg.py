@@ -20,7 +20,7 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.check import check_broadcast, check_device, check_in_range, check_scores, checked_lengths
+from tailsum.check import check_broadcast, check_device, check_floating, check_in_range, check_scores, checked_lengths
 from tailsum.factor_rule import LowRankRule
 from tailsum.grammar_reader import PairReader, RankReader, SpanPairReader
 from tailsum.grammar_sweep import GrammarSweep, RankSweep
@@ -73,6 +73,7 @@ class PCFG(TreeStructure):
         if isinstance(rule, Rule):
             shape = check_broadcast("rule", rule.lead, shape, "that of root and emission,")
         self.batch_shape, self.lengths = checked_lengths(lengths, shape, length, self.device)
+        check_floating("emission", emission)
         emission = torch.where(self._inside()[..., None], emission, 0.0)
         check_scores("root", root)
         check_scores("emission", emission)
@@ -82,6 +83,9 @@ class PCFG(TreeStructure):
         )
         self._root, self._emission = root.to(self.dtype), emission.to(self.dtype)
         self._span: Tensor | None = None  # scores of the kept states of each span, in a sketch
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, {self.n_heads} nonterminals, {self.n_leaves} preterminals)"
 
     # What the base asks for.
 
@@ -124,7 +128,7 @@ class PCFG(TreeStructure):
     def _chart(self, terms: Terms, reduce: Reduce) -> list[Tensor]:
         """Sums (or maxima) over all trees of each span, by the state of the span."""
         spans, rule = cast("Dense", terms[0]).scores, cast("Rule | SpanRule", terms[1])
-        spans = spans.reshape(-1, *spans.shape[-3:])
+        spans = spans.reshape(self.batch_shape.numel(), *spans.shape[-3:])
         return flattened(rule, self.batch_shape).chart(by_width(spans), reduce)
 
     def _reader(self, terms: Terms, reduce: Reduce, choose: Choose) -> Reader:
@@ -140,7 +144,7 @@ class PCFG(TreeStructure):
     def sweep(self) -> Sweep:
         if isinstance(self._rule, SpanRule):
             raise ValueError("a sketched grammar has no Lookahead: sketch the whole grammar, or give another proposal")
-        spans = self.node_scores().reshape(-1, *self.node_shape, self.n_states)
+        spans = self.node_scores().reshape(self.batch_shape.numel(), *self.node_shape, self.n_states)
         rule = self._rule if isinstance(self._rule, ScoredRule) else flattened(self._rule, self.batch_shape)
         if isinstance(rule, LowRankRule):
             return RankSweep(self, rule, spans)

@@ -397,6 +397,20 @@ def finite(scores: Tensor) -> Tensor:
     return scores.masked_fill(scores == -math.inf, 0.0)
 
 
+def blank_outside(potential: Potential, inside: Tensor) -> Potential:
+    """The potential with zeros for everything outside the sequences; `inside [*batch, *steps]`."""
+    trailing = 1 if isinstance(potential, Scored) else 2
+
+    def blank(x: Tensor) -> Tensor:
+        lead = x.shape[:-trailing]
+        if math.prod(lead) == 0 or not lead:
+            return x
+        used = inside.long().sum_to_size(lead)  # what several sequences share counts if one of them uses it
+        return x.masked_fill((used == 0).reshape(*lead, *(1,) * trailing), 0)
+
+    return potential.map(blank)
+
+
 def at_step(tensor: Tensor, trailing: int, t: int) -> Tensor:
     """Step t of a tensor `[*batch, steps, ...]` with `trailing` dimensions after the steps, which may be shared."""
     if tensor.dim() == trailing:

@@ -42,7 +42,9 @@ class Rule(Scores):
         """The whole table."""
 
     @abstractmethod
-    def at(self, head: Int[Tensor, "G m"], left: Int[Tensor, "G m"], right: Int[Tensor, "G m"]) -> Float[Tensor, "G m"]:
+    def at(
+        self, head: Int[Tensor, "*lead m"], left: Int[Tensor, "*lead m"], right: Int[Tensor, "*lead m"]
+    ) -> Float[Tensor, "*lead m"]:
         """Scores of single rules."""
 
     @abstractmethod
@@ -84,7 +86,7 @@ class Rule(Scores):
                 after = torch.stack([right[size - 1] for size in sizes], -2)
                 merged = LogProduct(after, reduce)(before).flatten(-2)  # [B, n, left right]
                 rows = merged if len(merged) == math.prod(self.lead) else merged.flatten(0, 1)[None]
-                found.append(self.contract(rows, kind, reduce).reshape(*merged.shape[:2], -1))
+                found.append(self.contract(rows, kind, reduce).reshape(*merged.shape[:2], self.n_heads))
             return spans[width - 1][..., : self.n_heads] + reduce(torch.stack(found), 0)
 
         return fill_chart(spans[0][..., :n_leaves], combine)
@@ -123,6 +125,8 @@ class DenseRule(Rule):
     """A table of scores `[*lead, N, N+P, N+P]` (head, left, right)."""
 
     def __init__(self, scores: Float[Tensor, "*lead N C C"]) -> None:
+        if scores.dim() < 3 or scores.shape[-2] != scores.shape[-1] or 0 in scores.shape[-3:]:
+            raise ValueError(f"scores of rules must be [*lead, N, N+P, N+P]: got {list(scores.shape)}")
         self.scores = scores
         self.n_heads, self.n_children = scores.shape[-3:-1]
         self._products: dict[tuple[Kind, Reduce], LogProduct] = {}
@@ -141,7 +145,9 @@ class DenseRule(Rule):
     def block(self) -> Float[Tensor, "*lead N C C"]:
         return self.scores
 
-    def at(self, head: Int[Tensor, "G m"], left: Int[Tensor, "G m"], right: Int[Tensor, "G m"]) -> Float[Tensor, "G m"]:
+    def at(
+        self, head: Int[Tensor, "*lead m"], left: Int[Tensor, "*lead m"], right: Int[Tensor, "*lead m"]
+    ) -> Float[Tensor, "*lead m"]:
         flat = (head * self.n_children + left) * self.n_children + right
         return take(self.scores.flatten(-3)[..., None], flat)[..., 0]
 

@@ -45,7 +45,7 @@ class ScoredRule:
         return self.between(heads, children, children)
 
     def between(
-        self, head: Int[Tensor, "*lead a"], left: Int[Tensor, "*lead b"], right: Int[Tensor, "*lead c"]
+        self, head: Int[Tensor, "*#lead a"], left: Int[Tensor, "*#lead b"], right: Int[Tensor, "*#lead c"]
     ) -> Float[Tensor, "*lead a b c"]:
         """Scores of all given heads with all given left and right children."""
         return self.at(head[..., :, None, None], left[..., None, :, None], right[..., None, None, :])
@@ -66,6 +66,8 @@ class ScoredRule:
     ) -> Float[Tensor, "*shape"]:
         """Scores of triples of states, checked."""
         scores = self.function(head, left, right)
+        if not isinstance(scores, Tensor):
+            raise ValueError(f"function must give a tensor of scores: got {type(scores).__name__}")
         wanted = torch.broadcast_shapes(head.shape, left.shape, right.shape)
         if not scores.is_floating_point() or scores.shape != wanted:
             raise ValueError(

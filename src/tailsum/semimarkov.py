@@ -18,6 +18,7 @@ from torch import Tensor
 
 from tailsum.check import (
     check_broadcast,
+    check_floating,
     check_in_range,
     check_lead,
     check_potential,
@@ -29,7 +30,7 @@ from tailsum.kernels.noise import gumbel
 from tailsum.kernels.reduce import LogProduct, Reduce, highest, log_sum_exp
 from tailsum.kernels.spans import Choose
 from tailsum.kernels.table import tile_rows
-from tailsum.potential import Dense, Factored, Potential, Scored, at_step, finite, working_type
+from tailsum.potential import Dense, Factored, Potential, Scored, at_step, blank_outside, finite, working_type
 from tailsum.select import at_least
 from tailsum.structure import Structure, Terms
 from tailsum.sweep import SegmentSweep
@@ -87,7 +88,10 @@ class SemiMarkov(Structure[Segments]):
         pairs = check_lead("transition", transition, self.n_states, (length - 1,), self.device, "segment")
         shape = check_broadcast("transition", pairs.lead[:-1], segment.shape[:-3], "segment's")
         self.batch_shape, self.lengths = checked_lengths(lengths, shape, length, self.device)
+        check_floating("segment", segment)
         segment = torch.where(self._within(segment.shape[-2])[..., None], segment, 0.0)
+        if self.lengths is not None and pairs.lead:
+            pairs = blank_outside(pairs, self._inside()[..., 1:])
         check_scores("segment", segment)
         check_potential("transition", pairs)
         self.dtype = working_type(segment, *pairs.tensors)
@@ -120,9 +124,11 @@ class SemiMarkov(Structure[Segments]):
         raise ValueError("the global proposal needs state embeddings: a Factored transition shared by all positions")
 
     def sweep(self) -> SegmentSweep:
-        segment = self._segment.expand(*self.batch_shape, -1, -1, -1)
         if self.kept is not None:
-            segment = segment + self.log_weight[..., None, :]
+            raise ValueError(
+                "a sketched semi-Markov model has no Lookahead: sketch the whole, or give another proposal"
+            )
+        segment = self._segment.expand(*self.batch_shape, -1, -1, -1)
         segment = segment.masked_fill(~self._within(segment.shape[-2])[..., None], -math.inf)
         return SegmentSweep(segment, self._pairs, self._length().reshape(self.batch_shape))
 
@@ -157,8 +163,8 @@ class SemiMarkov(Structure[Segments]):
             if after == self.node_shape[0]:
                 break
             if shared is not None:
-                flat = reduce(ending[-1], -2).reshape(-1, segment.shape[-1])
-                entering.append(shared(flat).reshape(*self.batch_shape, -1))
+                flat = reduce(ending[-1], -2).reshape(self.batch_shape.numel(), segment.shape[-1])
+                entering.append(shared(flat).reshape(*self.batch_shape, segment.shape[-1]))
                 continue
             table = _at_boundary(pairs, after).block()  # [*batch, D or 1, n, n]
             if table.shape[-3] == 1:
@@ -197,7 +203,7 @@ class SemiMarkov(Structure[Segments]):
         size, pairs = ending[-1].shape[-1], cast("Potential", terms[1])
         longest = max(x.shape[-2] for x in ending)
         padded = [torch.nn.functional.pad(x, (0, 0, 0, longest - x.shape[-2]), value=-math.inf) for x in ending]
-        table = torch.stack(padded).reshape(len(ending), -1, longest, size)
+        table = torch.stack(padded).reshape(len(ending), self.batch_shape.numel(), longest, size)
         length = self._length()
         batch = torch.arange(len(length), device=self.device).repeat(count)
         after = length[batch]
@@ -273,6 +279,8 @@ class SemiMarkov(Structure[Segments]):
 
     def _checked(self, segments: Segments) -> Segments:
         """The segmentations in a common batch; a ValueError unless each covers its sequence, or is none (-1)."""
+        if not isinstance(segments, Segments):
+            raise ValueError(f"segments must be Segments: got {type(segments).__name__}")
         starts, durations, states = (
             check_whole(f"segments.{name}", x) for name, x in zip(Segments._fields, segments, strict=True)
         )
@@ -297,6 +305,13 @@ class SemiMarkov(Structure[Segments]):
                 f"D = {self._segment.shape[-2]} positions: got some that do not"
             )
         return Segments(starts, durations, states)
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, D={self._segment.shape[-2]})"
+
+    def scatter(self, values: Float[Tensor, "*sample_batch T D n"]) -> Float[Tensor, "*sample_batch T D all"]:
+        """Values `[..., T, D, K]` of the kept states, such as `marginals()`, spread over all N states."""
+        return self._scattered(values, self.states[..., None, :], (*self._segment.shape[-3:-1], self.n_states))
 
     def _gather(self, index: Int[Tensor, "*#batch T k"]) -> None:
         lead = torch.broadcast_shapes(self._segment.shape[:-3], index.shape[:-2])

@@ -163,7 +163,7 @@ class SpanFactors(SpanRule):
     def tables(self) -> list[Tensor]:
         length = self.vectors[0].shape[-4]
         lead = torch.broadcast_shapes(*(x.shape[:-4] for x in self.vectors))
-        charts = [by_width(x.expand(*lead, *x.shape[-4:]).reshape(-1, *x.shape[-4:])) for x in self.vectors]
+        charts = [by_width(x.expand(*lead, *x.shape[-4:]).reshape(lead.numel(), *x.shape[-4:])) for x in self.vectors]
         found = []
         for width in range(2, length + 1):
             head, left, right = self._around(charts, width)
@@ -216,7 +216,7 @@ class SpanFactors(SpanRule):
         lead = before.shape[:2]
         shapes = [x.shape[2:] for x in (*vectors, before, after)]
         rows = [
-            x.expand(*lead, *shape).reshape(lead.numel(), -1)
+            x.expand(*lead, *shape).reshape(lead.numel(), shape.numel())
             for x, shape in zip((*vectors, before, after), shapes, strict=True)
         ]
 
@@ -229,7 +229,7 @@ class SpanFactors(SpanRule):
         size = before.shape[-2] * before.shape[-1] ** 3
         chunk = max(1, 4 * tile_size(before.device) // max(1, size))
         whole = () if self.factor is None else (self.factor,)
-        return streamed(tile, Parts(tuple(rows), whole), chunk, 1).rows[0].reshape(*lead, -1)
+        return streamed(tile, Parts(tuple(rows), whole), chunk, 1).rows[0].reshape(*lead, before.shape[-1])
 
     def _tile(
         self, head: Tensor, left: Tensor, right: Tensor, before: Tensor, after: Tensor, reduce: Reduce, *factor: Tensor
@@ -308,6 +308,6 @@ def flattened(rule: Rule | SpanRule, batch: torch.Size) -> Rule | SpanRule:
     def flat(x: Tensor) -> Tensor:
         lead, rest = x.shape[:-trailing], x.shape[-trailing:]
         shape = lead if lead.numel() == 1 and batch.numel() != 1 else batch
-        return x.expand(*shape, *rest).reshape(-1, *rest) if shape else x[None]
+        return x.expand(*shape, *rest).reshape(shape.numel(), *rest) if shape else x[None]
 
     return rule.map(flat)

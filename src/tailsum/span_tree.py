@@ -19,7 +19,7 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.check import check_in_range, check_scores, checked_lengths
+from tailsum.check import check_floating, check_in_range, check_scores, checked_lengths
 from tailsum.kernels.reduce import Reduce, log_sum_exp
 from tailsum.kernels.spans import Choose, Reader, by_width, fill_chart, of_length, square
 from tailsum.potential import Dense, working_type
@@ -50,6 +50,7 @@ class SpanTree(TreeStructure):
         self.device = span.device
         self.node_shape, self.n_states = span.shape[-3:-1], span.shape[-1]
         self.batch_shape, self.lengths = checked_lengths(lengths, span.shape[:-3], self.node_shape[0], self.device)
+        check_floating("span", span)
         span = torch.where(self._spans()[..., None], span, 0.0)
         check_scores("span", span)
         self.dtype = working_type(span)
@@ -73,7 +74,7 @@ class SpanTree(TreeStructure):
     def _chart(self, terms: Terms, reduce: Reduce) -> list[Tensor]:
         """Sums (or maxima) over all trees of each span, its states summed out first: that is all it takes."""
         span = cast("Dense", terms[0]).scores
-        nodes = by_width(reduce(span.reshape(-1, *span.shape[-3:]), -1))
+        nodes = by_width(reduce(span.reshape(self.batch_shape.numel(), *span.shape[-3:]), -1))
 
         def combine(width: int, left: list[Tensor], right: list[Tensor]) -> Tensor:
             return nodes[width - 1] + reduce(torch.stack([a + b for a, b in zip(left, right, strict=True)]), 0)
@@ -81,7 +82,7 @@ class SpanTree(TreeStructure):
         return fill_chart(nodes[0], combine)
 
     def _reader(self, terms: Terms, reduce: Reduce, choose: Choose) -> "_SpanReader":
-        span = cast("Dense", terms[0]).scores.reshape(-1, *self.node_shape, self.n_states)
+        span = cast("Dense", terms[0]).scores.reshape(self.batch_shape.numel(), *self.node_shape, self.n_states)
         return _SpanReader(span, square(self._chart(terms, reduce)), self._length(), choose)
 
     def score(self, configuration: Trees) -> Float[Tensor, "*sample_batch"]:

@@ -311,6 +311,7 @@ class Structure(Model, Generic[Configuration]):
         """Relaxed weights of the part terms, and the configuration that they relax, in original numbers."""
         if not temperature > 0:
             raise ValueError(f"temperature must be above 0: got {temperature}")
+        at_least(0, **{f"sample_shape[{i}]": size for i, size in enumerate(sample_shape)})
         recording, noisy = torch.is_grad_enabled(), self.part_terms
         model = self._in_batch((*sample_shape, *self.batch_shape))
         with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
@@ -369,22 +370,27 @@ class Structure(Model, Generic[Configuration]):
             raise ValueError("give either k, the number of states to keep, or a selection: got both or neither")
         if k is not None:
             selection = Optimal(k)
-        assert selection is not None
+        if not isinstance(selection, Selection):
+            raise ValueError(f"selection must be a selection: got {selection!r}")
         chosen = proposal_from(Lookahead() if proposal is None else proposal)
         with torch.no_grad():
             subset = chosen.choose(self, selection, generator)
         return self.restrict(subset)
 
     def scatter(self, values: Float[Tensor, "*sample_batch_node n"]) -> Float[Tensor, "*sample_batch_node all"]:
-        """Values of the kept states, such as `marginals()`, spread over all N states (zero elsewhere)."""
+        """Values of the kept states of each node, such as their marginals, spread over all N states (zero elsewhere)."""
+        return self._scattered(values, self.states, (*self.node_shape, self.n_states))
+
+    def _scattered(self, values: Tensor, states: Tensor, part: tuple[int, ...]) -> Tensor:
+        """Values `[..., *part]`, K states last, spread over all states by their numbers."""
         if self.kept is None:
             return values
-        node = (*self.node_shape, self.n_states)
-        if values.shape[-len(node) :] != node:
-            raise ValueError(f"values must be [..., {', '.join(map(str, node))}]: got {list(values.shape)}")
-        shape = torch.broadcast_shapes(values.shape, self.states.shape)
+        if values.shape[-len(part) :] != part:
+            raise ValueError(f"values must be [..., {', '.join(map(str, part))}]: got {list(values.shape)}")
+        check_broadcast("values", values.shape[: -len(part)], self.batch_shape, "the model's")
+        shape = torch.broadcast_shapes(values.shape, states.shape)
         empty = values.new_zeros(*shape[:-1], self.whole.n_states)
-        return empty.scatter_add(-1, self.states.expand(shape), values.expand(shape))
+        return empty.scatter_add(-1, states.expand(shape), values.expand(shape))
 
 
 @register_kl(Structure, Structure)

@@ -155,6 +155,8 @@ def children(tree: Trees, length: int, n_heads: int) -> tuple[Tensor, Tensor, Te
 
 def check_tree(tree: Trees, lengths: Int[Tensor, "*batch"], longest: int) -> Trees:
     """A ValueError unless every tree is a binary tree over the whole of its sentence, or none (-1); the same in a common batch."""
+    if not isinstance(tree, Trees):
+        raise ValueError(f"tree must be Trees: got {type(tree).__name__}")
     spans, states = check_whole("tree.spans", tree.spans), check_whole("tree.states", tree.states)
     nodes = 2 * longest - 1
     if spans.shape != (*states.shape, 2) or states.shape[-1:] != (nodes,):
@@ -165,6 +167,7 @@ def check_tree(tree: Trees, lengths: Int[Tensor, "*batch"], longest: int) -> Tre
     shape = check_broadcast("tree", states.shape[:-1], lengths.shape, "the model's")
     spans, states = spans.expand(*shape, -1, -1), states.expand(*shape, -1)
     present = spans[..., 0] >= 0
+    states = torch.where(present, states, -1)
     within = (spans[..., 0] <= spans[..., 1]) & (spans[..., 1] < lengths[..., None]) & (states >= 0)
     none = ~present.any(-1)
     valid = (within | ~present).all(-1) & (none | (present.sum(-1) == 2 * lengths - 1))
