@@ -35,7 +35,7 @@ def close(found, expected, **how):
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-@settings(max_examples=60)
+@settings(max_examples=45)
 @given(SEEDS)
 def test_every_operation_equals_enumeration(structure, seed):
     r = Random(seed)
@@ -71,7 +71,7 @@ def test_every_operation_equals_enumeration(structure, seed):
             for configuration, score in zip(found[name], scores[name].reshape(len(found[name]), -1)[:, b], strict=True):
                 if score > -math.inf:
                     c = truth.index_of(configuration)
-                    assert truth.probability[c] > 0
+                    assert truth.scores[c] > -math.inf
                     close(score, truth.unweighted[c])
         many = int((truth.best(3) > -math.inf).sum())
         assert len(set(found["top"][:many])) == many
@@ -484,6 +484,21 @@ def test_sketches_in_inference_mode(name, way):
         for found, value in zip(values(model), expected, strict=True):
             close(found, value)
         model.argmax(), model.topk(2), model.sample((2,)), model.rsample(), model.cross_entropy(model)
+
+
+@pytest.mark.parametrize(
+    "mode", [torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)], ids=["inference", "autocast"]
+)
+@pytest.mark.parametrize("name", STATEFUL)
+def test_the_same_states_are_kept_in_any_mode(name, mode):
+    """What Lookahead finds does not depend on it; the sweeps may use gradients and products inside."""
+    case = zoo(name, length=4, lengths=[4, 3], seed=8)
+    model = case.model(*(x.float() for x in case.leaves))
+    expected = model.sketch(1, generator=torch.Generator().manual_seed(0))
+    with mode():
+        found = model.sketch(1, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(found.states, expected.states)
+    close(found.log_weight, expected.log_weight, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", FEW)

@@ -283,9 +283,7 @@ def test_the_test_above_sees_states_that_are_ruled_out(name, few, generator, mon
 
 def expected(model):
     """The chances of all parts, and of all states of nodes, spread over the states of the whole model; flattened."""
-    parts = [chances(model)]
-    if model.kept is not None:
-        parts = [model.scatter(parts[0])]
+    parts = [model.scatter(model.state_marginals() if isinstance(model, ts.DependencyTree) else model.marginals())]
     if isinstance(model, ts.DependencyTree):
         parts.append(model.marginals())
     if isinstance(model, ts.PCFG):

@@ -58,8 +58,8 @@ class DependencySweep(Sweep):
             sent.append(values if values.requires_grad else values.requires_grad_())
             return sent[-1]
 
-        with torch.enable_grad():
-            terms = small._weighted(tuple(term.map(torch.detach) for term in small.terms()))
+        with torch.inference_mode(False), torch.enable_grad():
+            terms = small._weighted(tuple(term.map(lambda x: x.detach().clone()) for term in small.terms()))
             arc, root = small._arcs(terms, log_sum_exp)
             nodes = small._flat_nodes(terms)
             halves, trees = stateful(nodes, small._attach(terms, arc, log_sum_exp), log_sum_exp, watch)

@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tailsum.kernels.precision import product
 from tailsum.kernels.reduce import LogProduct, Reduce, log_sum_exp
 from tailsum.kernels.stream import Parts, streamed
 from tailsum.kernels.table import fits_budget, tile_size
-from tailsum.potential import Factored, Potential, finite, scaled, take
+from tailsum.potential import Factored, Potential, largest, scaled, take
 from tailsum.rule import DenseRule, Kind, Role, Rule
 
 
@@ -140,7 +141,7 @@ class FactoredRule(FactorRule):
         head: Float[Tensor, "*#lead a d"], left: Float[Tensor, "*#lead b d"], right: Float[Tensor, "*#lead c d"]
     ) -> Float[Tensor, "*lead a b c"]:
         pairs = head[..., :, None, :] * left[..., None, :, :]
-        return (pairs.flatten(-3, -2) @ right.mT).unflatten(-2, pairs.shape[-3:-1])
+        return product(pairs.flatten(-3, -2), right.mT).unflatten(-2, pairs.shape[-3:-1])
 
     def finite(self) -> "FactoredRule":
         return self
@@ -154,7 +155,7 @@ class FactoredRule(FactorRule):
         return Factored(take(one, first) * take(other, second), third[..., rest, :])
 
     def bound(self) -> float:
-        return math.prod(x.norm(dim=-1).max().item() for x in self.tensors)
+        return math.prod(largest(x.norm(dim=-1)) for x in self.tensors)
 
 
 class LowRankRule(FactorRule):
@@ -203,7 +204,7 @@ class LowRankRule(FactorRule):
         return product(entry.flatten(0, 1)[None])[0].unflatten(0, entry.shape[:2])
 
     def bound(self) -> float:
-        return sum(finite(x).abs().max().item() for x in self.tensors) + math.log(self.head.shape[-1])
+        return sum(map(largest, self.tensors)) + math.log(self.head.shape[-1])
 
 
 def rank_chart(

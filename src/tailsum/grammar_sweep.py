@@ -21,7 +21,7 @@ from tailsum.kernels.message import message
 from tailsum.kernels.reduce import LogProduct, log_sum_exp
 from tailsum.kernels.spans import by_width, square
 from tailsum.kernels.table import tile_size
-from tailsum.potential import Dense, Factored, Potential
+from tailsum.potential import Dense, Factored, Potential, take
 from tailsum.propose import Sweep
 from tailsum.rule import Role, Rule
 from tailsum.scored_rule import ScoredRule
@@ -240,8 +240,9 @@ class RankSweep(Sweep):
         if self.outside is not None:
             return
         model = self.model
-        terms = cast("tuple[Dense, LowRankRule]", tuple(term.map(torch.detach) for term in model.terms()))
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
+            copies = tuple(term.map(lambda x: x.detach().clone()) for term in model.terms())
+            terms = cast("tuple[Dense, LowRankRule]", copies)
             spans = terms[0].scores.requires_grad_()
             chart = model._chart((Dense(spans), terms[1]), log_sum_exp)
             total = model.log_sum((Dense(spans), terms[1]))
@@ -297,7 +298,7 @@ def _by_span(potential: Potential, pairs: int) -> Potential:
 def _to_ranks(vectors: Tensor, index: Tensor, value: Tensor) -> Tensor:
     """What the kept states `[B, n, K]` of spans send to the ranks: `[B, n, R]`."""
     rows = index.clamp(max=vectors.shape[1] - 1)
-    own = torch.stack([(vectors[b] if len(vectors) > 1 else vectors[0])[rows[b]] for b in range(len(rows))])
+    own = take(vectors, rows.flatten(1)).unflatten(1, rows.shape[1:])
     return (own + value[..., None]).logsumexp(-2)
 
 

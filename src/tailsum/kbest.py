@@ -104,7 +104,13 @@ class _Search:
             bonus = more.reshape(shape) * self.bonus
             tables.append(Dense((table + bonus).masked_fill(less.reshape(shape), -math.inf)))
         own = model.best((*tables, *self.rest))
-        used = torch.cat([x.reshape(*demanded.shape[:-1], -1) for x in model._used(own)], -1) > 0
+        used = (
+            torch.cat(
+                [x.reshape(*demanded.shape[:-1], size) for x, size in zip(model._used(own), self.sizes, strict=True)],
+                -1,
+            )
+            > 0
+        )
         configuration = self.model._original(own)
         held = used.any(-1) & ~(demanded & ~used).any(-1) & ~(banned & used).any(-1)
         scores = self.model.score(configuration).masked_fill(~held, -math.inf)

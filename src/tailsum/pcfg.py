@@ -192,18 +192,22 @@ class PCFG(TreeStructure):
         shape = (*self.batch_shape, self.n_heads, *(self.n_heads + self.n_leaves,) * 2)
         if self.kept is None:
             return self._gradient(1, *shape)
-        spans, rule = self._weighted(self.terms())
+        recording = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
-            tables = [x.detach().clone().requires_grad_() for x in cast("SpanRule", rule).tables()]
-            tables = [x.expand(*self.batch_shape, *x.shape[-5:]) for x in tables]
-            total = self.log_sum((spans.map(torch.detach), SpanTables(tables)))
-            counts = torch.autograd.grad(total.sum(), tables, materialize_grads=True)
+            spans, rule = self._weighted(self.terms())
+            tables = [x.expand(*self.batch_shape, *x.shape[-5:]).clone() for x in cast("SpanRule", rule).tables()]
+            recording &= any(x.requires_grad for x in (*spans.tensors, *tables))
+            tables = [x if x.requires_grad else x.requires_grad_() for x in tables]
+            total = self.log_sum((spans.map(torch.clone), SpanTables(tables)))
+            if not tables:  # a single word has no rules
+                return total.new_zeros(shape)
+            counts = torch.autograd.grad(total.sum(), tables, create_graph=recording, materialize_grads=True)
         expected = torch.zeros(*self.batch_shape, math.prod(shape[-3:]), dtype=self.dtype, device=self.device)
         for width, count in enumerate(counts, 2):
             head, left, right = sets_of_width(self.states, width, cast("Any", self.whole)._rule)
             place = head[..., None, :, None, None] * shape[-1] + left[..., None, :, None]
             place = place * shape[-1] + right[..., None, None, :]
-            expected.scatter_add_(-1, place.flatten(-5), count.flatten(-5))
+            expected = expected.scatter_add(-1, place.flatten(-5), count.flatten(-5))
         return expected.reshape(shape)
 
     def _gather(self, index: Int[Tensor, "*#batch T T k"]) -> None:

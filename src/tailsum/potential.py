@@ -110,8 +110,7 @@ class Potential(Scores):
         return self
 
     def bound(self) -> float:
-        scores = finite(self.block())
-        return scores.abs().max().item() if scores.numel() else 0.0
+        return largest(self.block())
 
     @staticmethod
     def table(scores: Tensor) -> "Dense":
@@ -249,8 +248,7 @@ class Factored(Potential):
         return Factored(left, right)
 
     def bound(self) -> float:
-        left, right = (x.norm(dim=-1).max().item() if x.numel() else 0.0 for x in (self.left, self.right))
-        return left * right
+        return largest(self.left.norm(dim=-1)) * largest(self.right.norm(dim=-1))
 
     def at_step(self, t: int) -> "Factored":
         return Factored(at_step(self.left, 2, t), at_step(self.right, 2, t))
@@ -387,6 +385,11 @@ def working_type(*tensors: Tensor) -> torch.dtype:
     return torch.float32 if widest in (torch.float16, torch.bfloat16) else widest
 
 
+def largest(scores: Tensor) -> float:
+    """The size of the largest finite score; zero of none."""
+    return finite(scores).abs().max().item() if scores.numel() else 0.0
+
+
 def scaled(scores: Tensor, factor: Tensor | float) -> Tensor:
     """Every score times `factor`; what is forbidden stays forbidden, and no gradient comes from it."""
     return (finite(scores) * factor).masked_fill(scores == -math.inf, -math.inf)
@@ -413,7 +416,7 @@ def blank_outside(potential: Potential, inside: Tensor) -> Potential:
 
 def at_step(tensor: Tensor, trailing: int, t: int) -> Tensor:
     """Step t of a tensor `[*batch, steps, ...]` with `trailing` dimensions after the steps, which may be shared."""
-    if tensor.dim() == trailing:
+    if tensor.dim() <= trailing:
         return tensor
     steps = tensor.shape[-trailing - 1]
     return tensor.select(-trailing - 1, t if steps > 1 else 0)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tailsum.kernels.reduce import LogProduct, Reduce
 from tailsum.kernels.spans import fill_chart
-from tailsum.potential import Dense, Potential, Scores, finite, scaled, take
+from tailsum.potential import Dense, Potential, Scores, finite, largest, scaled, take
 
 Kind = tuple[bool, bool]  # whether the left and the right child are leaves (preterminals)
 Role = Literal["head", "left", "right"]
@@ -177,4 +177,4 @@ class DenseRule(Rule):
         return DenseRule(self.scores - finite(self.scores.detach().amax((-3, -2, -1), keepdim=True)))
 
     def bound(self) -> float:
-        return finite(self.scores).abs().max().item()
+        return largest(self.scores)

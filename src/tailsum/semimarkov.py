@@ -237,7 +237,8 @@ class SemiMarkov(Structure[Segments]):
 
         def rows(x: Tensor) -> Tensor:
             """What row r sees of a tensor `[*batch, T-1, D, n, d]` with shared dimensions."""
-            lead = (*self.batch_shape, *x.shape[-4:]) if x.dim() > 3 else (*self.batch_shape, 1, *x.shape[-3:])
+            x = x[(None,) * (4 - x.dim())] if x.dim() < 4 else x
+            lead = (*self.batch_shape, *x.shape[-4:])
             x = x.expand(lead).flatten(0, len(self.batch_shape) - 1) if self.batch_shape else x.expand(lead)[None]
             return x[batch, boundary if x.shape[1] > 1 else torch.zeros_like(boundary)]
 
@@ -308,6 +309,9 @@ class SemiMarkov(Structure[Segments]):
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, D={self._segment.shape[-2]})"
+
+    def _part_states(self) -> Int[Tensor, "*batch T 1 n"]:
+        return self.states[..., None, :]
 
     def scatter(self, values: Float[Tensor, "*sample_batch T D n"]) -> Float[Tensor, "*sample_batch T D all"]:
         """Values `[..., T, D, K]` of the kept states, such as `marginals()`, spread over all N states."""

@@ -20,7 +20,7 @@ from tailsum.kernels.reduce import LogProduct, Reduce, log_sum_exp
 from tailsum.kernels.spans import by_width, fill_chart
 from tailsum.kernels.stream import Parts, streamed
 from tailsum.kernels.table import tile_size
-from tailsum.potential import Scores, finite, scaled, take
+from tailsum.potential import Scores, finite, largest, scaled, take
 from tailsum.rule import DenseRule, Rule
 from tailsum.scored_rule import ScoredRule
 
@@ -93,7 +93,7 @@ class SpanTables(SpanRule):
             left = index[..., first, first + more, :][..., None, :, None]
             right = index[..., first + more + 1, first + width - 1, :][..., None, None, :]
             for dim, chosen in ((-3, head), (-2, left), (-1, right)):
-                table = table.take_along_dim(chosen, dim)  # noqa: PLW2901
+                table = _taken(table, chosen, dim)  # noqa: PLW2901
             found.append(table)
         return SpanTables(found)
 
@@ -110,7 +110,7 @@ class SpanTables(SpanRule):
         return found
 
     def bound(self) -> float:
-        return max((finite(x).abs().max().item() for x in self.scores), default=0.0)
+        return max(map(largest, self.scores), default=0.0)
 
     def chart(self, spans: list[Tensor], reduce: Reduce) -> list[Tensor]:
         def combine(width: int, left: list[Tensor], right: list[Tensor]) -> Tensor:
@@ -139,7 +139,7 @@ class SpanFactors(SpanRule):
         return SpanFactors(self.kind, factor if self.factor is None else self.factor * factor, *self.vectors)
 
     def gather(self, index: Int[Tensor, "*lead T T k"]) -> "SpanFactors":
-        return self.map(lambda x: x.take_along_dim(index[..., None], -2))
+        return self.map(lambda x: _taken(x, index[..., None], -2))
 
     def rows(
         self, batch: Int[Tensor, " r"], first: Int[Tensor, " r"], last: Int[Tensor, " r"], state: Int[Tensor, " r"]
@@ -246,6 +246,12 @@ class SpanFactors(SpanRule):
         )
         found = reduce(reduce(table.flatten(-2), -1), 1)
         return found.masked_fill(found < _NEVER / 2, -math.inf)
+
+
+def _taken(x: Tensor, index: Tensor, dim: int) -> Tensor:
+    """`take_along_dim`, leading dimensions broadcast also where one of the two lacks some."""
+    missing = x.dim() - index.dim()
+    return x[(None,) * max(0, -missing)].take_along_dim(index[(None,) * max(0, missing)], dim)
 
 
 class Sets(NamedTuple):

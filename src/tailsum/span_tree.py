@@ -69,7 +69,8 @@ class SpanTree(TreeStructure):
 
     def log_sum(self, terms: Terms) -> Float[Tensor, "*batch"]:
         chart = self._chart(terms, log_sum_exp)
-        return of_length(chart, self._length()).reshape(self.batch_shape)
+        total = of_length(chart, self._length()).reshape(self.batch_shape)
+        return total.masked_fill(total == -math.inf, -math.inf)  # and no gradient: no tree is possible
 
     def _chart(self, terms: Terms, reduce: Reduce) -> list[Tensor]:
         """Sums (or maxima) over all trees of each span, its states summed out first: that is all it takes."""

@@ -140,7 +140,8 @@ class Structure(Model, Generic[Configuration]):
 
     def log_partition(self) -> Float[Tensor, "*batch"]:
         """Log of the sum of `exp(score)` over all configurations; in a sketch, of its unbiased estimate."""
-        return self.log_sum(self._weighted(self.terms()))
+        with full_precision(self.device):
+            return self.log_sum(self._weighted(self.terms()))
 
     def log_prob(self, configuration: Configuration) -> Float[Tensor, "*sample_batch"]:
         """Log-probability of given configurations."""
@@ -172,21 +173,26 @@ class Structure(Model, Generic[Configuration]):
 
         In a sketch the weights count in the sums and stay out of the score: algebraically the paper's Algorithm 3.
         """
-        terms = self._centred(self.terms())
-        return self.log_sum(self._weighted(terms)) - self._expected(terms)
+        with full_precision(self.device):
+            terms = self._centred(self.terms())
+            return self.log_sum(self._weighted(terms)) - self._expected(terms)
 
     def cross_entropy(self, other: "Structure[Configuration]") -> Float[Tensor, "*batch"]:
         """`E[-log_prob of other]` under this model, in nats; infinite where other forbids what this one allows."""
-        other = self._matching(other)
-        terms = other._centred(other.terms())
-        return self._forbid(other.log_sum(other._weighted(terms)) - self._expected(terms), terms)
+        with full_precision(self.device):
+            other = self._matching(other)
+            terms = other._centred(other.terms())
+            return self._forbid(other.log_sum(other._weighted(terms)) - self._expected(terms), terms)
 
     def kl(self, other: "Structure[Configuration]") -> Float[Tensor, "*batch"]:
         """Kullback-Leibler divergence from `other`, in nats. In a sketch both are summed over the kept states.
 
         Infinite for an impossible model.
         """
-        other = self._matching(other)
+        with full_precision(self.device):
+            return self._divergence(self._matching(other))
+
+    def _divergence(self, other: Any) -> Tensor:
         mine, terms = self._centred(self.terms()), other._centred(other.terms())
         difference = tuple(a.finite().plus(b.finite().scaled(-1.0)) for a, b in zip(mine, terms, strict=True))
         own = self.log_sum(self._weighted(mine))
@@ -209,6 +215,8 @@ class Structure(Model, Generic[Configuration]):
                 for a, b in zip(own, terms, strict=True)
             )
             total = self.log_sum(tilted)
+            if not total.requires_grad:  # nothing is summed, as in a sentence of one word without a tree
+                return torch.zeros_like(total)
             (slope,) = torch.autograd.grad((factor * total).sum(), tilt, create_graph=True)
             (expected,) = torch.autograd.grad(slope, factor, create_graph=recording, materialize_grads=True)
         return expected
@@ -299,7 +307,11 @@ class Structure(Model, Generic[Configuration]):
         (straight-through). Noise on parts does not give exact samples of the model: that is what `sample` does.
         """
         weights, best = self._relaxed(temperature, hard, generator, sample_shape)
-        return RelaxedSample(weights[0], self.states, best)
+        return RelaxedSample(weights[0], self._part_states(), best)
+
+    def _part_states(self) -> Tensor:
+        """The original number of the state of each part, broadcast against the parts."""
+        return self.states
 
     def _relaxed(
         self,
@@ -322,7 +334,10 @@ class Structure(Model, Generic[Configuration]):
             tempered = tuple(term.scaled(1.0 / temperature) for term in perturbed)
             targets = [t if t.requires_grad else t.detach().requires_grad_() for t in _tensors(tempered[:noisy])]
             total = model.log_sum((*map(Dense, targets), *tempered[noisy:]))
-            weights = torch.autograd.grad(total.sum(), targets, create_graph=recording, materialize_grads=True)
+            if total.requires_grad:
+                weights = torch.autograd.grad(total.sum(), targets, create_graph=recording, materialize_grads=True)
+            else:  # nothing is summed
+                weights = [torch.zeros_like(target) for target in targets]
         with torch.no_grad():
             best = model.best(perturbed)
         if hard:
@@ -373,9 +388,10 @@ class Structure(Model, Generic[Configuration]):
         if not isinstance(selection, Selection):
             raise ValueError(f"selection must be a selection: got {selection!r}")
         chosen = proposal_from(Lookahead() if proposal is None else proposal)
-        with torch.no_grad():
-            subset = chosen.choose(self, selection, generator)
-        return self.restrict(subset)
+        with full_precision(self.device):
+            with torch.no_grad():
+                subset = chosen.choose(self, selection, generator)
+            return self.restrict(subset)
 
     def scatter(self, values: Float[Tensor, "*sample_batch_node n"]) -> Float[Tensor, "*sample_batch_node all"]:
         """Values of the kept states of each node, such as their marginals, spread over all N states (zero elsewhere)."""

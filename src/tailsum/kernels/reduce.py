@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tailsum.kernels.precision import full_precision
+from tailsum.kernels.precision import product
 from tailsum.kernels.stream import Parts, streamed
 from tailsum.kernels.table import tile_size
 
@@ -56,8 +56,7 @@ class LogProduct:
             return self._tiled(x)
         top = x.detach().amax(-1, keepdim=True)
         top = top.masked_fill(top == -math.inf, 0.0)
-        with full_precision(x.device):
-            total = _exp(x - top) @ self.scaled
+        total = product(_exp(x - top), self.scaled)
         if self._lost(x, total.detach()):
             return self._tiled(x)
         return log_or_never(total) + top + self.top
@@ -69,7 +68,7 @@ class LogProduct:
         if not small.any():
             return False
         with torch.no_grad():
-            paths = (x > -math.inf).to(x.dtype) @ (self.scores > -math.inf).to(x.dtype)
+            paths = product((x > -math.inf).to(x.dtype), (self.scores > -math.inf).to(x.dtype))
         return bool((small & (paths > 0)).any())
 
     def _tiled(self, x: Tensor) -> Tensor:
