@@ -168,7 +168,10 @@ class DependencyTree(Structure[Dependencies]):
         """Every word has one arc into it (or is a root), and one state."""
         arc, *rest = cast("tuple[Dense, ...]", terms)
         over = (-3, -1) if self.labelled else (-2,)
-        arc = Dense(arc.scores - finite(arc.scores.detach().amax(over, keepdim=True)))
+        inside = self._inside()
+        both = inside[..., :, None] & inside[..., None, :]
+        padding = ~both[..., None] if self.labelled else ~both
+        arc = Dense(arc.scores - finite(arc.scores.detach().masked_fill(padding, -math.inf).amax(over, keepdim=True)))
         if not rest:
             return (arc,)
         nodes = rest[0].scores

@@ -86,8 +86,9 @@ class RankReader(_GrammarReader):
         whole = isinstance(rule, LowRankRule)
         super().__init__(chart, rule.n_heads if whole else None, length, choose)
         if whole:  # the same for every span
-            rows = self.inside.reshape(len(rule.left), -1, self.inside.shape[-1])
-            ranks = [LogProduct(x)(rows).reshape(*self.inside.shape[:-1], -1) for x in (rule.left, rule.right)]
+            spans = self.inside.shape[:-1].numel() // max(1, len(rule.left))
+            rows = self.inside.reshape(len(rule.left), spans, self.inside.shape[-1])
+            ranks = [LogProduct(x)(rows).reshape(*self.inside.shape[:-1], x.shape[-1]) for x in (rule.left, rule.right)]
             self.head, self.left, self.right = (x[:, None, None] for x in rule.tensors)
         else:
             self.head, self.left, self.right = cast("SpanFactors", rule).vectors

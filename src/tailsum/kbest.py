@@ -123,7 +123,7 @@ class _Search:
         """The best of each class of configurations that lack a part of the chosen ones."""
         free = (chosen.used & ~chosen.demanded)[0]
         order = free.long().cumsum(-1)
-        step = torch.arange(1, max(1, int(order[..., -1].max())) + 1, device=free.device)
+        step = torch.arange(1, max((1, *order[..., -1].flatten().tolist())) + 1, device=free.device)
         step = step.reshape(-1, *(1,) * free.dim())
         demanded = chosen.demanded | (free & (order < step))
         banned = chosen.banned | (free & (order == step))

@@ -180,11 +180,12 @@ class PCFG(TreeStructure):
         else:
             rule = cast("Rule", flattened(cast("Rule", rule), self.batch_shape))
             shape = head.shape
+            count = shape[: len(shape) - 1 - len(self.batch_shape)].numel()
             head, left, right = (
-                x.reshape(-1, self.batch_shape.numel(), shape[-1]).transpose(0, 1).flatten(1)
+                x.reshape(count, self.batch_shape.numel(), shape[-1]).transpose(0, 1).flatten(1)
                 for x in (head, left, right)
             )
-            scores = rule.at(head, left, right).unflatten(1, (-1, shape[-1])).transpose(0, 1).reshape(shape)
+            scores = rule.at(head, left, right).unflatten(1, (count, shape[-1])).transpose(0, 1).reshape(shape)
         return torch.where(inner, scores, 0.0).sum(-1)
 
     def rule_marginals(self) -> Float[Tensor, "*batch N C C"]:

@@ -214,6 +214,8 @@ class SpanFactors(SpanRule):
     ) -> Tensor:
         """Heads `[B, n, K]` from their children `[B, n, split, K]`, a few spans at a time: tables are made and dropped."""
         lead = before.shape[:2]
+        if not lead.numel():
+            return before[:, :, 0]
         shapes = [x.shape[2:] for x in (*vectors, before, after)]
         rows = [
             x.expand(*lead, *shape).reshape(lead.numel(), shape.numel())
