@@ -2,10 +2,13 @@
 
 from tailsum.chain import LinearChain, Paths
 from tailsum.dependency import Dependencies, DependencyTree, RelaxedDependencies
+from tailsum.factor_graph import FactorGraph
 from tailsum.factor_rule import FactoredRule, LowRankRule
+from tailsum.graph import Convergence, ConvergenceWarning, Graph
 from tailsum.hmm import HMM
 from tailsum.kbest import Best
 from tailsum.kernels.table import table_budget
+from tailsum.pairwise_graph import PairwiseGraph, grid_edges
 from tailsum.pcfg import PCFG
 from tailsum.potential import Dense, Factored, Potential, Scored
 from tailsum.propose import Global, Local, LocalGlobal, Lookahead, Proposal, Uniform
@@ -16,24 +19,30 @@ from tailsum.semimarkov import Segments, SemiMarkov
 from tailsum.span_tree import SpanTree
 from tailsum.structure import RelaxedSample, Structure
 from tailsum.tree import Trees
+from tailsum.uai import read_uai
 
 __all__ = [
     "HMM",
     "PCFG",
     "Best",
+    "Convergence",
+    "ConvergenceWarning",
     "Dense",
     "DenseRule",
     "Dependencies",
     "DependencyTree",
+    "FactorGraph",
     "Factored",
     "FactoredRule",
     "Global",
+    "Graph",
     "LinearChain",
     "Local",
     "LocalGlobal",
     "Lookahead",
     "LowRankRule",
     "Optimal",
+    "PairwiseGraph",
     "Paths",
     "Potential",
     "Proposal",
@@ -52,5 +61,7 @@ __all__ = [
     "TopK",
     "Trees",
     "Uniform",
+    "grid_edges",
+    "read_uai",
     "table_budget",
 ]

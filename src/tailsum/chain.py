@@ -14,7 +14,14 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.check import check_broadcast, check_lead, check_potential, check_whole, checked_lengths
+from tailsum.check import (
+    check_broadcast,
+    check_lead,
+    check_potential,
+    check_whole,
+    checked_lengths,
+    node_potential,
+)
 from tailsum.kernels.best import best_messages
 from tailsum.kernels.forward import Forward, final_log_sum, forward
 from tailsum.kernels.noise import gumbel
@@ -50,15 +57,7 @@ class LinearChain(Structure[Tensor]):
         transition: Float[Tensor, "*#lead N N"] | Potential,
         lengths: Int[Tensor, "*#batch"] | Sequence[int] | None = None,
     ) -> None:
-        if isinstance(emission, Factored):
-            states = emission.right if emission.right.dim() == 2 else emission.right[..., None, :, :]
-            nodes: Potential = Factored(emission.left[..., :, None, :], states)
-        elif not isinstance(emission, Tensor):
-            raise ValueError(f"emission must be a tensor or Factored: got {type(emission).__name__}")
-        elif emission.dim() < 2:
-            raise ValueError(f"emission must be [*batch, T, N]: got {list(emission.shape)}")
-        else:
-            nodes = Dense(emission[..., :, None, :])
+        nodes = node_potential("emission", emission, "[*batch, T, N]")
         self._set(nodes, transition, lengths)
 
     def _set(self, nodes: Potential, transition: Tensor | Potential, lengths: Tensor | Sequence[int] | None) -> None:
@@ -131,22 +130,11 @@ class LinearChain(Structure[Tensor]):
 
     def _messages(self, terms: Terms) -> Forward:
         nodes, pairs = cast("tuple[Dense, Potential]", terms)
-        return forward(self._time_first(nodes.scores), self._table_params(pairs), self._length() - 1)
+        return forward(self._time_first(nodes.scores), pairs.flat_params(self.batch_shape), self._length() - 1)
 
     def _time_first(self, nodes: Tensor) -> Tensor:
         """`[*batch, T, N]` as `[T, B, N]`."""
         return nodes.reshape(self.batch_shape.numel(), *nodes.shape[-2:]).transpose(0, 1).contiguous()
-
-    def _table_params(self, pairs: Potential) -> tuple[Tensor, ...]:
-        """The parameters of the pairs as `[G, S, ...]`: see `kernels.table`."""
-        params = pairs.table_params()
-        if not pairs.lead:
-            return tuple(p[None, None] for p in params)
-        *batch, steps = pairs.lead
-        if all(size == 1 for size in batch):
-            return tuple(p.expand(*pairs.lead, -1, -1).reshape(1, steps, *p.shape[-2:]) for p in params)
-        flat = (self.batch_shape.numel(), steps)
-        return tuple(p.expand(*self.batch_shape, steps, -1, -1).reshape(*flat, *p.shape[-2:]) for p in params)
 
     def _gather(self, index: Int[Tensor, "*#batch T k"]) -> None:
         self._nodes = self._nodes.gather(None, index)
@@ -195,7 +183,7 @@ class LinearChain(Structure[Tensor]):
 
     def _best_paths(self, terms: Terms, k: int) -> Paths:
         nodes, pairs = cast("tuple[Dense, Potential]", terms)
-        best = best_messages(self._time_first(nodes.scores), self._table_params(pairs), k)
+        best = best_messages(self._time_first(nodes.scores), pairs.flat_params(self.batch_shape), k)
         best = best.reshape(self.n_nodes, *self.batch_shape, self.n_states, k)
         last = self._length().reshape(*self.batch_shape, 1) - 1
         states: list[Tensor] = []

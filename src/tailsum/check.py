@@ -39,6 +39,18 @@ def check_potential(name: str, potential: Potential) -> None:
             raise ValueError(f"{name} must have finite factors: got -inf at {_first(tensor == -math.inf)}")
 
 
+def node_potential(name: str, given: Tensor | Factored, form: str) -> Potential:
+    """Scores of the states of single nodes, from a tensor or factors, as a potential from one state to N."""
+    if isinstance(given, Factored):
+        states = given.right if given.right.dim() == 2 else given.right[..., None, :, :]
+        return Factored(given.left[..., :, None, :], states)
+    if not isinstance(given, Tensor):
+        raise ValueError(f"{name} must be a tensor or Factored: got {type(given).__name__}")
+    if given.dim() < 2:
+        raise ValueError(f"{name} must be {form}: got {list(given.shape)}")
+    return Dense(given[..., :, None, :])
+
+
 def check_lengths(lengths: Tensor, longest: int) -> None:
     """Whole numbers between 1 and the number of positions."""
     if ((lengths < 1) | (lengths > longest)).any():
@@ -59,7 +71,13 @@ def checked_lengths(
 
 
 def check_lead(
-    name: str, given: Tensor | Potential, n_states: int, last: tuple[int, ...], device: torch.device, like: str
+    name: str,
+    given: Tensor | Potential,
+    n_states: int,
+    last: tuple[int, ...],
+    device: torch.device,
+    like: str,
+    what: str = "steps",
 ) -> Potential:
     """A potential between N states and N states, its last leading dimension (if any) 1 or one of `last`."""
     if not isinstance(given, Potential):
@@ -72,7 +90,7 @@ def check_lead(
             f"{name} must join {n_states} states with {n_states}, as {like} has: got {given.n_from} with {given.n_to}"
         )
     if given.lead and given.lead[-1] not in (1, *last):
-        raise ValueError(f"{name} must have 1 or {last[-1]} steps in dimension -3: got {given.lead[-1]}")
+        raise ValueError(f"{name} must have 1 or {last[-1]} {what} in dimension -3: got {given.lead[-1]}")
     for tensor in given.tensors:
         check_device(name, tensor, device)
     return given.on(device)

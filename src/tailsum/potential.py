@@ -132,6 +132,17 @@ class Potential(Scores):
         """`(scores,)` or `(left, right)`: what the kernels work on."""
         return (self.block(),)
 
+    def flat_params(self, batch_shape: torch.Size) -> tuple[Tensor, ...]:
+        """The same as `[b, s, ...]`: b is 1 where the batch shares the scores, and s where the steps do."""
+        params = self.table_params()
+        if not self.lead:
+            return tuple(p[None, None] for p in params)
+        *batch, steps = self.lead
+        if all(size == 1 for size in batch):
+            return tuple(p.expand(*self.lead, -1, -1).reshape(1, steps, *p.shape[-2:]) for p in params)
+        flat = (batch_shape.numel(), steps)
+        return tuple(p.expand(*batch_shape, steps, -1, -1).reshape(*flat, *p.shape[-2:]) for p in params)
+
 
 class Dense(Potential):
     """A table of scores `[*lead, n_from, n_to]` (from, to).

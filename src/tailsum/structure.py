@@ -156,7 +156,7 @@ class Structure(Model, Generic[Configuration]):
         """The gradient of the log-partition in one of the terms, written out as a table (of the given shape)."""
         recording = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
-            terms = list(_recordable(self._weighted(self.terms())))
+            terms = list(recordable(self._weighted(self.terms())))
             recording &= _requires_grad(terms)
             chosen: Any = terms[which]
             target = chosen.block().expand(shape) if shape else chosen.block()
@@ -206,7 +206,7 @@ class Structure(Model, Generic[Configuration]):
         """
         recording = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
-            terms, own = _recordable(terms), _recordable(self._weighted(self.terms()))
+            terms, own = recordable(terms), recordable(self._weighted(self.terms()))
             recording &= _requires_grad((*terms, *own))
             tilt = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=True)
             factor = torch.ones(self.batch_shape, dtype=self.dtype, device=self.device, requires_grad=True)
@@ -327,7 +327,7 @@ class Structure(Model, Generic[Configuration]):
         recording, noisy = torch.is_grad_enabled(), self.part_terms
         model = self._in_batch((*sample_shape, *self.batch_shape))
         with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
-            terms = _recordable(self._weighted(self.terms()))
+            terms = recordable(self._weighted(self.terms()))
             recording &= _requires_grad(terms)
             noise = [Dense(gumbel(t.expand(*sample_shape, *t.shape), generator)) for t in _tensors(terms[:noisy])]
             perturbed = (*noise, *terms[noisy:])
@@ -422,7 +422,7 @@ def _requires_grad(terms: Sequence[Scores]) -> bool:
     return any(x.requires_grad for term in terms for x in term.tensors)
 
 
-def _recordable(terms: Terms) -> Terms:
+def recordable(terms: Terms) -> Terms:
     """The same scores, fit for a backward pass where they were made in inference mode."""
     return tuple(term.map(torch.clone) if any(x.is_inference() for x in term.tensors) else term for term in terms)
 

@@ -1,0 +1,245 @@
+"""Factor graphs: factors over any number of variables, each a table of scores of their joint states."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.check import check_broadcast, check_device, check_potential, check_scores, check_whole, node_potential
+from tailsum.graph import Graph, Params
+from tailsum.kernels.factors import TableFactors
+from tailsum.kernels.reduce import log_sum_exp
+from tailsum.kernels.table import tile_size
+from tailsum.pairwise_graph import padded_unary
+from tailsum.potential import Dense, Factored, Scores, finite, largest, scaled, working_type
+from tailsum.select import Subset
+
+
+class FactorTable(Scores):
+    """Scores `[*lead, n_1, .., n_r]` of the joint states of r variables; `lead` broadcasts against `[*batch, F]`."""
+
+    def __init__(self, scores: Float[Tensor, "*lead_states"], arity: int) -> None:
+        self.scores, self.arity = scores, arity
+
+    @property
+    def lead(self) -> torch.Size:
+        """What the scores vary with, beside the states."""
+        return self.scores.shape[: -self.arity]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.scores,)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "FactorTable":
+        return FactorTable(change(self.scores), self.arity)
+
+    def scaled(self, factor: Float[Tensor, ""] | float) -> "FactorTable":
+        return self.map(lambda x: scaled(x, factor))
+
+    def plus(self, other: "FactorTable") -> "FactorTable":
+        return self.map(lambda x: x + other.scores)
+
+    def finite(self) -> "FactorTable":
+        return self.map(finite)
+
+    def forbidden(self, dtype: torch.dtype) -> "FactorTable":
+        return self.map(lambda x: (x == -math.inf).to(dtype))
+
+    def bound(self) -> float:
+        return largest(self.scores)
+
+    def block(self) -> Tensor:
+        """The scores of all joint states."""
+        return self.scores
+
+    def table(self, scores: Tensor) -> "FactorTable":
+        """The same kind of scores from another table."""
+        return FactorTable(scores, self.arity)
+
+    def gather(self, index: Sequence[Int[Tensor, "*lead k"] | None]) -> "FactorTable":
+        """The scores of some states of each variable (None: of all); minus infinity of those it does not know."""
+        scores = self.scores
+        for axis, states in enumerate(index):
+            if states is None:
+                continue
+            size = self.scores.shape[len(self.lead) + axis]
+            moved = scores.movedim(scores.dim() - self.arity + axis, -1)
+            lead = torch.broadcast_shapes(moved.shape[: -self.arity], states.shape[:-1])
+            inner = moved.shape[-self.arity : -1]
+            wanted = states.reshape(*states.shape[:-1], *(1,) * (self.arity - 1), states.shape[-1])
+            wanted = wanted.expand(*lead, *inner, -1)
+            taken = moved.expand(*lead, *inner, -1).gather(-1, wanted.clamp(max=size - 1))
+            scores = taken.masked_fill(wanted >= size, -math.inf).movedim(-1, len(lead) + axis)
+        return FactorTable(scores, self.arity)
+
+
+class FactorGraph(Graph):
+    """A discrete factor graph: exact where its factors and variables form a forest, loopy elsewhere, or sketched.
+
+    `unary` is `[*batch, V, N]`, `Factored(context, states)`, or a list of V tensors `[*batch, N_v]`. `factors` is a list of
+    `(variables, scores)`: either one factor, `variables` a tuple of r numbers and `scores [*batch, N_1, .., N_r]`; or
+    many alike, `variables [F, r]` and `scores` whose leading dimensions broadcast against `[*batch, F]`. Factors over one
+    variable are added to its unary scores. Scores may be minus infinity (forbidden). How messages are passed: see `Graph`.
+
+    >>> parity = torch.tensor([[[0.0, -9.0], [-9.0, 0.0]], [[-9.0, 0.0], [0.0, -9.0]]])
+    >>> FactorGraph(torch.zeros(5, 2), [((0, 1, 2), parity), ((2, 3, 4), parity)])
+    FactorGraph(batch=[], V=5, factors=2, N=2, forest)
+    """
+
+    def __init__(
+        self,
+        unary: Float[Tensor, "*#batch V N"] | Factored | Sequence[Tensor],
+        factors: Sequence[tuple[Any, Tensor]],
+        iterations: int = 100,
+        damping: float = 0.0,
+        tolerance: float | None = None,
+        schedule: str = "sweep",
+        gradient: str = "implicit",
+    ) -> None:
+        nodes = node_potential("unary", padded_unary(unary), "[*batch, V, N]")
+        self.device = nodes.tensors[0].device
+        *batch, count = nodes.lead
+        self.node_shape, self.n_states = torch.Size((count,)), nodes.n_to
+        if count < 1 or self.n_states < 1:
+            raise ValueError(f"unary must have at least one variable and one state: got {list(nodes.lead)} x N")
+        check_potential("unary", nodes)
+        shape = torch.Size(batch)
+        self.variables, self._tables = [], []
+        single: list[tuple[Tensor, Tensor]] = []
+        seen: set[frozenset[int]] = set()
+        for i, factor in enumerate(factors):
+            variables, scores = _checked(f"factors[{i}]", factor, count, self.n_states, self.device)
+            shape = check_broadcast(
+                f"factors[{i}]", scores.lead[:-1], shape, "that of unary and the factors before it,"
+            )
+            for scope in map(frozenset, variables.tolist()):
+                if scope in seen:
+                    raise ValueError(
+                        f"factors[{i}] must be the only one over {sorted(scope)}, add their scores: got two"
+                    )
+                seen.add(scope)
+            if variables.shape[1] == 1:
+                single.append((variables[:, 0], scores.scores))
+            elif len(variables):
+                self.variables.append(variables)
+                self._tables.append(scores)
+        self.dtype = working_type(*nodes.tensors, *(t.scores for t in self._tables), *(s for _, s in single))
+        self.batch_shape = shape
+        self._nodes = self._with_single(nodes, single) if single else nodes.to(self.dtype)
+        self._tables = [t.map(lambda x: x.to(self.dtype)) for t in self._tables]
+        self._configure(iterations, damping, tolerance, schedule, gradient)
+
+    def _with_single(self, nodes: Any, single: list[tuple[Tensor, Tensor]]) -> Dense:
+        scores = nodes.block()[..., 0, :].to(self.dtype)
+        for variables, given in single:
+            extra = self._padded(given.to(self.dtype))
+            lead = torch.broadcast_shapes(scores.shape[:-2], extra.shape[:-2])
+            before, place = scores.expand(*lead, -1, -1), variables[:, None].expand(*lead, -1, self.n_states)
+            scores = before.scatter(-2, place, before.gather(-2, place) + extra.expand(place.shape))
+        return Dense(scores[..., None, :])
+
+    def _padded(self, scores: Tensor) -> Tensor:
+        """Scores of all N states, minus infinity of those that a factor does not know."""
+        return F.pad(scores, (0, self.n_states - scores.shape[-1]), value=-math.inf)
+
+    # What the base asks for.
+
+    def factor_scores(self) -> tuple[Scores, ...]:
+        return tuple(Dense(t.scores) if t.arity == 2 else t for t in self._tables)
+
+    def _params(self, terms: Sequence[Any]) -> Params:
+        return tuple(
+            term.flat_params(self.batch_shape) if isinstance(term, Dense) else (self._flat(term),) for term in terms
+        )
+
+    def _flat(self, table: FactorTable) -> Tensor:
+        """A table as `[b, f, ...]`."""
+        *batch, count = table.lead or (1,)
+        states = table.scores.shape[len(table.lead) :]
+        if math.prod(batch) == 1:
+            return table.scores.reshape(1, count, *states)
+        return table.scores.expand(*self.batch_shape, count, *states).reshape(-1, count, *states)
+
+    def _gather(self, index: Int[Tensor, "*#batch V k"]) -> None:
+        self._nodes = self._nodes.gather(None, index)
+        self._tables = [
+            t.gather([index[..., v[:, axis], :] for axis in range(t.arity)])
+            for v, t in zip(self.variables, self._tables, strict=True)
+        ]
+
+    def extend(self, group: int, factors: Int[Tensor, " m"], others: Sequence[Subset | None]) -> Float[Tensor, "B m N"]:
+        table = self._tables[group]
+        flat = self._flat(table)
+        flat = flat if flat.shape[1] == 1 else flat.index_select(1, factors)
+        position = list(others).index(None)
+        spoken = [None if o is None else o.log_weight for o in others]
+        size = math.prod(o.index.shape[-1] for o in others if o is not None) * flat.shape[2 + position]
+        pieces = []
+        for here in torch.arange(len(factors), device=self.device).split(max(1, tile_size(self.device) // size)):
+            part = FactorTable(flat if flat.shape[1] == 1 else flat[:, here], table.arity)
+            part = part.gather([None if o is None else o.index[:, here] for o in others])
+            values = [None if s is None else s[:, here] for s in spoken]
+            joint = TableFactors(part.scores, log_sum_exp).joint(values)
+            pieces.append(log_sum_exp(joint.movedim(2 + position, 2).flatten(3), -1))
+        return self._padded(torch.cat(pieces, 1))
+
+    def _factor_score(self, states: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
+        total = torch.zeros(states.shape[:-1], dtype=self.dtype, device=self.device)
+        for variables, table in zip(self.variables, self._tables, strict=True):
+            here = table.gather([states[..., variables[:, axis], None] for axis in range(table.arity)])
+            total = total + here.scores.flatten(-table.arity)[..., 0].sum(-1)
+        return total
+
+    def factor_marginals(self) -> list[Float[Tensor, "..."]]:
+        """The belief in the joint states of each factor's variables, `[*batch, F, n, .., n]` for each group of factors."""
+        return [
+            self._gradient(g + 1, *self.batch_shape, len(v), *t.scores.shape[len(t.lead) :])
+            for g, (v, t) in enumerate(zip(self.variables, self._tables, strict=True))
+        ]
+
+    def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
+        if isinstance(self._nodes, Factored):
+            return self._nodes.right.abs().sum(-1)
+        raise ValueError("the global proposal needs state embeddings: a Factored unary")
+
+
+def _checked(
+    name: str, factor: Any, n_nodes: int, n_states: int, device: torch.device
+) -> tuple[Int[Tensor, "F r"], FactorTable]:
+    """The variables and scores of a group of factors, in order; `lead` ends in 1 or F."""
+    if not isinstance(factor, tuple | list) or len(factor) != 2:
+        raise ValueError(f"{name} must be a pair (variables, scores): got {type(factor).__name__}")
+    variables, scores = factor
+    variables = check_whole(f"{name}'s variables", torch.as_tensor(variables, device=device))
+    if variables.dim() not in (1, 2) or not variables.shape[-1]:
+        raise ValueError(f"{name}'s variables must be [r] or [F, r], r at least 1: got {list(variables.shape)}")
+    arity = variables.shape[-1]
+    if not isinstance(scores, Tensor) or scores.dim() < arity:
+        got = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+        raise ValueError(f"{name}'s scores must have a dimension for each of its {arity} variables: got {got}")
+    check_device(f"{name}'s scores", scores, device)
+    check_scores(f"{name}'s scores", scores)
+    if variables.dim() == 1:
+        variables, scores = variables[None], scores.unsqueeze(-arity - 1)
+    elif scores.dim() == arity:
+        scores = scores[None]
+    if scores.shape[-arity - 1] not in (1, len(variables)):
+        raise ValueError(
+            f"{name}'s scores must be of 1 or {len(variables)} factors in dimension {-arity - 1}: got {list(scores.shape)}"
+        )
+    if not all(1 <= size <= n_states for size in scores.shape[-arity:]):
+        raise ValueError(f"{name}'s scores must be of 1 to {n_states} states, as unary has: got {list(scores.shape)}")
+    _check_scopes(name, variables.tolist(), n_nodes)
+    return variables, FactorTable(scores, arity)
+
+
+def _check_scopes(name: str, scopes: list[list[int]], n_nodes: int) -> None:
+    for scope in scopes:
+        if not all(0 <= v < n_nodes for v in scope):
+            raise ValueError(f"{name} must be over variables 0 to {n_nodes - 1}, as unary has: got {scope}")
+        if len(set(scope)) < len(scope):
+            raise ValueError(f"{name} must be over different variables: got {scope}")

@@ -1,0 +1,231 @@
+"""Graphs of pairs: `score(x) = sum_v unary[v, x_v] + sum_(u, v) pairwise[x_u, x_v]`, the paper's Eq. 2.
+
+Variables are numbered `0 .. V-1`, states `0 .. N-1`. Edge e joins `edges[e, 0]` (from) with `edges[e, 1]` (to); which of
+the two is which matters to `pairwise` alone.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.check import check_broadcast, check_lead, check_potential, check_whole, node_potential
+from tailsum.graph import Graph, Params
+from tailsum.kernels.message import message
+from tailsum.potential import Dense, Factored, Potential, Scored, working_type
+from tailsum.select import Subset
+
+
+class PairwiseGraph(Graph):
+    """A pairwise Markov random field: exact on forests, loopy elsewhere, or sketched on K states of each variable.
+
+    `unary` is a tensor of scores `[*batch, V, N]`, `Factored(context [*batch, V, d], states [N, d])`, or a list of V
+    tensors `[*batch, N_v]` where variables have different numbers of states. `edges` is `[E, 2]`, each pair of variables
+    at most once. `pairwise` is a tensor `[N, N]` (from, to) or any `Dense`, `Factored` or `Scored`, one for all or one
+    for each edge: its leading dimensions broadcast against `[*batch, E]`; or a list of E tables `[*batch, N_u, N_v]`.
+    Scores may be minus infinity (forbidden). How messages are passed: see `Graph`.
+
+    >>> triangle = PairwiseGraph(torch.zeros(3, 2), [(0, 1), (1, 2)], torch.zeros(2, 2))
+    >>> triangle
+    PairwiseGraph(batch=[], V=3, factors=2, N=2, forest)
+    >>> round(triangle.log_partition().exp().item())
+    8
+    """
+
+    def __init__(
+        self,
+        unary: Float[Tensor, "*#batch V N"] | Factored | Sequence[Tensor],
+        edges: Int[Tensor, "E 2"] | Sequence[Sequence[int]],
+        pairwise: Float[Tensor, "*#lead N N"] | Potential | Sequence[Tensor],
+        iterations: int = 100,
+        damping: float = 0.0,
+        tolerance: float | None = None,
+        schedule: str = "sweep",
+        gradient: str = "implicit",
+    ) -> None:
+        nodes = node_potential("unary", padded_unary(unary), "[*batch, V, N]")
+        self.device = nodes.tensors[0].device
+        *batch, count = nodes.lead
+        self.node_shape, self.n_states = torch.Size((count,)), nodes.n_to
+        if count < 1 or self.n_states < 1:
+            raise ValueError(f"unary must have at least one variable and one state: got {list(nodes.lead)} x N")
+        self.edges = _checked_edges(edges, count, self.device)
+        if not isinstance(pairwise, Tensor | Potential):
+            pairwise = _padded_tables(pairwise, self.edges, self.n_states)
+        pairs = check_lead("pairwise", pairwise, self.n_states, (len(self.edges),), self.device, "unary", "edges")
+        self.batch_shape = check_broadcast("pairwise", pairs.lead[:-1], torch.Size(batch), "unary's")
+        check_potential("unary", nodes)
+        check_potential("pairwise", pairs)
+        self.dtype = working_type(*nodes.tensors, *pairs.tensors)
+        self._nodes, self._pairs = nodes.to(self.dtype), pairs.to(self.dtype)
+        self.variables = [self.edges]
+        self._configure(iterations, damping, tolerance, schedule, gradient)
+
+    @classmethod
+    def grid(
+        cls,
+        height: int,
+        width: int,
+        unary: Float[Tensor, "*#batch_node N"] | Factored,
+        pairwise: Float[Tensor, "*#lead N N"] | Potential,
+        **how: Any,
+    ) -> "PairwiseGraph":
+        """A grid of variables, each joined with its right and its lower neighbour.
+
+        `unary` is `[*batch, height, width, N]`, or the same with variables in one dimension, row after row. The edges to
+        the right come first, row after row, then those down: `grid_edges` gives them.
+
+        >>> PairwiseGraph.grid(3, 4, torch.zeros(3, 4, 5), torch.zeros(5, 5))
+        PairwiseGraph(batch=[], V=12, factors=17, N=5, with loops)
+        """
+        if isinstance(unary, Tensor) and unary.dim() >= 3 and unary.shape[-3:-1] == (height, width):
+            unary = unary.flatten(-3, -2)
+        count = unary.left.shape[-2] if isinstance(unary, Factored) else unary.shape[-2] if unary.dim() > 1 else 0
+        if count != height * width:
+            got = list(unary.left.shape) if isinstance(unary, Factored) else list(unary.shape)
+            raise ValueError(f"unary must be [*batch, {height}, {width}, N], as height and width say: got {got}")
+        return cls(unary, grid_edges(height, width), pairwise, **how)
+
+    @classmethod
+    def from_networkx(cls, graph: Any, unary: Any = "unary", pairwise: Any = "pairwise", **how: Any) -> "PairwiseGraph":
+        """A graph of `networkx`: its nodes are the variables, in its own order, and so are its edges.
+
+        `unary` and `pairwise` name the attributes of nodes and edges that hold their scores (tensors, arrays or lists of
+        numbers, `[N_v]` and `[N_u, N_v]`), or are scores for all of them as in `PairwiseGraph`.
+
+        >>> import networkx
+        >>> path = networkx.path_graph(4)
+        >>> PairwiseGraph.from_networkx(path, torch.zeros(4, 2), torch.zeros(2, 2))
+        PairwiseGraph(batch=[], V=4, factors=3, N=2, forest)
+        """
+        number = {node: i for i, node in enumerate(graph.nodes)}
+        edges = [(number[u], number[v]) for u, v in graph.edges()]
+        if isinstance(unary, str):
+            unary = [_attribute(data, unary, f"node {node!r}") for node, data in graph.nodes(data=True)]
+        if isinstance(pairwise, str):
+            pairwise = [_attribute(data, pairwise, f"edge {(u, v)!r}") for u, v, data in graph.edges(data=True)]
+        return cls(unary, edges, pairwise, **how)
+
+    # What the base asks for.
+
+    def factor_scores(self) -> tuple[Potential, ...]:
+        return (Dense(self._pairs.block()) if isinstance(self._pairs, Scored) else self._pairs,)
+
+    def _params(self, terms: Sequence[Potential]) -> Params:
+        return (terms[0].flat_params(self.batch_shape),)
+
+    def _gather(self, index: Int[Tensor, "*#batch V k"]) -> None:
+        self._nodes = self._nodes.gather(None, index)
+        self._pairs = self._pairs.gather(index[..., self.edges[:, 0], :], index[..., self.edges[:, 1], :])
+
+    def extend(self, group: int, factors: Int[Tensor, " m"], others: Sequence[Subset | None]) -> Float[Tensor, "B m N"]:
+        trailing, batch = 1 if isinstance(self._pairs, Scored) else 2, self.batch_shape
+
+        def some(x: Tensor) -> Tensor:
+            """Those of the given edges, the batch flattened."""
+            *lead, last = x.shape[:-trailing] or (0,)
+            x = x.index_select(-trailing - 1, factors) if last == len(self.edges) else x
+            if math.prod(lead) == 1:
+                return x.reshape(x.shape[len(lead) :])
+            return x.expand(*batch, *x.shape[len(lead) :]).reshape(batch.numel(), *x.shape[len(lead) :])
+
+        pairs = self._pairs.map(some)
+        first, second = others
+        given = second if first is None else first
+        assert given is not None
+        return message(pairs.transposed() if first is None else pairs, given.index, given.log_weight)
+
+    def _factor_score(self, states: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
+        return self._pairs.at(states[..., self.edges[:, 0]], states[..., self.edges[:, 1]]).sum(-1)
+
+    def pair_marginals(self) -> Float[Tensor, "*batch E n n"]:
+        """The belief in each pair of states of each edge: the gradient of the log-partition in its score."""
+        return self._gradient(1, *self.batch_shape, len(self.edges), self.n_states, self.n_states)
+
+    def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
+        if isinstance(self._pairs, Factored) and not self._pairs.lead:
+            return self._pairs.left.abs().sum(-1)
+        if isinstance(self._nodes, Factored):
+            return self._nodes.right.abs().sum(-1)
+        raise ValueError(
+            "the global proposal needs state embeddings: a Factored pairwise shared by all edges, or a Factored unary"
+        )
+
+
+def grid_edges(height: int, width: int) -> Int[Tensor, "E 2"]:
+    """The edges of a grid: those to the right, row after row, then those down.
+
+    >>> grid_edges(2, 2).tolist()
+    [[0, 1], [2, 3], [0, 2], [1, 3]]
+    """
+    place = torch.arange(height * width).reshape(height, width)
+    right = torch.stack((place[:, :-1], place[:, 1:]), -1).reshape(-1, 2)
+    down = torch.stack((place[:-1], place[1:]), -1).reshape(-1, 2)
+    return torch.cat((right, down))
+
+
+def padded_unary(unary: Any) -> Any:
+    """A list of scores of single variables as one tensor, minus infinity for states that a variable does not have."""
+    if not isinstance(unary, list | tuple):
+        return unary
+    if not unary:
+        raise ValueError("unary must have at least one variable: got an empty list")
+    rows = [_as_tensor(x) for x in unary]
+    for v, row in enumerate(rows):
+        if row.dim() < 1 or not row.shape[-1]:
+            raise ValueError(f"unary[{v}] must be [*batch, N_v] with at least one state: got {list(row.shape)}")
+    most = max(row.shape[-1] for row in rows)
+    dtype = working_type(*rows)
+    rows = [torch.nn.functional.pad(row.to(dtype), (0, most - row.shape[-1]), value=-math.inf) for row in rows]
+    return torch.stack(torch.broadcast_tensors(*rows), -2)
+
+
+def _padded_tables(tables: Sequence[Tensor], edges: Tensor, n_states: int) -> Dense:
+    """A list of tables of single edges as one; what lies outside a table is never read, because unary forbids it."""
+    if not isinstance(tables, list | tuple):
+        raise ValueError(f"pairwise must be a tensor, a potential or a list of tables: got {type(tables).__name__}")
+    if len(tables) != len(edges):
+        raise ValueError(f"pairwise must have one table for each of the {len(edges)} edges: got {len(tables)}")
+    if not tables:
+        return Dense(torch.zeros(0, n_states, n_states, device=edges.device))
+    rows = [_as_tensor(x) for x in tables]
+    for e, row in enumerate(rows):
+        if row.dim() < 2 or max(row.shape[-2:]) > n_states:
+            raise ValueError(f"pairwise[{e}] must be [*batch, N_u, N_v], at most {n_states}: got {list(row.shape)}")
+    dtype = working_type(*rows)
+    rows = [torch.nn.functional.pad(x.to(dtype), (0, n_states - x.shape[-1], 0, n_states - x.shape[-2])) for x in rows]
+    return Dense(torch.stack(torch.broadcast_tensors(*rows), -3))
+
+
+def _checked_edges(edges: Any, n_nodes: int, device: torch.device) -> Int[Tensor, "E 2"]:
+    if not isinstance(edges, Tensor) and not len(edges):
+        edges = torch.zeros(0, 2, dtype=torch.long)
+    edges = check_whole("edges", torch.as_tensor(edges, device=device))
+    if edges.dim() != 2 or edges.shape[1] != 2:
+        raise ValueError(f"edges must be [E, 2]: got {list(edges.shape)}")
+    for e, (u, v) in enumerate(edges.tolist()):
+        if not (0 <= u < n_nodes and 0 <= v < n_nodes):
+            raise ValueError(f"edges must join variables 0 to {n_nodes - 1}, as unary has: got {[u, v]} at {e}")
+        if u == v:
+            raise ValueError(f"edges must join different variables: got {[u, v]} at {e}")
+    ordered, count = edges.sort(-1).values.unique(dim=0, return_counts=True)
+    if (count > 1).any():
+        raise ValueError(
+            f"edges must be given once each, add their scores: got {ordered[count > 1][0].tolist()} more than once"
+        )
+    return edges
+
+
+def _attribute(data: dict[str, Any], name: str, where: str) -> Tensor:
+    if name not in data:
+        raise ValueError(f"{where} must have an attribute {name!r}: got {sorted(map(str, data))}")
+    return _as_tensor(data[name])
+
+
+def _as_tensor(x: Any) -> Tensor:
+    tensor = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
+    return tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
