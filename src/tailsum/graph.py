@@ -122,6 +122,9 @@ class Graph(Structure[Tensor]):
     def _form(self) -> tuple[object, ...]:
         return tuple(tuple(map(tuple, v.tolist())) for v in self.variables)
 
+    def _n_scores(self) -> int:
+        return self.node_shape[0] + sum(map(len, self.variables))
+
     def sweep(self) -> GraphSweep:
         return GraphSweep(self)
 
@@ -241,12 +244,12 @@ class _Solver:
 
     def _factors(self, params: tuple[Tensor, ...], block: Block | None = None) -> Factors:
         """Factors of a group, all as they are given, or those of a block in its order."""
-        axes = tuple(range(params[-1].dim() - 2)) if block is None else block.axes
+        axes = tuple(range(params[0].dim() - 2)) if block is None else block.axes
         if block is not None:
             params = tuple(_of_block(p, block.factors) for p in params)
         if len(axes) > 2:
-            return TableFactors(params[-1].permute(0, 1, *(2 + a for a in axes)), self.reduce)
-        return PairFactors(params if axes[0] == 0 else transposed(params), self.reduce)
+            return TableFactors(params[0].permute(0, 1, *(2 + a for a in axes)), self.reduce)
+        return PairFactors(params if axes == (0, 1) else transposed(params), self.reduce)
 
     def _prepare(self, params: Sequence[Tensor]) -> Callable[[Tensor], Tensor]:
         unary, groups = self._split(params)

@@ -7,6 +7,7 @@ run as one batch.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -56,10 +57,7 @@ class _Solutions(NamedTuple):
             wanted = index.reshape(*index.shape, *(1,) * (x.dim() - index.dim()))
             return x.take_along_dim(wanted, 0)
 
-        configuration = self.configuration._replace(
-            **{name: pick(x) for name, x in self.configuration._asdict().items() if x is not None}
-        )
-        return _Solutions(configuration, *map(pick, self[1:]))
+        return _Solutions(_combined([self.configuration], lambda x: pick(x[0])), *map(pick, self[1:]))
 
     def without(self, chosen: "_Solutions") -> "_Solutions":
         return self._replace(scores=self.scores.masked_fill(self.number == chosen.number, -math.inf))
@@ -67,15 +65,17 @@ class _Solutions(NamedTuple):
     def and_those_of(self, *others: "_Solutions") -> "_Solutions":
         all_of = (self, *others)
         fields = zip(*(solutions[1:] for solutions in all_of), strict=True)
-        configurations = [solutions.configuration for solutions in all_of]
-        joined = self.configuration._replace(
-            **{
-                name: torch.cat([getattr(c, name) for c in configurations])
-                for name, x in self.configuration._asdict().items()
-                if x is not None
-            }
-        )
+        joined = _combined([solutions.configuration for solutions in all_of], torch.cat)
         return _Solutions(joined, *map(torch.cat, fields))
+
+
+def _combined(configurations: list[Any], combine: Callable[[list[Tensor]], Tensor]) -> Any:
+    """One configuration from several, tensor by tensor."""
+    first = configurations[0]
+    if isinstance(first, Tensor):
+        return combine(configurations)
+    names = [name for name, x in first._asdict().items() if x is not None]
+    return first._replace(**{name: combine([getattr(c, name) for c in configurations]) for name in names})
 
 
 class _Search:
@@ -89,8 +89,7 @@ class _Search:
         self.sizes = [table.shape[len(model.batch_shape) :].numel() for table in self.tables]
         self.n_parts, self.solved = sum(self.sizes), 0
         # A demanded part gets a bonus that outweighs everything else that a configuration can gain or lose.
-        uses = 2 * model.node_shape[0]
-        self.bonus = 1.0 + 2 * uses * sum(term.bound() for term in self.terms)
+        self.bonus = 1.0 + 2 * model._n_scores() * sum(term.bound() for term in self.terms)
 
     def solve(self, demanded: Tensor, banned: Tensor) -> _Solutions:
         count = len(demanded)

@@ -103,6 +103,10 @@ class Structure(Model, Generic[Configuration]):
         """What, beside positions and states, two models must share to be compared."""
         return ()
 
+    def _n_scores(self) -> int:
+        """How many scores of one term, at most, make up the score of a configuration."""
+        return 2 * self.node_shape[0]
+
     # What follows.
 
     @property
