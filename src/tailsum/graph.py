@@ -159,6 +159,25 @@ class Graph(Structure[Tensor]):
         return belief.reshape(*self.batch_shape, *self.node_shape, self.n_states)
 
     @torch.no_grad()
+    def whole_marginals(self) -> Float[Tensor, "*batch V all"]:
+        """The belief in every state of the whole graph, also in those that a sketch does not keep.
+
+        Where the belief is spread over more states than are kept, no weights on the kept ones come close to it. But the
+        kept states say, by one more message along each edge, how much each state of a neighbour matters. Records no
+        gradients; costs factors x N x K. The same as `marginals` of a graph that is no sketch.
+        """
+        if self.kept is None:
+            return self.marginals()
+        with full_precision(self.device):
+            seen = GraphSweep(self.whole)
+            seen.landmarks = self.states.reshape(-1, *self.states.shape[-2:])
+            seen.cavities = self.cavities()
+            belief = seen.log_q(0, None)
+        total = log_sum_exp(belief, -1)
+        possible = (self.log_partition() > -math.inf)[..., None, None]
+        return torch.where(possible, (belief - finite(total)[..., None]).exp(), 0.0)
+
+    @torch.no_grad()
     def convergence(self) -> Convergence:
         """How the messages of sum-product converge: iterations, last change, and whether it is within the tolerance."""
         with full_precision(self.device):

@@ -1,8 +1,9 @@
 """Lookahead on a graph: messages that a few landmark states of each variable send to all states of its neighbours.
 
-The graph restricted to landmarks is a small graph of the same kind. Its messages are iterated to the end; then every
-factor passes on, once, what the landmarks of its other variables say of all N states. To select in sequence, variables
-are visited layer after layer: those already selected speak by the states that they keep, the others by their landmarks.
+Variables are visited layer after layer. Those already visited speak by the states that were selected at them, the others
+by the landmarks of the round before, if there was one. The graph restricted to the landmarks so found is a small graph of
+the same kind, whose messages are iterated to the end. Landmarks are found from the last layer to the first (on a tree, from
+the leaves to the roots), and the final selection goes the other way.
 """
 
 import math
@@ -12,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from tailsum.kernels.propagate import normalised
 from tailsum.kernels.table import fits_budget, tile_size
 from tailsum.layers import Given, visits
 from tailsum.propose import Sweep
@@ -30,7 +32,6 @@ class GraphSweep(Sweep):
         self.model, self.batch = model, model.batch_shape.numel()
         nodes = model.node_scores() if model.kept is None else model.node_scores() + model.log_weight
         self.nodes = nodes.reshape(self.batch, *nodes.shape[-2:])
-        self.belief = self.nodes
         self.landmarks: Tensor | None = None  # [B, V, M]
         self.cavities: list[list[Tensor]] = []  # of landmarks, for each group of factors and position: [B, F, M]
 
@@ -38,53 +39,55 @@ class GraphSweep(Sweep):
         count = sum(map(len, self.model.variables)) * self.batch * self.nodes.element_size()
         while landmarks > 16 and not fits_budget(16 * count * landmarks**2):
             landmarks //= 2
-        kept = self._selected(Optimal(landmarks), generator)
-        shape = (*self.model.batch_shape, *kept.index.shape[1:])
-        small = self.model.restrict(Subset(kept.index.reshape(shape), kept.log_weight.reshape(shape)))
+        kept = self._walk(Optimal(landmarks), generator, back=True)
+        small = self.model.restrict(self._in_batch(kept))
         self.landmarks, self.cavities = kept.index, small.cavities()
+
+    def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch V n"]:
         belief = self.nodes.clone()
         for g, variables in enumerate(self.model.variables):
             together = max(1, 4 * tile_size(belief.device) // max(1, self.batch * belief.shape[-1]))
             for start in range(0, len(variables), together):
                 factors = torch.arange(start, min(start + together, len(variables)), device=belief.device)
                 for position in range(variables.shape[1]):
-                    sent = self._seen(Given(g, position, (), factors, variables[factors, position]))
-                    belief.index_add_(1, variables[factors, position], sent)
-        self.belief = belief
-
-    def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch V n"]:
-        return self.belief.reshape(*self.model.batch_shape, *self.belief.shape[1:])
+                    put = variables[factors, position]
+                    belief.index_add_(1, put, self._seen(Given(g, position, (), factors, put)))
+        return belief.reshape(*self.model.batch_shape, *belief.shape[1:])
 
     def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
-        index: dict[int, Tensor] = {}  # of each variable, and for each group, position and factor what it says: [B, K]
-        said: dict[tuple[int, int, int], Tensor] = {}
+        return self._in_batch(self._walk(selection, generator, back=False))
+
+    def _walk(self, selection: Selection, generator: torch.Generator | None, *, back: bool) -> Subset:
+        """Select layer after layer, `[B, V, K]`."""
+        variables = self.model.variables
+        index: dict[int, Tensor] = {}  # of each variable, [B, K]
         log_weight: dict[int, Tensor] = {}
-        for layer in visits(self.model.variables, self.model.plan):
+        said: dict[tuple[int, int, int], Tensor] = {}  # for each group, position and factor, what the variable tells it
+        for layer in visits(variables, self.model.plan, back=back):
+            sent = [self._sent(given, index, said) if given.earlier else self._seen(given) for given in layer.given]
+            arrived = [normalised(x) for x in sent]  # where paths meet again, a common factor would count once for each
             q = self.nodes.index_select(1, layer.nodes)
-            arrived = []
-            for given in layer.given:
-                sent = self._sent(given, index, said) if given.earlier else self._seen(given)
-                q = q.index_add(1, given.put, sent)
-                arrived.append(sent)
+            for given, message in zip(layer.given, arrived, strict=True):
+                q = q.index_add(1, given.put, message)
             kept = selection(q, generator)
             here = layer.nodes.tolist()
             index.update(zip(here, kept.index.unbind(1), strict=True))
             log_weight.update(zip(here, kept.log_weight.unbind(1), strict=True))
-            for given, sent in zip(layer.given, arrived, strict=True):
-                if len(given.earlier) + 1 == self.model.variables[given.group].shape[1]:
+            for given, message in zip(layer.given, arrived, strict=True):
+                if len(given.earlier) + 1 == variables[given.group].shape[1]:
                     continue  # the last of its factor: nobody asks any more
                 own = kept.index.index_select(1, given.put)
                 total = q.index_select(1, given.put).gather(-1, own)
-                cavity = torch.where(total > -math.inf, total - sent.gather(-1, own), -math.inf)
+                cavity = torch.where(total > -math.inf, total - message.gather(-1, own), -math.inf)
                 cavity = cavity + kept.log_weight.index_select(1, given.put)
                 for f, value in zip(given.factors.tolist(), cavity.unbind(1), strict=True):
                     said[given.group, given.position, f] = value
         nodes = range(self.nodes.shape[1])
-        shape = (*self.model.batch_shape, self.nodes.shape[1], -1)
-        return Subset(
-            torch.stack([index[v] for v in nodes], 1).reshape(shape),
-            torch.stack([log_weight[v] for v in nodes], 1).reshape(shape),
-        )
+        return Subset(torch.stack([index[v] for v in nodes], 1), torch.stack([log_weight[v] for v in nodes], 1))
+
+    def _in_batch(self, kept: Subset) -> Subset:
+        shape = (*self.model.batch_shape, *kept.index.shape[1:])
+        return Subset(kept.index.reshape(shape), kept.log_weight.reshape(shape))
 
     def _seen(self, given: Given) -> Tensor:
         """What factors say by landmarks of all their other variables, `[B, m, N]`; finite."""
@@ -119,9 +122,3 @@ class GraphSweep(Sweep):
                     self.cavities[given.group][axis].index_select(1, given.factors),
                 )
         return self.model.extend(given.group, given.factors, others)
-
-    def _selected(self, selection: Selection, generator: torch.Generator | None) -> Subset:
-        """A selection by the beliefs, some variables at a time: it works in double precision, and needs room."""
-        together = max(1, tile_size(self.belief.device) // max(1, self.batch * self.belief.shape[-1]))
-        kept = [selection(part, generator) for part in self.belief.split(together, 1)]
-        return Subset(torch.cat([k.index for k in kept], 1), torch.cat([k.log_weight for k in kept], 1))

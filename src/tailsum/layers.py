@@ -173,9 +173,9 @@ class Visit(NamedTuple):
     given: tuple[Given, ...]
 
 
-def visits(groups: Sequence[Int[Tensor, "F r"]], plan: Plan) -> list[Visit]:
-    """Layer after layer: which factors speak to its variables, and how much of them is known by then."""
-    layer = plan.layer.tolist()
+def visits(groups: Sequence[Int[Tensor, "F r"]], plan: Plan, *, back: bool = False) -> list[Visit]:
+    """Layer after layer, or back from the last: which factors speak to its variables, and what is known of them by then."""
+    layer = (plan.layer.max() - plan.layer if back else plan.layer).tolist()
     found: list[dict[tuple[int, int, tuple[int, ...]], tuple[list[int], list[int]]]] = [{} for _ in set(layer)]
     nodes: list[list[int]] = [[] for _ in found]
     for node, depth in enumerate(layer):
