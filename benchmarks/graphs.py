@@ -13,8 +13,8 @@ from tailsum.memory import PeakMemory
 
 def random_grid(
     side: int, n: int, pair: float, unary: float, own: bool, d: int = 16, device: str = "cpu"
-) -> PairwiseGraph:
-    """A square grid; scores of labels and of pairs of Gaussian embeddings with the given deviations.
+) -> tuple[PairwiseGraph, list[Tensor]]:
+    """A square grid, and its parameters; scores of labels and of pairs of Gaussian embeddings with given deviations.
 
     With `own` every edge has pair scores of its own, otherwise all share one.
     """
@@ -24,8 +24,8 @@ def random_grid(
     if own:
         weight = 0.5 + torch.rand(2 * side * (side - 1), 1, 1, generator=generator)
         left = left * weight
-    pairs = Factored(left.to(device).requires_grad_(), right.to(device).requires_grad_())
-    return PairwiseGraph.grid(side, side, scores.to(device).requires_grad_(), pairs)
+    scores, left, right = (x.to(device).requires_grad_() for x in (scores, left, right))
+    return PairwiseGraph.grid(side, side, scores, Factored(left, right)), [scores, left, right]
 
 
 def random_tree(
@@ -42,7 +42,7 @@ def random_tree(
 def grid_figures() -> Iterator[Figure]:
     """32 x 32, 1,000 labels, a twentieth of them kept: log-partition and marginals of the whole graph and of a sketch."""
     for own, unary, kept in ((True, 5.0, True), (True, 5.0, False), (True, 3.0, True), (False, 5.0, True)):
-        graph = random_grid(32, 1000, 1.0, unary, own)
+        graph, _ = random_grid(32, 1000, 1.0, unary, own)
         tables = "tables kept" if kept else "tables streamed"
         name = f"grid 32 x 32, N=1,000 K=5%, {'own' if own else 'shared'} pair scores, labels {unary:g}"
         yield from _grid(graph, name, tables, kept=kept, goal=own and kept and unary > 3)
@@ -89,8 +89,7 @@ def _variation(found: Tensor, exact: Tensor) -> float:
 
 def large_figures() -> Iterator[Figure]:
     """64 x 64, 10,000 labels, 100 kept: choose, forward and backward."""
-    graph = random_grid(64, 10_000, 1.0, 5.0, own=False)
-    tensors = [x for term in graph.terms() for x in term.tensors]
+    graph, tensors = random_grid(64, 10_000, 1.0, 5.0, own=False)
 
     def run() -> float:
         small = graph.sketch(100, proposal=Lookahead(landmarks=64), generator=torch.Generator().manual_seed(0))

@@ -30,6 +30,17 @@ def check_whole(name: str, tensor: Tensor) -> Tensor:
     return tensor.long()
 
 
+def as_whole(name: str, given: object, device: torch.device) -> Tensor:
+    """Integers from a tensor or lists of numbers, as int64, fit for backward passes also in inference mode."""
+    try:
+        with torch.inference_mode(False):
+            tensor = torch.as_tensor(given, device=device).clone()
+    except (TypeError, ValueError, RuntimeError):
+        got = repr(given) if isinstance(given, list | tuple) else type(given).__name__
+        raise ValueError(f"{name} must be integers, in a tensor or lists of equal length: got {got}") from None
+    return check_whole(name, tensor)
+
+
 def check_potential(name: str, potential: Potential) -> None:
     """Every tensor of a potential is in order; factors must be finite."""
     for tensor in potential.tensors:

@@ -9,12 +9,11 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.check import check_broadcast, check_device, check_potential, check_scores, check_whole, node_potential
+from tailsum.check import as_whole, check_broadcast, check_device, check_scores
 from tailsum.graph import Graph, Params
 from tailsum.kernels.factors import TableFactors
 from tailsum.kernels.reduce import log_sum_exp
 from tailsum.kernels.table import tile_size
-from tailsum.pairwise_graph import padded_unary
 from tailsum.potential import Dense, Factored, Scores, finite, largest, scaled, working_type
 from tailsum.select import Subset
 
@@ -60,7 +59,7 @@ class FactorTable(Scores):
         """The same kind of scores from another table."""
         return FactorTable(scores, self.arity)
 
-    def gather(self, index: Sequence[Int[Tensor, "*lead k"] | None]) -> "FactorTable":
+    def gather(self, index: Sequence[Int[Tensor, "..."] | None]) -> "FactorTable":
         """The scores of some states of each variable (None: of all); minus infinity of those it does not know."""
         scores = self.scores
         for axis, states in enumerate(index):
@@ -100,19 +99,15 @@ class FactorGraph(Graph):
         schedule: str = "sweep",
         gradient: str = "implicit",
     ) -> None:
-        nodes = node_potential("unary", padded_unary(unary), "[*batch, V, N]")
-        self.device = nodes.tensors[0].device
-        *batch, count = nodes.lead
-        self.node_shape, self.n_states = torch.Size((count,)), nodes.n_to
-        if count < 1 or self.n_states < 1:
-            raise ValueError(f"unary must have at least one variable and one state: got {list(nodes.lead)} x N")
-        check_potential("unary", nodes)
-        shape = torch.Size(batch)
+        nodes, sizes = self._read_unary(unary)
+        shape = nodes.lead[:-1]
         self.variables, self._tables = [], []
         single: list[tuple[Tensor, Tensor]] = []
         seen: set[frozenset[int]] = set()
+        if not isinstance(factors, list | tuple):
+            raise ValueError(f"factors must be a list of pairs (variables, scores): got {type(factors).__name__}")
         for i, factor in enumerate(factors):
-            variables, scores = _checked(f"factors[{i}]", factor, count, self.n_states, self.device)
+            variables, scores = _checked(f"factors[{i}]", factor, sizes, self.device)
             shape = check_broadcast(
                 f"factors[{i}]", scores.lead[:-1], shape, "that of unary and the factors before it,"
             )
@@ -151,6 +146,10 @@ class FactorGraph(Graph):
     def factor_scores(self) -> tuple[Scores, ...]:
         return tuple(Dense(t.scores) if t.arity == 2 else t for t in self._tables)
 
+    @property
+    def _sizes(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(t.scores.shape[len(t.lead) :]) for t in self._tables)
+
     def _params(self, terms: Sequence[Any]) -> Params:
         return tuple(
             term.flat_params(self.batch_shape) if isinstance(term, Dense) else (self._flat(term),) for term in terms
@@ -171,11 +170,12 @@ class FactorGraph(Graph):
             for v, t in zip(self.variables, self._tables, strict=True)
         ]
 
-    def extend(self, group: int, factors: Int[Tensor, " m"], others: Sequence[Subset | None]) -> Float[Tensor, "B m N"]:
+    def extend(
+        self, group: int, factors: Int[Tensor, " m"], position: int, others: Sequence[Subset | None]
+    ) -> Float[Tensor, "B m N"]:
         table = self._tables[group]
         flat = self._flat(table)
         flat = flat if flat.shape[1] == 1 else flat.index_select(1, factors)
-        position = list(others).index(None)
         spoken = [None if o is None else o.log_weight for o in others]
         size = math.prod(o.index.shape[-1] for o in others if o is not None) * flat.shape[2 + position]
         pieces = []
@@ -207,14 +207,12 @@ class FactorGraph(Graph):
         raise ValueError("the global proposal needs state embeddings: a Factored unary")
 
 
-def _checked(
-    name: str, factor: Any, n_nodes: int, n_states: int, device: torch.device
-) -> tuple[Int[Tensor, "F r"], FactorTable]:
+def _checked(name: str, factor: Any, sizes: list[int], device: torch.device) -> tuple[Int[Tensor, "F r"], FactorTable]:
     """The variables and scores of a group of factors, in order; `lead` ends in 1 or F."""
     if not isinstance(factor, tuple | list) or len(factor) != 2:
         raise ValueError(f"{name} must be a pair (variables, scores): got {type(factor).__name__}")
     variables, scores = factor
-    variables = check_whole(f"{name}'s variables", torch.as_tensor(variables, device=device))
+    variables = as_whole(f"{name}'s variables", variables, device)
     if variables.dim() not in (1, 2) or not variables.shape[-1]:
         raise ValueError(f"{name}'s variables must be [r] or [F, r], r at least 1: got {list(variables.shape)}")
     arity = variables.shape[-1]
@@ -231,15 +229,16 @@ def _checked(
         raise ValueError(
             f"{name}'s scores must be of 1 or {len(variables)} factors in dimension {-arity - 1}: got {list(scores.shape)}"
         )
-    if not all(1 <= size <= n_states for size in scores.shape[-arity:]):
-        raise ValueError(f"{name}'s scores must be of 1 to {n_states} states, as unary has: got {list(scores.shape)}")
-    _check_scopes(name, variables.tolist(), n_nodes)
+    _check_scopes(name, variables.tolist(), sizes, list(scores.shape[-arity:]))
     return variables, FactorTable(scores, arity)
 
 
-def _check_scopes(name: str, scopes: list[list[int]], n_nodes: int) -> None:
+def _check_scopes(name: str, scopes: list[list[int]], sizes: list[int], given: list[int]) -> None:
     for scope in scopes:
-        if not all(0 <= v < n_nodes for v in scope):
-            raise ValueError(f"{name} must be over variables 0 to {n_nodes - 1}, as unary has: got {scope}")
+        if not all(0 <= v < len(sizes) for v in scope):
+            raise ValueError(f"{name} must be over variables 0 to {len(sizes) - 1}, as unary has: got {scope}")
         if len(set(scope)) < len(scope):
             raise ValueError(f"{name} must be over different variables: got {scope}")
+        wanted = [sizes[v] for v in scope]
+        if given != wanted:
+            raise ValueError(f"{name}'s scores must be of {wanted} states, as the variables {scope} have: got {given}")

@@ -16,7 +16,8 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tailsum.check import check_broadcast, check_whole
+from tailsum.check import check_broadcast, check_potential, check_whole, node_potential
+from tailsum.graph_input import padded_unary, unary_sizes
 from tailsum.graph_sweep import GraphSweep
 from tailsum.kernels.factors import Factors, PairFactors, TableFactors
 from tailsum.kernels.fixed_point import Iterated, Iteration, fixed_point, stationary
@@ -56,9 +57,22 @@ class Graph(Structure[Tensor]):
     iterations) or "unrolled" (through the iterations as they were made).
     """
 
-    variables: list[Int[Tensor, "_ _"]]  # of each group of factors: [F, r]
+    variables: list[Int[Tensor, "_ _"]]  # of each group of factors: [F, r]; no group is empty
     plan: Plan
     _nodes: Potential
+
+    def _read_unary(self, unary: Any) -> tuple[Potential, list[int]]:
+        """The scores of single variables, and how many states each has."""
+        sizes = []
+        if not isinstance(unary, Tensor | Factored):
+            unary, sizes = padded_unary(unary), unary_sizes(unary)
+        nodes = node_potential("unary", unary, "[*batch, V, N]")
+        self.device = nodes.tensors[0].device
+        self.node_shape, self.n_states = nodes.lead[-1:], nodes.n_to
+        if 0 in (*self.node_shape, self.n_states):
+            raise ValueError(f"unary must have at least one variable and one state: got {[*nodes.lead, nodes.n_to]}")
+        check_potential("unary", nodes)
+        return nodes, sizes or [self.n_states] * self.node_shape[0]
 
     def _configure(
         self, iterations: int, damping: float, tolerance: float | None, schedule: str, gradient: str
@@ -98,8 +112,10 @@ class Graph(Structure[Tensor]):
         """The scores of each group of factors."""
 
     @abstractmethod
-    def extend(self, group: int, factors: Int[Tensor, " m"], others: Sequence[Subset | None]) -> Float[Tensor, "B m N"]:
-        """What factors say of all states of the one variable that is None in `others`.
+    def extend(
+        self, group: int, factors: Int[Tensor, " m"], position: int, others: Sequence[Subset | None]
+    ) -> Float[Tensor, "B m N"]:
+        """What factors say of all states of the variable at a position.
 
         Of the other variables some states `[B, m, K]` speak, with the values `log_weight`.
         """
@@ -120,7 +136,12 @@ class Graph(Structure[Tensor]):
         return terms[0].plus(Dense(extra)), *terms[1:]
 
     def _form(self) -> tuple[object, ...]:
-        return tuple(tuple(map(tuple, v.tolist())) for v in self.variables)
+        return tuple(tuple(map(tuple, v.tolist())) for v in self.variables), self.whole._sizes
+
+    @property
+    @abstractmethod
+    def _sizes(self) -> tuple[tuple[int, ...], ...]:
+        """For each group of factors, how many states its variables have."""
 
     def _n_scores(self) -> int:
         return self.node_shape[0] + sum(map(len, self.variables))
@@ -247,7 +268,8 @@ class _Solver:
         self.counts = [len(params) for params in groups]
         self.params = (unary, *(p for params in groups for p in params))
         self.hard = self._hard(unary.detach(), groups)
-        self.report = Iterated(unary, torch.zeros(len(unary), dtype=torch.long), torch.zeros(len(unary)))
+        none = unary.detach().new_zeros(len(unary))
+        self.report = Iterated(none[:, None], none.long(), none)
 
     def _hard(self, unary: Tensor, groups: Sequence[Sequence[Tensor]]) -> bool:
         """Whether a message may forbid a state."""
@@ -312,9 +334,8 @@ class _Solver:
     def log_partition(self) -> Tensor:
         def value(z: Tensor, params: Sequence[Tensor]) -> Tensor:
             unary, groups = self._split(params)
-            pairs = [(v, self._factors(p)) for v, p in zip(self.variables, groups, strict=True) if len(v)]
-            messages = [m for m, v in zip(self._unpacked(z), self.variables, strict=True) if len(v)]
-            return bethe(unary, pairs, messages, hard=self.hard)
+            factors = [(v, self._factors(p)) for v, p in zip(self.variables, groups, strict=True)]
+            return bethe(unary, factors, self._unpacked(z), hard=self.hard)
 
         z = self._messages()
         return stationary(value, z, self.params) if self.graph.gradient == "implicit" else value(z, self.params)

@@ -37,7 +37,7 @@ class GraphSweep(Sweep):
 
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
         count = sum(map(len, self.model.variables)) * self.batch * self.nodes.element_size()
-        while landmarks > 16 and not fits_budget(16 * count * landmarks**2):
+        while landmarks > 16 and not fits_budget(4 * count * landmarks**2):
             landmarks //= 2
         kept = self._walk(Optimal(landmarks), generator, back=True)
         small = self.model.restrict(self._in_batch(kept))
@@ -94,21 +94,19 @@ class GraphSweep(Sweep):
         if self.landmarks is None:
             return self.nodes.new_zeros(self.batch, len(given.factors), self.nodes.shape[-1])
         variables = self.model.variables[given.group].index_select(0, given.factors)
-        others = [
-            None
-            if axis == given.position
-            else Subset(
-                self.landmarks.index_select(1, variables[:, axis]),
-                self.cavities[given.group][axis].index_select(1, given.factors),
-            )
-            for axis in range(variables.shape[1])
-        ]
-        return known(self.model.extend(given.group, given.factors, others))
+        axes = range(variables.shape[1])
+        others = [None if axis == given.position else self._landmarks(given, variables, axis) for axis in axes]
+        return known(self.model.extend(given.group, given.factors, given.position, others))
 
     def _sent(self, given: Given, index: dict[int, Tensor], said: dict[tuple[int, int, int], Tensor]) -> Tensor:
-        """What factors say by the kept states of the variables that were selected, and by landmarks of the others."""
+        """What factors say by the kept states of the variables that were selected, and by landmarks of the others.
+
+        Kept states alone say what is impossible; landmarks do not.
+        """
         variables = self.model.variables[given.group].index_select(0, given.factors)
-        factors = given.factors.tolist()
+        factors, all_kept = given.factors.tolist(), len(given.earlier) + 1 == variables.shape[1]
+        if self.landmarks is None and not all_kept:
+            return self._seen(given)
         others: list[Subset | None] = [None] * variables.shape[1]
         for axis in range(variables.shape[1]):
             if axis in given.earlier:
@@ -116,9 +114,15 @@ class GraphSweep(Sweep):
                     torch.stack([index[v] for v in variables[:, axis].tolist()], 1),
                     torch.stack([said[given.group, axis, f] for f in factors], 1),
                 )
-            elif axis != given.position and self.landmarks is not None:
-                others[axis] = Subset(
-                    self.landmarks.index_select(1, variables[:, axis]),
-                    self.cavities[given.group][axis].index_select(1, given.factors),
-                )
-        return self.model.extend(given.group, given.factors, others)
+            elif axis != given.position:
+                others[axis] = self._landmarks(given, variables, axis)
+        sent = self.model.extend(given.group, given.factors, given.position, others)
+        return sent if all_kept else known(sent)
+
+    def _landmarks(self, given: Given, variables: Tensor, axis: int) -> Subset:
+        """The landmarks of the variables on one axis of some factors, and what the rest of the graph says of them."""
+        assert self.landmarks is not None
+        return Subset(
+            self.landmarks.index_select(1, variables[:, axis]),
+            self.cavities[given.group][axis].index_select(1, given.factors),
+        )

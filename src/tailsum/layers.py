@@ -69,7 +69,7 @@ class Plan:
         return self.forest and len(self.stages) != 1
 
 
-def plan(groups: Sequence[Int[Tensor, "F r"]], n_nodes: int, schedule: str, device: torch.device) -> Plan:
+def plan(groups: Sequence[Int[Tensor, "_ _"]], n_nodes: int, schedule: str, device: torch.device) -> Plan:
     """The plan for factors over the given variables, each group of one arity, by schedule "sweep" or "flooding"."""
     with torch.device(device), torch.inference_mode(False):
         return _plan(tuple(tuple(map(tuple, group.tolist())) for group in groups), n_nodes, schedule, device)
@@ -173,7 +173,7 @@ class Visit(NamedTuple):
     given: tuple[Given, ...]
 
 
-def visits(groups: Sequence[Int[Tensor, "F r"]], plan: Plan, *, back: bool = False) -> list[Visit]:
+def visits(groups: Sequence[Int[Tensor, "_ _"]], plan: Plan, *, back: bool = False) -> list[Visit]:
     """Layer after layer, or back from the last: which factors speak to its variables, and what is known of them by then."""
     layer = (plan.layer.max() - plan.layer if back else plan.layer).tolist()
     found: list[dict[tuple[int, int, tuple[int, ...]], tuple[list[int], list[int]]]] = [{} for _ in set(layer)]

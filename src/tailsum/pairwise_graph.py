@@ -8,16 +8,16 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.check import check_broadcast, check_lead, check_potential, check_whole, node_potential
+from tailsum.check import as_whole, check_broadcast, check_lead, check_potential, node_potential
 from tailsum.graph import Graph, Params
+from tailsum.graph_input import as_scores, padded_tables
 from tailsum.kernels.message import message
 from tailsum.potential import Dense, Factored, Potential, Scored, working_type
-from tailsum.select import Subset
+from tailsum.select import Subset, at_least
 
 
 class PairwiseGraph(Graph):
@@ -47,22 +47,16 @@ class PairwiseGraph(Graph):
         schedule: str = "sweep",
         gradient: str = "implicit",
     ) -> None:
-        nodes = node_potential("unary", padded_unary(unary), "[*batch, V, N]")
-        self.device = nodes.tensors[0].device
-        *batch, count = nodes.lead
-        self.node_shape, self.n_states = torch.Size((count,)), nodes.n_to
-        if count < 1 or self.n_states < 1:
-            raise ValueError(f"unary must have at least one variable and one state: got {list(nodes.lead)} x N")
-        self.edges = _checked_edges(edges, count, self.device)
+        nodes, sizes = self._read_unary(unary)
+        self.edges = _checked_edges(edges, len(sizes), self.device)
         if not isinstance(pairwise, Tensor | Potential):
-            pairwise = _padded_tables(pairwise, self.edges, self.n_states)
+            pairwise = padded_tables(pairwise, self.edges, sizes)
         pairs = check_lead("pairwise", pairwise, self.n_states, (len(self.edges),), self.device, "unary", "edges")
-        self.batch_shape = check_broadcast("pairwise", pairs.lead[:-1], torch.Size(batch), "unary's")
-        check_potential("unary", nodes)
+        self.batch_shape = check_broadcast("pairwise", pairs.lead[:-1], nodes.lead[:-1], "unary's")
         check_potential("pairwise", pairs)
         self.dtype = working_type(*nodes.tensors, *pairs.tensors)
         self._nodes, self._pairs = nodes.to(self.dtype), pairs.to(self.dtype)
-        self.variables = [self.edges]
+        self.variables = [self.edges] if len(self.edges) else []
         self._configure(iterations, damping, tolerance, schedule, gradient)
 
     @classmethod
@@ -82,13 +76,14 @@ class PairwiseGraph(Graph):
         >>> PairwiseGraph.grid(3, 4, torch.zeros(3, 4, 5), torch.zeros(5, 5))
         PairwiseGraph(batch=[], V=12, factors=17, N=5, with loops)
         """
+        edges = grid_edges(height, width)
         if isinstance(unary, Tensor) and unary.dim() >= 3 and unary.shape[-3:-1] == (height, width):
             unary = unary.flatten(-3, -2)
-        count = unary.left.shape[-2] if isinstance(unary, Factored) else unary.shape[-2] if unary.dim() > 1 else 0
-        if count != height * width:
+        nodes = node_potential("unary", unary, f"[*batch, {height}, {width}, N]")
+        if nodes.lead[-1] != height * width:
             got = list(unary.left.shape) if isinstance(unary, Factored) else list(unary.shape)
             raise ValueError(f"unary must be [*batch, {height}, {width}, N], as height and width say: got {got}")
-        return cls(unary, grid_edges(height, width), pairwise, **how)
+        return cls(unary, edges, pairwise, **how)
 
     @classmethod
     def from_networkx(cls, graph: Any, unary: Any = "unary", pairwise: Any = "pairwise", **how: Any) -> "PairwiseGraph":
@@ -108,7 +103,10 @@ class PairwiseGraph(Graph):
             unary = [_attribute(data, unary, f"node {node!r}") for node, data in graph.nodes(data=True)]
         if isinstance(pairwise, str):
             pairwise = [_attribute(data, pairwise, f"edge {(u, v)!r}") for u, v, data in graph.edges(data=True)]
-        return cls(unary, edges, pairwise, **how)
+        model = cls(unary, edges, pairwise, **how)
+        if model.node_shape[0] != len(number):
+            raise ValueError(f"unary must have the {len(number)} variables of the graph: got {model.node_shape[0]}")
+        return model
 
     # What the base asks for.
 
@@ -116,13 +114,19 @@ class PairwiseGraph(Graph):
         return (Dense(self._pairs.block()) if isinstance(self._pairs, Scored) else self._pairs,)
 
     def _params(self, terms: Sequence[Potential]) -> Params:
-        return (terms[0].flat_params(self.batch_shape),)
+        return tuple(terms[0].flat_params(self.batch_shape) for _ in self.variables)
+
+    @property
+    def _sizes(self) -> tuple[tuple[int, ...], ...]:
+        return ((self.n_states, self.n_states),) * len(self.variables)
 
     def _gather(self, index: Int[Tensor, "*#batch V k"]) -> None:
         self._nodes = self._nodes.gather(None, index)
         self._pairs = self._pairs.gather(index[..., self.edges[:, 0], :], index[..., self.edges[:, 1], :])
 
-    def extend(self, group: int, factors: Int[Tensor, " m"], others: Sequence[Subset | None]) -> Float[Tensor, "B m N"]:
+    def extend(
+        self, group: int, factors: Int[Tensor, " m"], position: int, others: Sequence[Subset | None]
+    ) -> Float[Tensor, "B m N"]:
         trailing, batch = 1 if isinstance(self._pairs, Scored) else 2, self.batch_shape
 
         def some(x: Tensor) -> Tensor:
@@ -134,10 +138,9 @@ class PairwiseGraph(Graph):
             return x.expand(*batch, *x.shape[len(lead) :]).reshape(batch.numel(), *x.shape[len(lead) :])
 
         pairs = self._pairs.map(some)
-        first, second = others
-        given = second if first is None else first
+        given = others[1 - position]
         assert given is not None
-        return message(pairs.transposed() if first is None else pairs, given.index, given.log_weight)
+        return message(pairs if position == 1 else pairs.transposed(), given.index, given.log_weight)
 
     def _factor_score(self, states: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
         return self._pairs.at(states[..., self.edges[:, 0]], states[..., self.edges[:, 1]]).sum(-1)
@@ -162,49 +165,17 @@ def grid_edges(height: int, width: int) -> Int[Tensor, "E 2"]:
     >>> grid_edges(2, 2).tolist()
     [[0, 1], [2, 3], [0, 2], [1, 3]]
     """
+    at_least(1, height=height, width=width)
     place = torch.arange(height * width).reshape(height, width)
     right = torch.stack((place[:, :-1], place[:, 1:]), -1).reshape(-1, 2)
     down = torch.stack((place[:-1], place[1:]), -1).reshape(-1, 2)
     return torch.cat((right, down))
 
 
-def padded_unary(unary: Any) -> Any:
-    """A list of scores of single variables as one tensor, minus infinity for states that a variable does not have."""
-    if not isinstance(unary, list | tuple):
-        return unary
-    if not unary:
-        raise ValueError("unary must have at least one variable: got an empty list")
-    rows = [_as_tensor(x) for x in unary]
-    for v, row in enumerate(rows):
-        if row.dim() < 1 or not row.shape[-1]:
-            raise ValueError(f"unary[{v}] must be [*batch, N_v] with at least one state: got {list(row.shape)}")
-    most = max(row.shape[-1] for row in rows)
-    dtype = working_type(*rows)
-    rows = [torch.nn.functional.pad(row.to(dtype), (0, most - row.shape[-1]), value=-math.inf) for row in rows]
-    return torch.stack(torch.broadcast_tensors(*rows), -2)
-
-
-def _padded_tables(tables: Sequence[Tensor], edges: Tensor, n_states: int) -> Dense:
-    """A list of tables of single edges as one; what lies outside a table is never read, because unary forbids it."""
-    if not isinstance(tables, list | tuple):
-        raise ValueError(f"pairwise must be a tensor, a potential or a list of tables: got {type(tables).__name__}")
-    if len(tables) != len(edges):
-        raise ValueError(f"pairwise must have one table for each of the {len(edges)} edges: got {len(tables)}")
-    if not tables:
-        return Dense(torch.zeros(0, n_states, n_states, device=edges.device))
-    rows = [_as_tensor(x) for x in tables]
-    for e, row in enumerate(rows):
-        if row.dim() < 2 or max(row.shape[-2:]) > n_states:
-            raise ValueError(f"pairwise[{e}] must be [*batch, N_u, N_v], at most {n_states}: got {list(row.shape)}")
-    dtype = working_type(*rows)
-    rows = [torch.nn.functional.pad(x.to(dtype), (0, n_states - x.shape[-1], 0, n_states - x.shape[-2])) for x in rows]
-    return Dense(torch.stack(torch.broadcast_tensors(*rows), -3))
-
-
 def _checked_edges(edges: Any, n_nodes: int, device: torch.device) -> Int[Tensor, "E 2"]:
-    if not isinstance(edges, Tensor) and not len(edges):
+    if isinstance(edges, list | tuple) and not edges:
         edges = torch.zeros(0, 2, dtype=torch.long)
-    edges = check_whole("edges", torch.as_tensor(edges, device=device))
+    edges = as_whole("edges", edges, device)
     if edges.dim() != 2 or edges.shape[1] != 2:
         raise ValueError(f"edges must be [E, 2]: got {list(edges.shape)}")
     for e, (u, v) in enumerate(edges.tolist()):
@@ -223,9 +194,4 @@ def _checked_edges(edges: Any, n_nodes: int, device: torch.device) -> Int[Tensor
 def _attribute(data: dict[str, Any], name: str, where: str) -> Tensor:
     if name not in data:
         raise ValueError(f"{where} must have an attribute {name!r}: got {sorted(map(str, data))}")
-    return _as_tensor(data[name])
-
-
-def _as_tensor(x: Any) -> Tensor:
-    tensor = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
-    return tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
+    return as_scores(f"attribute {name!r} of {where}", data[name])

@@ -7,6 +7,7 @@ and its state; in an older form, a number of such lines comes first.
 """
 
 import math
+import re
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -128,19 +129,17 @@ class _Words:
         self.taken += 1
         return self.words[self.taken - 1]
 
-    def whole(self, what: str, least: int, most: float = math.inf) -> int:
+    def whole(self, what: str, least: int, most: int | None = None) -> int:
         word, line = self._next(what)
-        limits = f"at least {least}" if most == math.inf else f"{least} to {most}"
-        if not word.lstrip("+-").isdigit() or not least <= int(word) <= most:
+        limits = f"at least {least}" if most is None else f"{least} to {most}"
+        number = int(word) if re.fullmatch("[+-]?[0-9]+", word) else least - 1
+        if number < least or (most is not None and number > most):
             raise ValueError(f"{self.path}, line {line}: {what} must be a whole number, {limits}: got {word!r}")
-        return int(word)
+        return number
 
     def potential(self) -> float:
         word, line = self._next("a number of a table")
-        try:
-            value = float(word)
-        except ValueError:
-            value = math.nan
+        value = float(word) if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", word) else math.nan
         if not 0 <= value < math.inf:
             raise ValueError(f"{self.path}, line {line}: tables must hold numbers from 0 up: got {word!r}")
         return value

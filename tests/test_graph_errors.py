@@ -1,0 +1,605 @@
+"""Bad input to graphs: a ValueError that names the argument, what it was and what was expected. And the constructors."""
+
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+
+import tailsum as ts
+
+zeros, tensor = torch.zeros, torch.tensor
+
+
+def with_value(scores, value, place=-1):
+    scores = scores.clone()
+    scores.view(-1)[place] = value
+    return scores
+
+
+def fails(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+UNARY, EDGES, PAIRWISE = zeros(2, 4, 3), [(0, 1), (1, 2), (2, 3)], zeros(3, 3)
+RAGGED = [zeros(2), zeros(3), zeros(1), zeros(3)]
+TABLES = [zeros(2, 3), zeros(3, 1), zeros(1, 3)]
+
+WRONG_UNARY = [
+    (None, "unary must be .*: got NoneType"),
+    ("unary", "unary must be .*: got str"),
+    (ts.Dense(zeros(4, 3)), "unary must be a tensor, Factored or a list of tensors: got Dense"),
+    (zeros(3), r"unary must be \[\*batch, V, N\].*: got \[3\]"),
+    (zeros(()), r"unary must be \[\*batch, V, N\].*: got \[\]"),
+    (zeros(0, 3), r"unary must have at least one variable and one state: got \[0"),
+    (zeros(4, 0), r"unary must have at least one variable and one state: got \[4\b.*\b0\b"),
+    (UNARY.long(), "unary must be floating-point: got torch.int64"),
+    (UNARY.bool(), "unary must be floating-point: got torch.bool"),
+    (UNARY.to(torch.complex64), "unary must be floating-point: got torch.complex64"),
+    (with_value(UNARY, math.nan), r"unary must not hold NaN or \+inf .* got one at \[1, 3, 0, 2\]|\[1, 3, 2\]"),
+    (with_value(UNARY, math.inf), r"unary must not hold NaN or \+inf"),
+    (ts.Factored(with_value(zeros(4, 2), math.nan), zeros(3, 2)), r"unary must not hold NaN or \+inf"),
+    (ts.Factored(zeros(4, 2), with_value(zeros(3, 2), -math.inf)), "unary must have finite factors: got -inf"),
+    ([], "unary must have at least one variable: got an empty list"),
+    ([zeros(3), zeros(0)], r"unary\[1\] must be \[\*batch, N_v\] with at least one state: got \[0\]"),
+    ([zeros(3), zeros(())], r"unary\[1\] must be \[\*batch, N_v\].*: got \[\]"),
+    ([zeros(3), zeros(2, 3), zeros(5, 2)], r"unary.* batch shape.*\[5\]|unary.*broadcast"),
+    ([zeros(3), with_value(zeros(2), math.nan)], r"unary must not hold NaN or \+inf"),
+    ([zeros(3), with_value(zeros(2), math.inf)], r"unary must not hold NaN or \+inf"),
+    ([zeros(3), None], r"unary\[1\] must be .*: got NoneType|unary"),
+    ([zeros(3), "ab"], r"unary\[1\] must be .*: got str|unary"),
+    ([zeros(3), zeros(3).to(torch.complex64)], "unary.* must be floating-point: got torch.complex64"),
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("unary", "words"), WRONG_UNARY)
+def test_unary(unary, words):
+    fails(lambda: ts.PairwiseGraph(unary, [], zeros(3, 3)), words)
+    fails(lambda: ts.FactorGraph(unary, []), words)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("edges", "words"),
+    [
+        ([(0, 1), (1, 4)], r"edges must join variables 0 to 3, as unary has: got \[1, 4\] at 1"),
+        ([(0, 1), (-1, 2)], r"edges must join variables 0 to 3, as unary has: got \[-1, 2\] at 1"),
+        ([(0, 1), (2, 2)], r"edges must join different variables: got \[2, 2\] at 1"),
+        ([(0, 1), (1, 2), (0, 1)], r"edges must be given once each, .*: got \[0, 1\] more than once"),
+        ([(0, 1), (1, 2), (2, 1)], r"edges must be given once each, .*: got \[1, 2\] more than once"),
+        ([0, 1], r"edges must be \[E, 2\]: got \[2\]"),
+        ([(0, 1, 2)], r"edges must be \[E, 2\]: got \[1, 3\]"),
+        ([[(0, 1)]], r"edges must be \[E, 2\]: got \[1, 1, 2\]"),
+        (tensor(3), r"edges must be \[E, 2\]: got \[\]"),
+        (zeros(0, 3).long(), r"edges must be \[E, 2\]: got \[0, 3\]"),
+        (tensor([[0.0, 1.0]]), "edges must be integers: got torch.float32"),
+        ([(0.0, 1.0)], "edges must be integers: got torch.float32"),
+        (tensor([[True, False]]), "edges must be integers: got torch.bool"),
+        ([(0, 1), (1,)], r"edges must be integers, in a tensor or lists of equal length: got \[\(0, 1\), \(1,\)\]"),
+        ([("a", "b")], "edges must be"),
+        (None, "edges must be .*: got NoneType"),
+        (3, r"edges must be \[E, 2\]: got \[\]"),
+    ],
+)
+def test_edges(edges, words):
+    fails(lambda: ts.PairwiseGraph(UNARY, edges, PAIRWISE), words)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("pairwise", "words"),
+    [
+        (None, "pairwise must be .*: got NoneType"),
+        ("pairwise", "pairwise must be .*: got str"),
+        (3.0, "pairwise must be .*: got float"),
+        (zeros(3), r"pairwise must be .*: got \[3\]"),
+        (zeros(()), r"pairwise must be .*: got \[\]"),
+        (zeros(2, 3), "pairwise must join 3 states with 3, as unary has: got 2 with 3"),
+        (zeros(3, 4), "pairwise must join 3 states with 3, as unary has: got 3 with 4"),
+        (zeros(3, 2, 2), "pairwise must join 3 states with 3, as unary has: got 2 with 2"),
+        (ts.Factored(zeros(4, 2), zeros(3, 2)), "pairwise must join 3 states with 3, as unary has: got 4 with 3"),
+        (ts.Scored(lambda i, j: i * 0.0, 3, 2), "pairwise must join 3 states with 3, as unary has: got 3 with 2"),
+        (zeros(4, 3, 3), "pairwise must have 1 or 3 edges in dimension -3: got 4"),
+        (zeros(2, 2, 3, 3), "pairwise must have 1 or 3 edges in dimension -3: got 2"),
+        (zeros(5, 3, 3, 3), r"pairwise has batch shape \[5\], which does not match unary's \[2\]"),
+        (ts.Factored(zeros(5, 1, 3, 2), zeros(3, 2)), r"pairwise has batch shape \[5\].* unary's \[2\]"),
+        (PAIRWISE.long(), "pairwise must be floating-point: got torch.int64"),
+        (with_value(PAIRWISE, math.nan), r"pairwise must not hold NaN or \+inf .* got one at \[2, 2\]"),
+        (with_value(PAIRWISE, math.inf), r"pairwise must not hold NaN or \+inf .* got one at \[2, 2\]"),
+        (ts.Factored(with_value(zeros(3, 2), -math.inf), zeros(3, 2)), "pairwise must have finite factors: got -inf"),
+        (PAIRWISE.to("meta"), "pairwise must be on cpu, where the other scores are: got meta"),
+        ([zeros(3, 3)], "pairwise must have one table for each of the 3 edges: got 1"),
+        ([zeros(3, 3)] * 4, "pairwise must have one table for each of the 3 edges: got 4"),
+        ([], "pairwise must have one table for each of the 3 edges: got 0"),
+        ([zeros(3, 3), zeros(3, 3), zeros(3)], r"pairwise\[2\] must be .*: got \[3\]"),
+        ([zeros(3, 3), zeros(3, 4), zeros(3, 3)], r"pairwise\[1\] must be .*: got \[3, 4\]"),
+        ([zeros(3, 3), zeros(2, 3), zeros(3, 3)], r"pairwise\[1\] must be .*: got \[2, 3\]"),
+        ([zeros(3, 3), zeros(3, 3), zeros(3, 0)], r"pairwise\[2\] must be .*: got \[3, 0\]"),
+        ([zeros(3, 3), None, zeros(3, 3)], "pairwise"),
+        ([zeros(3, 3), zeros(2, 3, 3), zeros(5, 3, 3)], r"pairwise.* batch shape|pairwise.*broadcast"),
+        ([zeros(3, 3), zeros(5, 3, 3), zeros(3, 3)], r"pairwise has batch shape \[5\].* unary's \[2\]"),
+        ([zeros(3, 3), with_value(PAIRWISE, math.nan), zeros(3, 3)], r"pairwise must not hold NaN or \+inf"),
+    ],
+)
+def test_pairwise(pairwise, words):
+    fails(lambda: ts.PairwiseGraph(UNARY, EDGES, pairwise), words)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("e", range(3))
+@pytest.mark.parametrize("change", [(1, 0), (0, 1), (-1, 0), (0, -1)])
+def test_ragged_tables_that_do_not_have_the_states_of_their_variables(e, change):
+    """Larger and smaller: neither may be cut or filled up."""
+    sizes = [size + by for size, by in zip(TABLES[e].shape, change, strict=True)]
+    tables = [zeros(sizes) if i == e else table for i, table in enumerate(TABLES)]
+    if sizes != list(TABLES[e].shape):
+        fails(
+            lambda: ts.PairwiseGraph(RAGGED, EDGES, tables),
+            rf"pairwise\[{e}\] must be .*: got \[{sizes[0]}, {sizes[1]}\]",
+        )
+        factors = list(zip(EDGES, tables, strict=True))
+        fails(lambda: ts.FactorGraph(RAGGED, factors), rf"factors\[{e}\].*: got \[.*{sizes[0]}, {sizes[1]}\]")
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("shape", [(2, 2, 1), (3, 3, 1), (2, 3, 2), (2, 1, 3), (3, 3, 3)])
+def test_ragged_factors_that_do_not_have_the_states_of_their_variables(shape):
+    fails(lambda: ts.FactorGraph(RAGGED, [((0, 1, 2), zeros(shape))]), r"factors\[0\]")
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_ragged_tables_exchanged():
+    fails(
+        lambda: ts.PairwiseGraph(RAGGED, EDGES, [TABLES[0].mT, *TABLES[1:]]), r"pairwise\[0\] must be .*: got \[3, 2\]"
+    )
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"iterations": 0}, "iterations must be a whole number of at least 1: got 0"),
+        ({"iterations": -3}, "iterations must be a whole number of at least 1: got -3"),
+        ({"iterations": 2.5}, "iterations must be a whole number of at least 1: got 2.5"),
+        ({"iterations": True}, "iterations must be a whole number of at least 1: got True"),
+        ({"iterations": None}, "iterations must be a whole number of at least 1: got None"),
+        ({"damping": 1}, "damping must lie between 0 and 1, 1 excluded: got 1"),
+        ({"damping": 1.5}, "damping must lie between 0 and 1, 1 excluded: got 1.5"),
+        ({"damping": -0.1}, "damping must lie between 0 and 1, 1 excluded: got -0.1"),
+        ({"damping": math.nan}, "damping must lie between 0 and 1, 1 excluded: got nan"),
+        ({"tolerance": -1e-9}, "tolerance must be at least 0: got -1e-09"),
+        ({"tolerance": math.nan}, "tolerance must be at least 0: got nan"),
+        ({"schedule": "random"}, 'schedule must be "sweep" or "flooding": got \'random\''),
+        ({"schedule": None}, 'schedule must be "sweep" or "flooding": got None'),
+        ({"gradient": "none"}, 'gradient must be "implicit" or "unrolled": got \'none\''),
+        ({"gradient": True}, 'gradient must be "implicit" or "unrolled": got True'),
+    ],
+)
+def test_how_messages_are_passed(how, words):
+    fails(lambda: ts.PairwiseGraph(UNARY, EDGES, PAIRWISE, **how), words)
+    fails(lambda: ts.FactorGraph(UNARY, [((0, 1), PAIRWISE)], **how), words)
+    fails(lambda: ts.PairwiseGraph.grid(2, 2, zeros(4, 3), PAIRWISE, **how), words)
+    fails(lambda: ts.PairwiseGraph.from_networkx(nx.path_graph(4), UNARY, PAIRWISE, **how), words)
+
+
+TRIPLE = zeros(3, 3, 3)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("factors", "words"),
+    [
+        (None, "factors must be .*: got NoneType"),
+        (3, "factors must be .*: got int"),
+        ([TRIPLE], r"factors\[0\] must be a pair \(variables, scores\): got Tensor"),
+        ([((0, 1),)], r"factors\[0\] must be a pair \(variables, scores\): got tuple"),
+        ([((0, 1), PAIRWISE, 1)], r"factors\[0\] must be a pair \(variables, scores\): got tuple"),
+        ([((0, 1), PAIRWISE), None], r"factors\[1\] must be a pair \(variables, scores\): got NoneType"),
+        ([((0, 1, 4), TRIPLE)], r"factors\[0\] must be over variables 0 to 3, as unary has: got \[0, 1, 4\]"),
+        ([((0, 1, -1), TRIPLE)], r"factors\[0\] must be over variables 0 to 3, as unary has: got \[0, 1, -1\]"),
+        ([((0, 1, 0), TRIPLE)], r"factors\[0\] must be over different variables: got \[0, 1, 0\]"),
+        ([((), zeros(()))], r"factors\[0\]'s variables must be .*"),
+        (([([], zeros(()))]), r"factors\[0\]'s variables must be .*"),
+        ([((0.0, 1.0), PAIRWISE)], r"factors\[0\]'s variables must be integers: got torch.float32"),
+        ([((True, False), PAIRWISE)], r"factors\[0\]'s variables must be integers: got torch.bool"),
+        ([(("a", "b"), PAIRWISE)], r"factors\[0\]'s variables must be"),
+        ([(None, PAIRWISE)], r"factors\[0\]'s variables must be"),
+        ([(((0, 1), (1,)), PAIRWISE)], r"factors\[0\]'s variables must be"),
+        ([(2, zeros(3))], r"factors\[0\]'s variables must be \[r\] or \[F, r\], r at least 1: got \[\]"),
+        ([([[[0, 1]]], PAIRWISE)], r"factors\[0\]'s variables must be .*: got \[1, 1, 2\]"),
+        ([((0, 1), None)], r"factors\[0\]'s scores must have a dimension for each of its 2 variables: got NoneType"),
+        ([((0, 1), [[0.0]])], r"factors\[0\]'s scores must have .*: got list"),
+        ([((0, 1), zeros(3))], r"factors\[0\]'s scores must have .* 2 variables: got \[3\]"),
+        ([((0, 1, 2), PAIRWISE)], r"factors\[0\]'s scores must have .* 3 variables: got \[3, 3\]"),
+        (
+            [((0, 1), zeros(3, 4))],
+            r"factors\[0\]'s scores must be of \[3, 3\] states, as the variables \[0, 1\] have: got \[3, 4\]",
+        ),
+        (
+            [((0, 1), zeros(3, 0))],
+            r"factors\[0\]'s scores must be of \[3, 3\] states, as the variables \[0, 1\] have: got \[3, 0\]",
+        ),
+        ([((0, 1), PAIRWISE.long())], r"factors\[0\]'s scores must be floating-point: got torch.int64"),
+        ([((0, 1), with_value(PAIRWISE, math.nan))], r"factors\[0\]'s scores must not hold NaN .* at \[2, 2\]"),
+        ([((0, 1), with_value(PAIRWISE, math.inf))], r"factors\[0\]'s scores must not hold NaN .* at \[2, 2\]"),
+        ([((0, 1), PAIRWISE.to("meta"))], r"factors\[0\]'s scores must be on cpu, .*: got meta"),
+        ([((0, 1), zeros(5, 3, 3))], r"factors\[0\] has batch shape \[5\], which does not match .* \[2\]"),
+        (
+            [((0, 1), zeros(4, 1, 3, 3)), ((1, 2), zeros(5, 1, 3, 3))],
+            r"factors\[1\] has batch shape \[5, 1\], which does not match .* \[4, 2\]",
+        ),
+        ([([(0, 1), (1, 2)], zeros(3, 3, 3))], r"factors\[0\]'s scores must be of 1 or 2 factors in dimension -3: got"),
+        ([([(0, 1), (1, 0)], PAIRWISE)], r"factors\[0\] must be the only one over \[0, 1\], .*: got two"),
+        ([((0, 1), PAIRWISE), ((1, 0), PAIRWISE)], r"factors\[1\] must be the only one over \[0, 1\], .*: got two"),
+        ([((2,), zeros(3)), ((2,), zeros(3))], r"factors\[1\] must be the only one over \[2\], .*: got two"),
+        ([((0, 1, 2), TRIPLE), ((2, 0, 1), TRIPLE)], r"factors\[1\] must be the only one over \[0, 1, 2\]"),
+        ([([(0, 1), (1, 4)], PAIRWISE)], r"factors\[0\] must be over variables 0 to 3, as unary has: got \[1, 4\]"),
+    ],
+)
+def test_factors(factors, words):
+    fails(lambda: ts.FactorGraph(UNARY, factors), words)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("height", "width", "unary", "words"),
+    [
+        (2, 3, zeros(5, 3), r"unary must be \[\*batch, 2, 3, N\], as height and width say: got \[5, 3\]"),
+        (2, 3, zeros(3, 2, 3), r"unary must be \[\*batch, 2, 3, N\], as height and width say: got \[3, 2, 3\]"),
+        (2, 3, zeros(3), r"unary must be \[\*batch, 2, 3, N\].*: got \[3\]"),
+        (2, 3, zeros(()), r"unary must be \[\*batch, 2, 3, N\].*: got \[\]"),
+        (2, 3, ts.Factored(zeros(4, 2), zeros(3, 2)), r"unary must be \[\*batch, 2, 3, N\].*: got \[4, 2\]"),
+        (0, 3, zeros(0, 3, 3), "height must be .*: got 0|at least one variable"),
+        (3, 0, zeros(0, 3), "width must be .*: got 0|at least one variable"),
+        (-2, -3, zeros(6, 3), "height must be a whole number of at least 1: got -2"),
+        (-2, 3, zeros(6, 3), r"height must be .*: got -2|unary must be \[\*batch, -2, 3, N\]"),
+        (2.0, 3, zeros(6, 3), "height must be a whole number of at least 1: got 2.0"),
+        (2, 3.0, zeros(6, 3), "width must be a whole number of at least 1: got 3.0"),
+        (2, 3, None, "unary must be .*: got NoneType"),
+        (2, 3, "x", "unary must be .*: got str"),
+    ],
+)
+def test_grid(height, width, unary, words):
+    fails(lambda: ts.PairwiseGraph.grid(height, width, unary, PAIRWISE), words)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        ((0, 3), "height must be a whole number of at least 1: got 0"),
+        ((3, 0), "width must be a whole number of at least 1: got 0"),
+        ((-1, 3), "height must be a whole number of at least 1: got -1"),
+        ((-2, -2), "height must be a whole number of at least 1: got -2"),
+        ((2, 1.5), "width must be a whole number of at least 1: got 1.5"),
+    ],
+)
+def test_sizes_of_grid_edges(size, words):
+    fails(lambda: ts.grid_edges(*size), words)
+
+
+def attributed(graph, n=3):
+    """A graph with scores at its nodes and edges."""
+    for node in graph.nodes:
+        graph.nodes[node]["unary"] = zeros(n)
+    for edge in graph.edges:
+        graph.edges[edge]["pairwise"] = zeros(n, n)
+    return graph
+
+
+def without(graph, *, node=None, edge=None):
+    if node is not None:
+        del graph.nodes[node]["unary"]
+    if edge is not None:
+        del graph.edges[edge]["pairwise"]
+    return graph
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("graph", "how", "words"),
+    [
+        (without(attributed(nx.path_graph(4)), node=2), {}, r"node 2 must have an attribute 'unary': got \[\]"),
+        (
+            without(attributed(nx.path_graph(4)), edge=(1, 2)),
+            {},
+            r"edge \(1, 2\) must have an attribute 'pairwise': got \[\]",
+        ),
+        (
+            attributed(nx.path_graph(4)),
+            {"unary": "score"},
+            r"node 0 must have an attribute 'score': got \['unary'\]",
+        ),
+        (
+            attributed(nx.path_graph(4)),
+            {"pairwise": "score"},
+            r"edge \(0, 1\) must have an attribute 'score': got \['pairwise'\]",
+        ),
+        (attributed(nx.Graph([(0, 1), (1, 1)])), {}, r"edges must join different variables: got \[1, 1\]"),
+        (attributed(nx.MultiGraph([(0, 1), (0, 1)])), {}, r"edges must be given once each.*: got \[0, 1\]"),
+        (attributed(nx.DiGraph([(0, 1), (1, 0)])), {}, r"edges must be given once each.*: got \[0, 1\]"),
+        (nx.Graph(), {}, "unary must have at least one variable: got an empty list"),
+        (nx.path_graph(3), {"unary": zeros(4, 2), "pairwise": zeros(2, 2)}, "unary"),
+        (nx.path_graph(5), {"unary": zeros(4, 2), "pairwise": zeros(2, 2)}, "edges must join|unary"),
+        (nx.path_graph(4), {"unary": zeros(4, 2), "pairwise": zeros(2, 3)}, "pairwise must join 2 states with 2"),
+    ],
+)
+def test_from_networkx(graph, how, words):
+    fails(lambda: ts.PairwiseGraph.from_networkx(graph, **how), words)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_from_networkx_with_wrong_attributes():
+    graph = attributed(nx.path_graph(3))
+    graph.edges[1, 2]["pairwise"] = zeros(3, 2)
+    fails(lambda: ts.PairwiseGraph.from_networkx(graph), r"pairwise\[1\] must be .*: got \[3, 2\]")
+    graph.edges[1, 2]["pairwise"] = [[math.nan] * 3] * 3
+    fails(lambda: ts.PairwiseGraph.from_networkx(graph), r"pairwise must not hold NaN or \+inf")
+    graph.edges[1, 2]["pairwise"] = "x"
+    fails(lambda: ts.PairwiseGraph.from_networkx(graph), "edge|pairwise")
+    graph.nodes[1]["unary"] = None
+    fails(lambda: ts.PairwiseGraph.from_networkx(graph), "node 1|unary")
+
+
+# Use.
+
+
+def pairs():
+    return ts.PairwiseGraph(UNARY, EDGES, PAIRWISE)
+
+
+def triples():
+    return ts.FactorGraph(UNARY, [((0, 1, 2), TRIPLE), ((2, 3), PAIRWISE)])
+
+
+def loop():
+    return ts.PairwiseGraph(UNARY, [*EDGES, (3, 0)], PAIRWISE)
+
+
+BOTH = pytest.mark.parametrize("make", [pairs, triples, loop])
+
+
+def subset(k=2, state=0, log_weight=0.0, lead=(), n_nodes=4):
+    shape = (*lead, n_nodes, k)
+    return ts.Subset(torch.full(shape, state), torch.full(shape, log_weight))
+
+
+@pytest.mark.usefixtures("unchecked")
+@BOTH
+@pytest.mark.parametrize(
+    ("use", "words"),
+    [
+        (lambda m: m.score(zeros(2, 3).long()), r"states must be \[..., V\] with V = 4: got \[2, 3\]"),
+        (lambda m: m.score(tensor(0)), r"states must be \[..., V\] with V = 4: got \[\]"),
+        (
+            lambda m: m.score(zeros(3, 4).long()),
+            r"states has batch shape \[3\], which does not match the graph's \[2\]",
+        ),
+        (lambda m: m.score(zeros(2, 4)), "states must be integers: got torch.float32"),
+        (lambda m: m.score(zeros(2, 4).bool()), "states must be integers: got torch.bool"),
+        (lambda m: m.score(tensor([0, 1, 3, 0])), "states must lie between 0 and N-1 = 2: got one outside"),
+        (lambda m: m.score(tensor([0, -1, 1, 0])), "states must lie between 0 and N-1 = 2: got one outside"),
+        (lambda m: m.score(tensor([-2, -2, -2, -2])), "states must lie between 0 and N-1 = 2: got one outside"),
+        (lambda m: m.log_prob(tensor([0, 1, 3, 0])), "states must lie between 0 and N-1 = 2: got one outside"),
+        (lambda m: m.topk(0), "k must be a whole number of at least 1: got 0"),
+        (lambda m: m.topk(2.5), "k must be a whole number of at least 1: got 2.5"),
+        (lambda m: m.sample((-1,)), r"sample_shape\[0\] must be a whole number of at least 0: got -1"),
+        (lambda m: m.sample((3, 2.5)), r"sample_shape\[1\] must be a whole number of at least 0: got 2.5"),
+        (lambda m: m.rsample(0.0), "temperature must be above 0: got 0.0"),
+        (lambda m: m.rsample(math.nan), "temperature must be above 0: got nan"),
+        (lambda m: m.rsample(sample_shape=(-1,)), r"sample_shape\[0\] must be a whole number of at least 0: got -1"),
+        (lambda m: m.sketch(), "either k, the number of states to keep, or a selection: got both or neither"),
+        (lambda m: m.sketch(0), "k must be a whole number of at least 1: got 0"),
+        (lambda m: m.sketch(-1), "k must be a whole number of at least 1: got -1"),
+        (lambda m: m.sketch(2.5), "k must be a whole number of at least 1: got 2.5"),
+        (lambda m: m.sketch(2, selection=ts.TopK(2)), "either k, the number of states to keep, or a selection"),
+        (lambda m: m.sketch(selection=3), "selection must be a selection: got 3"),
+        (lambda m: m.sketch(2, proposal=3), "proposal must be a proposal or a function .*: got 3"),
+        (lambda m: m.sketch(2, proposal=lambda _: zeros(4, 3)), r"proposal must give .* \[2, 4, 3\]"),
+        (lambda m: m.sketch(2, proposal=ts.Global()), "the global proposal needs state embeddings: .*Factored unary"),
+        (lambda m: m.sketch(2, proposal=ts.LocalGlobal()), "the global proposal needs state embeddings"),
+        (lambda m: m.restrict(None), "subset must be a Subset: got NoneType"),
+        (lambda m: m.restrict(subset(n_nodes=3)), r"subset must have .* \[2, 4, 'K'\]: got torch.int64 \[3, 2\]"),
+        (lambda m: m.restrict(subset(k=0)), r"subset must have .* \[2, 4, 'K'\]: got torch.int64 \[4, 0\]"),
+        (lambda m: m.restrict(subset(lead=(3,))), r"subset must have .*: got torch.int64 \[3, 4, 2\]"),
+        (
+            lambda m: m.restrict(ts.Subset(zeros(4, 2), zeros(4, 2))),
+            "subset must have an integer index .* torch.float32",
+        ),
+        (lambda m: m.restrict(ts.Subset(zeros(4, 2).long(), zeros(4, 1))), r"of one shape, .*: got .* and \[4, 1\]"),
+        (lambda m: m.restrict(subset(state=3)), "subset.index must lie between 0 and N-1 = 2: got one outside"),
+        (lambda m: m.restrict(subset(state=-1)), "subset.index must lie between 0 and N-1 = 2: got one outside"),
+        (lambda m: m.restrict(subset(log_weight=math.nan)), r"subset.log_weight must not hold NaN or \+inf"),
+        (lambda m: m.restrict(subset(log_weight=math.inf)), r"subset.log_weight must not hold NaN or \+inf"),
+        (lambda m: m.sketch(2).scatter(zeros(2, 4, 3)), r"values must be \[..., 4, 2\]: got \[2, 4, 3\]"),
+        (lambda m: m.kl(3), "other must be a .*Graph: got int"),
+        (lambda m: m.kl(ts.LinearChain(UNARY, PAIRWISE)), "other must be a .*Graph: got LinearChain"),
+        (lambda m: m.kl(m.sketch(2)), "other must have the same .*states"),
+        (lambda m: m.sketch(2).score(tensor([0, 1, 3, 0])), "states must lie between 0 and N-1 = 2"),
+    ],
+)
+def test_use(make, use, words):
+    fails(lambda: use(make()), words)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    "other",
+    [
+        ts.PairwiseGraph(UNARY, [(0, 1), (1, 2), (1, 3)], PAIRWISE),
+        ts.PairwiseGraph(UNARY, [(0, 1), (1, 2), (3, 2)], PAIRWISE),  # the same, but for a direction
+        ts.PairwiseGraph(UNARY, EDGES[:2], PAIRWISE),
+        ts.PairwiseGraph(zeros(2, 5, 3), EDGES, PAIRWISE),
+        ts.PairwiseGraph(zeros(2, 4, 2), EDGES, zeros(2, 2)),
+    ],
+)
+@pytest.mark.parametrize("use", ["kl", "cross_entropy"])
+def test_divergence_from_another_graph(other, use):
+    fails(lambda: getattr(pairs(), use)(other), "other must have the same .*: got PairwiseGraph")
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_divergence_from_other_factors_or_a_larger_batch():
+    other = ts.FactorGraph(UNARY, [((0, 2, 1), TRIPLE), ((2, 3), PAIRWISE)])
+    fails(lambda: triples().kl(other), "other must have the same .*: got FactorGraph")
+    fails(lambda: triples().kl(pairs()), "other must be a FactorGraph: got PairwiseGraph")
+    large = ts.PairwiseGraph(zeros(3, 2, 4, 3), EDGES, PAIRWISE)
+    fails(lambda: pairs().kl(large), r"other must have a batch shape within \[2\]: got \[3, 2\]")
+    odd = ts.PairwiseGraph(zeros(5, 4, 3), EDGES, PAIRWISE)
+    fails(lambda: pairs().kl(odd), r"other has batch shape \[5\], which does not match this model's \[2\]")
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_no_configuration_scores_minus_infinity():
+    assert pairs().score(torch.full((2, 4), -1)).tolist() == [-math.inf] * 2
+    assert triples().log_prob(torch.full((4,), -1)).tolist() == [-math.inf] * 2
+
+
+# Constructors.
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 4), (4, 1), (2, 2), (3, 4), (5, 2)])
+def test_grid_edges_equal_explicit_loops(height, width):
+    right = [[i * width + j, i * width + j + 1] for i in range(height) for j in range(width - 1)]
+    down = [[i * width + j, (i + 1) * width + j] for i in range(height - 1) for j in range(width)]
+    edges = ts.grid_edges(height, width)
+    assert edges.shape == (len(right + down), 2)
+    assert edges.dtype == torch.long
+    assert edges.tolist() == right + down
+
+
+def same(one, other):
+    """The same graph, by the score of every configuration tried and by the log-partition."""
+    assert one.n_states == other.n_states
+    assert torch.equal(one.edges, other.edges)
+    states = torch.stack([torch.randint(int(row.isfinite().sum()), (20,)) for row in other.node_scores()], -1)
+    for found, expected in (
+        (one.score(states), other.score(states)),
+        (one.log_partition(), other.log_partition()),
+    ):
+        torch.testing.assert_close(found, expected, check_dtype=False, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_grid_equals_the_graph_of_its_edges(flat):
+    unary, pairwise = torch.randn(2, 3, 4), torch.randn(7, 4, 4)
+    grid = ts.PairwiseGraph.grid(2, 3, unary.flatten(0, 1) if flat else unary, pairwise)
+    direct = ts.PairwiseGraph(unary.reshape(6, 4), ts.grid_edges(2, 3), pairwise)
+    same(grid, direct)
+    assert not grid.is_forest
+
+
+def test_grid_in_a_batch_and_by_factors():
+    unary, pairwise = torch.randn(5, 2, 3, 4), torch.randn(4, 4)
+    grid = ts.PairwiseGraph.grid(2, 3, unary, pairwise, damping=0.1)
+    assert grid.batch_shape == (5,)
+    assert grid.damping == 0.1
+    flat = ts.PairwiseGraph.grid(2, 3, unary.flatten(1, 2), pairwise, damping=0.1)
+    torch.testing.assert_close(grid.log_partition(), flat.log_partition())
+    context, states = torch.randn(6, 2), torch.randn(4, 2)
+    factored = ts.PairwiseGraph.grid(2, 3, ts.Factored(context, states), pairwise)
+    table = ts.PairwiseGraph.grid(2, 3, context @ states.mT, pairwise)
+    torch.testing.assert_close(factored.log_partition(), table.log_partition())
+
+
+def test_a_grid_of_one_row_is_a_chain():
+    unary, pairwise = torch.randn(4, 3).double(), torch.randn(3, 3).double()
+    chain = ts.LinearChain(unary, pairwise)
+    for size in ((1, 4), (4, 1)):
+        grid = ts.PairwiseGraph.grid(*size, unary, pairwise)
+        assert grid.is_forest
+        torch.testing.assert_close(grid.log_partition(), chain.log_partition())
+
+
+FORMS = {"tensors": lambda x: x, "arrays": lambda x: x.numpy(), "lists": lambda x: x.tolist()}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", [nx.Graph, nx.DiGraph, nx.MultiGraph])
+@pytest.mark.parametrize("sizes", [(3, 3, 3, 3), (2, 3, 1, 4)])
+def test_from_networkx_equals_the_direct_construction(kind, form, sizes):
+    """Nodes and edges in their own order, whatever their names."""
+    names = ["c", (1, 2), 7, "a"]
+    unary = [torch.randn(size) for size in sizes]
+    graph = kind()
+    for name, row in zip(names, unary, strict=True):
+        graph.add_node(name, unary=FORMS[form](row), colour="red")
+    graph.add_edges_from([(names[0], names[1]), (names[3], names[1]), (names[2], names[3])])
+    edges = [(names.index(u), names.index(v)) for u, v in graph.edges()]  # undirected ones may be turned round
+    pairwise = [torch.randn(sizes[u], sizes[v]) for u, v in edges]
+    for edge, table in zip(graph.edges, pairwise, strict=True):
+        graph.edges[edge]["pairwise"] = FORMS[form](table)
+    same(ts.PairwiseGraph.from_networkx(graph), ts.PairwiseGraph(unary, edges, pairwise))
+
+
+def test_from_networkx_with_scores_for_all():
+    unary, pairwise = torch.randn(5, 3), torch.randn(3, 3)
+    graph = nx.cycle_graph(5)
+    same(
+        ts.PairwiseGraph.from_networkx(graph, unary, pairwise, iterations=200),
+        ts.PairwiseGraph(unary, list(graph.edges), pairwise, iterations=200),
+    )
+
+
+def test_from_networkx_by_attributes_of_other_names():
+    graph = nx.DiGraph()
+    graph.add_node("x", field=np.array([1, 2]))
+    graph.add_node("y", field=np.array([0.5, 0.0], dtype=np.float32))
+    graph.add_edge("y", "x", coupling=[[0, 1], [2, 3]])
+    found = ts.PairwiseGraph.from_networkx(graph, "field", "coupling")
+    direct = ts.PairwiseGraph(tensor([[1.0, 2.0], [0.5, 0.0]]), [(1, 0)], tensor([[0.0, 1.0], [2.0, 3.0]]))
+    same(found, direct)
+    assert found.dtype == torch.float32
+
+
+def test_from_networkx_without_edges():
+    graph = attributed(nx.empty_graph(3), 2)
+    torch.testing.assert_close(ts.PairwiseGraph.from_networkx(graph).log_partition(), tensor(8.0).log())
+
+
+def test_edges_as_tensors_lists_and_tuples():
+    unary, pairwise = torch.randn(4, 3), torch.randn(3, 3, 3)
+    first = ts.PairwiseGraph(unary, EDGES, pairwise)
+    for edges in (tensor(EDGES), tensor(EDGES, dtype=torch.int32), [list(e) for e in EDGES], tuple(EDGES)):
+        same(ts.PairwiseGraph(unary, edges, pairwise), first)
+
+
+def test_factors_in_all_forms():
+    unary, pairwise, triple = torch.randn(4, 3), torch.randn(2, 3, 3), torch.randn(3, 3, 3)
+    one_by_one = ts.FactorGraph(unary, [((0, 1), pairwise[0]), ((1, 2), pairwise[1]), ((3, 2, 0), triple)])
+    together = ts.FactorGraph(unary, [(tensor([[0, 1], [1, 2]]), pairwise), ([[3, 2, 0]], triple)])
+    states = torch.randint(3, (20, 4))
+    torch.testing.assert_close(one_by_one.score(states), together.score(states))
+
+
+def test_factors_over_one_variable_are_added_to_its_scores():
+    unary, more, pairwise = torch.randn(4, 3), torch.randn(2, 3), torch.randn(3, 3)
+    found = ts.FactorGraph(unary, [((2,), more[0]), ((1, 2), pairwise), ([[0], [3]], more)])
+    added = unary.clone()
+    added[2] += more[0]
+    added[0] += more[0]
+    added[3] += more[1]
+    torch.testing.assert_close(found.log_partition(), ts.FactorGraph(added, [((1, 2), pairwise)]).log_partition())
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        (pairs, "PairwiseGraph(batch=[2], V=4, factors=3, N=3, forest)"),
+        (loop, "PairwiseGraph(batch=[2], V=4, factors=4, N=3, with loops)"),
+        (triples, "FactorGraph(batch=[2], V=4, factors=2, N=3, forest)"),
+        (lambda: pairs().sketch(2), "PairwiseGraph(batch=[2], V=4, factors=3, N=2 of 3, forest)"),
+        (lambda: triples().sketch(1), "FactorGraph(batch=[2], V=4, factors=2, N=1 of 3, forest)"),
+        (
+            lambda: ts.PairwiseGraph.grid(2, 2, zeros(4, 5), zeros(5, 5)),
+            "PairwiseGraph(batch=[], V=4, factors=4, N=5, with loops)",
+        ),
+        (lambda: ts.PairwiseGraph(RAGGED, EDGES, TABLES), "PairwiseGraph(batch=[], V=4, factors=3, N=3, forest)"),
+        (lambda: ts.PairwiseGraph(UNARY, [], PAIRWISE), "PairwiseGraph(batch=[2], V=4, factors=0, N=3, forest)"),
+    ],
+)
+def test_repr(model, text):
+    assert repr(model()) == text
