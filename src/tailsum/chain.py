@@ -26,7 +26,7 @@ from tailsum.kernels.best import best_messages
 from tailsum.kernels.forward import Forward, final_log_sum, forward
 from tailsum.kernels.noise import gumbel
 from tailsum.kernels.table import tile_rows
-from tailsum.potential import Dense, Factored, Potential, Scored, blank_outside, finite, working_type
+from tailsum.potential import Dense, Factored, Potential, Scored, blank_outside, without_common, working_type
 from tailsum.select import at_least
 from tailsum.structure import RelaxedSample, Structure, Terms
 from tailsum.sweep import ChainSweep
@@ -101,10 +101,8 @@ class LinearChain(Structure[Tensor]):
 
     def _centred(self, terms: Terms) -> Terms:
         nodes, pairs = cast("tuple[Dense, Potential]", terms)
-        highest = nodes.scores.detach().amax(-1, keepdim=True)
-        nodes = Dense(nodes.scores - finite(highest))
-        if isinstance(pairs, Dense) and pairs.scores.numel():
-            pairs = Dense(pairs.scores - finite(pairs.scores.detach().amax((-2, -1), keepdim=True)))
+        nodes = nodes.map(lambda x: without_common(x, 1))
+        pairs = pairs.map(lambda x: without_common(x, 2)) if isinstance(pairs, Dense) else pairs
         return nodes, pairs
 
     def pair_marginals(self) -> Float[Tensor, "*batch edge n n"]:

@@ -27,7 +27,7 @@ from tailsum.kernels.propagate import Gathered, Messages, Propagation, bethe, by
 from tailsum.kernels.reduce import Reduce, highest, log_sum_exp
 from tailsum.kernels.table import tile_rows, transposed
 from tailsum.layers import Block, Plan, plan, visits
-from tailsum.potential import Dense, Factored, Potential, finite
+from tailsum.potential import Dense, Factored, Potential, finite, without_common
 from tailsum.select import Subset, at_least
 from tailsum.structure import Structure, Terms, recordable
 
@@ -142,6 +142,12 @@ class Graph(Structure[Tensor]):
     @abstractmethod
     def _sizes(self) -> tuple[tuple[int, ...], ...]:
         """For each group of factors, how many states its variables have."""
+
+    def _centred(self, terms: Terms) -> Terms:
+        """Every variable has one state, and every factor one joint state."""
+        nodes, *factors = cast("tuple[Dense, *tuple[Any, ...]]", terms)
+        centred = [x if isinstance(x, Factored) else x.map(lambda s, x=x: without_common(s, x.arity)) for x in factors]
+        return nodes.map(lambda x: without_common(x, 1)), *centred
 
     def _n_scores(self) -> int:
         return self.node_shape[0] + sum(map(len, self.variables))
@@ -263,6 +269,8 @@ class _Solver:
         self.graph, self.reduce, self.warn = graph, reduce, warn
         unary = cast("Dense", terms[0]).scores
         unary = unary.reshape(graph.batch_shape.numel(), *unary.shape[-2:])
+        highest = finite(unary.detach().amax(-1, keepdim=True))
+        unary, self.offset = unary - highest, highest.double().sum((-2, -1))
         self.n, self.plan, self.variables = unary.shape[-1], graph.plan, graph.variables
         groups = graph._params(terms[1:])
         self.counts = [len(params) for params in groups]
@@ -335,7 +343,7 @@ class _Solver:
         def value(z: Tensor, params: Sequence[Tensor]) -> Tensor:
             unary, groups = self._split(params)
             factors = [(v, self._factors(p)) for v, p in zip(self.variables, groups, strict=True)]
-            return bethe(unary, factors, self._unpacked(z), hard=self.hard)
+            return bethe(unary, factors, self._unpacked(z), hard=self.hard) + self.offset
 
         z = self._messages()
         return stationary(value, z, self.params) if self.graph.gradient == "implicit" else value(z, self.params)

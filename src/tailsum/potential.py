@@ -56,6 +56,8 @@ class Scores(ABC):
 class Potential(Scores):
     """Scores of pairs of states. Three kinds: `Dense`, `Factored` and `Scored`."""
 
+    arity = 2  # how many states are scored together
+
     @property
     @abstractmethod
     def lead(self) -> torch.Size:
@@ -409,6 +411,11 @@ def scaled(scores: Tensor, factor: Tensor | float) -> Tensor:
 def finite(scores: Tensor) -> Tensor:
     """Zero in place of minus infinity."""
     return scores.masked_fill(scores == -math.inf, 0.0)
+
+
+def without_common(scores: Tensor, axes: int) -> Tensor:
+    """Scores less the highest over the last few axes, which is the same to whatever holds one entry of each table."""
+    return scores - finite(scores.detach().amax(tuple(range(-axes, 0)), keepdim=True)) if scores.numel() else scores
 
 
 def blank_outside(potential: Potential, inside: Tensor) -> Potential:
