@@ -48,3 +48,15 @@ def test_the_example_learns(monkeypatch):
 
     losses = train_crf.train(n_tags=400, k=20, steps=60, batch=8, length=6)
     assert sum(losses[-5:]) / 5 < losses[0] - 2
+
+
+def test_the_picture_of_two_views(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    sys.modules.pop("stereo", None)
+    import stereo  # noqa: PLC0415
+
+    wrong = stereo.draw(tmp_path / "stereo.png", height=24, width=40, n_labels=48, k=12, most=8.0)
+    assert (tmp_path / "stereo.png").stat().st_size > 10_000
+    alone, exact, kept = wrong.values()
+    assert max(exact, kept) < 0.7 * alone
+    assert abs(exact - kept) < 0.03
