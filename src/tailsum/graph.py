@@ -5,6 +5,7 @@ follows from them. On forests they are exact. On graphs with loops they are iter
 log-partition and entropy are Bethe's approximations, the marginals the beliefs that belong to them.
 """
 
+import inspect
 import math
 import warnings
 from abc import abstractmethod
@@ -320,7 +321,7 @@ class _Solver:
             f"{int(moving.sum())} of {len(moving)} instances is up to {iterated.change.max().item():.1e}, above the "
             f"tolerance {self.graph.tolerance:.1e}. Try damping (0.5), more iterations, or a larger tolerance",
             ConvergenceWarning,
-            stacklevel=2,
+            stacklevel=_frames_of_ours(),
         )
 
     def _messages(self) -> Tensor:
@@ -416,6 +417,14 @@ class _Solver:
                 place = place * size + known[..., i]
             sent = Dense(table.flatten(2, -2)).block(place[..., None])[..., 0, :]
         return F.pad(sent, (0, self.n - sent.shape[-1]), value=-math.inf)
+
+
+def _frames_of_ours() -> int:
+    """How many callers up the first one is that is not of this package: what a warning should point at."""
+    frame, count = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("tailsum", "torch"):
+        frame, count = frame.f_back, count + 1
+    return count
 
 
 def _of_block(param: Tensor, factors: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ the leaves to the roots), and the final selection goes the other way.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -60,30 +61,23 @@ class GraphSweep(Sweep):
     def _walk(self, selection: Selection, generator: torch.Generator | None, *, back: bool) -> Subset:
         """Select layer after layer, `[B, V, K]`."""
         variables = self.model.variables
-        index: dict[int, Tensor] = {}  # of each variable, [B, K]
-        log_weight: dict[int, Tensor] = {}
-        said: dict[tuple[int, int, int], Tensor] = {}  # for each group, position and factor, what the variable tells it
+        chosen = _Chosen(self.nodes, variables)
         for layer in visits(variables, self.model.plan, back=back):
-            sent = [self._sent(given, index, said) if given.earlier else self._seen(given) for given in layer.given]
+            sent = [self._sent(given, chosen) if given.earlier else self._seen(given) for given in layer.given]
             arrived = [normalised(x) for x in sent]  # where paths meet again, a common factor would count once for each
             q = self.nodes.index_select(1, layer.nodes)
             for given, message in zip(layer.given, arrived, strict=True):
                 q = q.index_add(1, given.put, message)
             kept = selection(q, generator)
-            here = layer.nodes.tolist()
-            index.update(zip(here, kept.index.unbind(1), strict=True))
-            log_weight.update(zip(here, kept.log_weight.unbind(1), strict=True))
+            chosen.keep(layer.nodes, kept)
             for given, message in zip(layer.given, arrived, strict=True):
                 if len(given.earlier) + 1 == variables[given.group].shape[1]:
                     continue  # the last of its factor: nobody asks any more
                 own = kept.index.index_select(1, given.put)
                 total = q.index_select(1, given.put).gather(-1, own)
                 cavity = torch.where(total > -math.inf, total - message.gather(-1, own), -math.inf)
-                cavity = cavity + kept.log_weight.index_select(1, given.put)
-                for f, value in zip(given.factors.tolist(), cavity.unbind(1), strict=True):
-                    said[given.group, given.position, f] = value
-        nodes = range(self.nodes.shape[1])
-        return Subset(torch.stack([index[v] for v in nodes], 1), torch.stack([log_weight[v] for v in nodes], 1))
+                chosen.tell(given, cavity + kept.log_weight.index_select(1, given.put))
+        return chosen.kept
 
     def _in_batch(self, kept: Subset) -> Subset:
         shape = (*self.model.batch_shape, *kept.index.shape[1:])
@@ -98,24 +92,23 @@ class GraphSweep(Sweep):
         others = [None if axis == given.position else self._landmarks(given, variables, axis) for axis in axes]
         return known(self.model.extend(given.group, given.factors, given.position, others))
 
-    def _sent(self, given: Given, index: dict[int, Tensor], said: dict[tuple[int, int, int], Tensor]) -> Tensor:
+    def _sent(self, given: Given, chosen: "_Chosen") -> Tensor:
         """What factors say by the kept states of the variables that were selected, and by landmarks of the others.
 
         Kept states alone say what is impossible; landmarks do not.
         """
         variables = self.model.variables[given.group].index_select(0, given.factors)
-        factors, all_kept = given.factors.tolist(), len(given.earlier) + 1 == variables.shape[1]
+        all_kept = len(given.earlier) + 1 == variables.shape[1]
         if self.landmarks is None and not all_kept:
             return self._seen(given)
-        others: list[Subset | None] = [None] * variables.shape[1]
-        for axis in range(variables.shape[1]):
-            if axis in given.earlier:
-                others[axis] = Subset(
-                    torch.stack([index[v] for v in variables[:, axis].tolist()], 1),
-                    torch.stack([said[given.group, axis, f] for f in factors], 1),
-                )
-            elif axis != given.position:
-                others[axis] = self._landmarks(given, variables, axis)
+        others = [
+            chosen.speaking(given, variables, axis)
+            if axis in given.earlier
+            else None
+            if axis == given.position
+            else self._landmarks(given, variables, axis)
+            for axis in range(variables.shape[1])
+        ]
         sent = self.model.extend(given.group, given.factors, given.position, others)
         return sent if all_kept else known(sent)
 
@@ -125,4 +118,32 @@ class GraphSweep(Sweep):
         return Subset(
             self.landmarks.index_select(1, variables[:, axis]),
             self.cavities[given.group][axis].index_select(1, given.factors),
+        )
+
+
+class _Chosen:
+    """The states selected so far, and what each variable tells its factors by them."""
+
+    def __init__(self, nodes: Tensor, variables: Sequence[Tensor]) -> None:
+        self.nodes, self.variables = nodes, variables
+        self.kept = Subset(torch.empty(0, dtype=torch.long), torch.empty(0))  # [B, V, K]
+        self.said: list[list[Tensor]] = []  # for each group of factors and position, [B, F, K]
+
+    def keep(self, nodes: Tensor, kept: Subset) -> None:
+        if not self.said:  # the first layer shows how many are kept
+            batch, _, k = kept.index.shape
+            shape = (batch, self.nodes.shape[1], k)
+            self.kept = Subset(kept.index.new_zeros(shape), kept.log_weight.new_zeros(shape))
+            self.said = [[kept.log_weight.new_zeros(batch, len(v), k) for _ in v[0]] for v in self.variables]
+        self.kept.index.index_copy_(1, nodes, kept.index)
+        self.kept.log_weight.index_copy_(1, nodes, kept.log_weight)
+
+    def tell(self, given: Given, cavity: Tensor) -> None:
+        self.said[given.group][given.position].index_copy_(1, given.factors, cavity)
+
+    def speaking(self, given: Given, variables: Tensor, axis: int) -> Subset:
+        """The kept states of the variables on one axis of some factors, and what they tell these."""
+        return Subset(
+            self.kept.index.index_select(1, variables[:, axis]),
+            self.said[given.group][axis].index_select(1, given.factors),
         )
