@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch.distributions import kl_divergence
 
 import tailsum as ts
+from agree import agrees, close, divergences_agree, scores_agree
 from cases import (
     BOTH,
     FEW,
@@ -27,11 +28,6 @@ from cases import (
 )
 
 SEEDS = st.integers(0, 2**32)
-CLOSE = {"rtol": 1e-9, "atol": 1e-9}
-
-
-def close(found, expected, **how):
-    torch.testing.assert_close(found, expected, **(how or CLOSE))
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
@@ -42,40 +38,7 @@ def test_every_operation_equals_enumeration(structure, seed):
     case, way = random_case(structure, r), r.choice(WAYS)
     note((case, way))
     model = made(case, way, seed)
-    truths = case.truths(model)
-    log_partition, entropy, marginals = model.log_partition(), model.entropy(), case.marginals(model)
-    assert log_partition.shape == entropy.shape == case.batch
-    log_partition, entropy = case.flat(log_partition), case.flat(entropy)
-    argmax, top, sample = model.argmax(), model.topk(3), model.sample((2,), generator=torch.Generator().manual_seed(1))
-    rows = {name: case.rows(x) for name, x in (("argmax", argmax), ("top", top.configurations), ("sample", sample))}
-    scores = {"argmax": model.score(argmax)[None], "top": top.scores, "sample": model.score(sample)}
-    assert not any(x.isnan().any() for x in (log_partition, entropy, marginals, *scores.values()))
-    for b, truth in enumerate(truths):
-        here = case.within(case.lengths[b])
-        close(log_partition[b], truth.log_partition)
-        close(scores["top"].reshape(3, -1)[:, b], truth.best(3))
-        close(scores["argmax"].reshape(1, -1)[:, b], truth.best(1))
-        close(marginals[b][here], truth.marginals)
-        close(marginals[b].sum(), truth.marginals.sum())  # none in the padding
-        for found, expected in case.more(model, truth, b):
-            close(found, expected)
-        found = {name: [case.read(row) for row in x[:, b]] for name, x in rows.items()}
-        if not truth.possible:
-            assert entropy[b] == -math.inf
-            assert marginals[b].eq(0).all()
-            assert found["argmax"] == [None]
-            assert found["sample"] == [None] * 2
-            continue
-        close(entropy[b], truth.entropy)
-        for name in ("argmax", "top", "sample"):
-            for configuration, score in zip(found[name], scores[name].reshape(len(found[name]), -1)[:, b], strict=True):
-                if score > -math.inf:
-                    c = truth.index_of(configuration)
-                    assert truth.scores[c] > -math.inf
-                    close(score, truth.unweighted[c])
-        many = int((truth.best(3) > -math.inf).sum())
-        assert len(set(found["top"][:many])) == many
-        assert all(x is not None for x in found["sample"])
+    agrees(case, model)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
@@ -86,18 +49,7 @@ def test_divergences_equal_enumeration(structure, seed):
     case, way = random_case(structure, r), r.choice(WAYS)
     other = another(case, r)
     note((case, way, other))
-    p, q = made(case, way, seed), other.model()
-    cross, kl, own = p.cross_entropy(q), p.kl(q), p.kl(p)
-    assert cross.shape == kl.shape == case.batch
-    cross, kl, own = map(case.flat, (cross, kl, own))
-    for b, (truth, theirs) in enumerate(zip(case.truths(p), other.truths(p), strict=True)):
-        assert not any(x[b].isnan() for x in (cross, kl, own))
-        if not truth.possible:
-            assert kl[b] == own[b] == math.inf
-            continue
-        close(cross[b], truth.cross_entropy(theirs))
-        close(kl[b], truth.cross_entropy(theirs) - truth.entropy)
-        close(own[b], torch.zeros_like(own[b]))
+    divergences_agree(case, made(case, way, seed), other)
 
 
 @pytest.mark.parametrize("way", ["whole", "uniform"])
@@ -147,27 +99,7 @@ def test_scores_of_configurations(structure, seed):
     case, way = random_case(structure, r), r.choice(WAYS)
     note((case, way))
     model = made(case, way, seed)
-    truths, count = case.truths(model), 5
-    chosen = [[r.randrange(max(1, len(truth.configurations))) for _ in range(count)] for truth in truths]
-    configurations = case.written(
-        [
-            [
-                case.row(truth.configurations[chosen[b][s]]) if truth.configurations else case.none
-                for b, truth in enumerate(truths)
-            ]
-            for s in range(count)
-        ]
-    )
-    score, log_prob = model.score(configurations), model.log_prob(configurations)
-    assert score.shape == log_prob.shape == (count, *case.batch)
-    score, log_prob = score.reshape(count, -1), log_prob.reshape(count, -1)
-    for b, truth in enumerate(truths):
-        expected = truth.unweighted[chosen[b]] if truth.configurations else torch.full((count,), -math.inf).double()
-        close(score[:, b], expected)
-        if truth.possible:
-            close(log_prob[:, b], expected - truth.log_partition)
-        assert not log_prob[:, b].isnan().any()
-    assert model.score(case.written([[case.none] * case.size])).eq(-math.inf).all()
+    scores_agree(case, model, r)
 
 
 def catalan(n):

@@ -9,13 +9,13 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 import tailsum as ts
+from agree import agrees, close, divergences_agree, scores_agree
 from cases import WAYS, made, random_subset
 from graph_cases import EXACT, FORESTS, GRAPHS, FactorCase, GraphTruth, PairCase, another, named, possible
 from tailsum.kernels.noise import gumbel
 from test_structure_gradients import check
 
 SEEDS = st.integers(0, 2**32)
-CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 BOTH = [(name, way) for name in FORESTS for way in ("whole", "restricted")]
 FEW = ["tree", "isolated, factored unary", "star, scored", "no edges", "ragged", "mixed"]
 FEW_OF_BOTH = [(name, way) for name, way in BOTH if name in FEW]
@@ -24,10 +24,6 @@ PASSED = [
     for schedule in ("sweep", "flooding")
     for gradient in ("implicit", "unrolled")
 ]
-
-
-def close(found, expected, **how):
-    torch.testing.assert_close(found, expected, **(how or CLOSE))
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
@@ -40,37 +36,9 @@ def test_every_operation_equals_enumeration(graph, seed):
     model = made(case, way, seed)
     assert model.is_forest
     assert model.convergence().converged.all()
-    truths = case.truths(model)
-    log_partition, entropy, marginals = model.log_partition(), model.entropy(), case.marginals(model)
-    assert log_partition.shape == entropy.shape == case.batch
-    log_partition, entropy = case.flat(log_partition), case.flat(entropy)
-    argmax, top, sample = model.argmax(), model.topk(3), model.sample((2,), generator=torch.Generator().manual_seed(1))
-    rows = {name: case.rows(x) for name, x in (("argmax", argmax), ("top", top.configurations), ("sample", sample))}
-    scores = {"argmax": model.score(argmax)[None], "top": top.scores, "sample": model.score(sample)}
-    assert not any(x.isnan().any() for x in (log_partition, entropy, marginals, *scores.values()))
-    for found, expected in case.joints(model, truths):
+    agrees(case, model)
+    for found, expected in case.joints(model, case.truths(model)):
         close(found, expected)
-    for b, truth in enumerate(truths):
-        close(log_partition[b], truth.log_partition)
-        close(scores["top"].reshape(3, -1)[:, b], truth.best(3))
-        close(scores["argmax"].reshape(1, -1)[:, b], truth.best(1))
-        close(marginals[b], truth.marginals)
-        found = {name: [case.read(row) for row in x[:, b]] for name, x in rows.items()}
-        if not truth.possible:
-            assert entropy[b] == -math.inf
-            assert marginals[b].eq(0).all()
-            assert found == {"argmax": [None], "top": [None] * 3, "sample": [None] * 2}
-            continue
-        close(entropy[b], truth.entropy)
-        for name in ("argmax", "top", "sample"):
-            for configuration, score in zip(found[name], scores[name].reshape(len(found[name]), -1)[:, b], strict=True):
-                if score > -math.inf:
-                    c = truth.index_of(configuration)
-                    assert truth.scores[c] > -math.inf
-                    close(score, truth.unweighted[c])
-        many = int((truth.best(3) > -math.inf).sum())
-        assert len(set(found["top"][:many])) == many
-        assert None not in found["sample"]
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
@@ -131,18 +99,7 @@ def test_divergences_equal_enumeration(graph, seed):
     case, way = GRAPHS[graph](r), r.choice(WAYS)
     other = another(case, r)
     note((case, way, other))
-    p, q = made(case, way, seed), other.model()
-    cross, kl, own = p.cross_entropy(q), p.kl(q), p.kl(p)
-    assert cross.shape == kl.shape == case.batch
-    cross, kl, own = map(case.flat, (cross, kl, own))
-    for b, (truth, theirs) in enumerate(zip(case.truths(p), other.truths(p), strict=True)):
-        assert not any(x[b].isnan() for x in (cross, kl, own))
-        if not truth.possible:
-            assert kl[b] == own[b] == math.inf
-            continue
-        close(cross[b], truth.cross_entropy(theirs))
-        close(kl[b], truth.cross_entropy(theirs) - truth.entropy)
-        close(own[b], torch.zeros_like(own[b]))
+    divergences_agree(case, made(case, way, seed), other)
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
@@ -152,21 +109,7 @@ def test_scores_of_configurations(graph, seed):
     r = Random(seed)
     case, way = GRAPHS[graph](r), r.choice(WAYS)
     note((case, way))
-    model, count = made(case, way, seed), 5
-    truths = case.truths(model)
-    chosen = [[r.randrange(len(truth.configurations)) for _ in range(count)] for truth in truths]
-    configurations = case.written(
-        [[case.row(truth.configurations[c[s]]) for c, truth in zip(chosen, truths, strict=True)] for s in range(count)]
-    )
-    score, log_prob = model.score(configurations), model.log_prob(configurations)
-    assert score.shape == log_prob.shape == (count, *case.batch)
-    score, log_prob = score.reshape(count, -1), log_prob.reshape(count, -1)
-    for b, truth in enumerate(truths):
-        close(score[:, b], truth.unweighted[chosen[b]])
-        if truth.possible:
-            close(log_prob[:, b], truth.unweighted[chosen[b]] - truth.log_partition)
-        assert not log_prob[:, b].isnan().any()
-    assert model.score(case.written([[case.none] * case.size])).eq(-math.inf).all()
+    scores_agree(case, made(case, way, seed), r)
 
 
 @pytest.mark.parametrize(("name", "way"), BOTH)

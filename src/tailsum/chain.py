@@ -26,7 +26,16 @@ from tailsum.kernels.best import best_messages
 from tailsum.kernels.forward import Forward, final_log_sum, forward
 from tailsum.kernels.noise import gumbel
 from tailsum.kernels.table import tile_rows
-from tailsum.potential import Dense, Factored, Potential, Scored, blank_outside, without_common, working_type
+from tailsum.potential import (
+    Dense,
+    Factored,
+    Potential,
+    Scored,
+    blank_outside,
+    embedding_norms,
+    without_common,
+    working_type,
+)
 from tailsum.select import at_least
 from tailsum.structure import RelaxedSample, Structure, Terms
 from tailsum.sweep import ChainSweep
@@ -110,12 +119,8 @@ class LinearChain(Structure[Tensor]):
         return self._gradient(1, *self.batch_shape, self.n_nodes - 1, self.n_states, self.n_states)
 
     def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
-        if isinstance(self._pairs, Factored) and not self._pairs.lead:
-            return self._pairs.left.abs().sum(-1)
-        if isinstance(self._nodes, Factored):
-            return self._nodes.right.abs().sum(-1)
-        raise ValueError(
-            "the global proposal needs state embeddings: a Factored transition shared by all steps, or a Factored emission"
+        return embedding_norms(
+            self._nodes, self._pairs, "a Factored transition shared by all steps, or a Factored emission"
         )
 
     def sweep(self) -> ChainSweep:

@@ -50,7 +50,7 @@ from tailsum.kernels.projective import (
 from tailsum.kernels.reduce import Reduce, highest, log_sum_exp
 from tailsum.kernels.spans import Choose
 from tailsum.kernels.table import tile_rows
-from tailsum.potential import Dense, Factored, Potential, Scored, blank_outside, finite, working_type
+from tailsum.potential import Dense, Potential, Scored, blank_outside, embedding_norms, finite, working_type
 from tailsum.select import at_least
 from tailsum.structure import Structure, Terms
 
@@ -155,9 +155,7 @@ class DependencyTree(Structure[Dependencies]):
         return terms[0], terms[1].plus(Dense(extra)), terms[2]
 
     def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
-        if isinstance(self._pairs, Factored) and not self._pairs.lead:
-            return self._pairs.left.abs().sum(-1)
-        raise ValueError("the global proposal needs state embeddings: a Factored transition shared by all arcs")
+        return embedding_norms(None, self._pairs, "a Factored transition shared by all arcs")
 
     def sweep(self) -> DependencySweep:
         if self._pairs is None:

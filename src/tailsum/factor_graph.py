@@ -15,7 +15,7 @@ from tailsum.graph import Graph, Params
 from tailsum.kernels.factors import TableFactors
 from tailsum.kernels.reduce import log_sum_exp
 from tailsum.kernels.table import tile_size
-from tailsum.potential import Dense, Factored, Scores, working_type
+from tailsum.potential import Dense, Factored, Scores, embedding_norms, working_type
 from tailsum.select import Subset
 
 
@@ -145,9 +145,7 @@ class FactorGraph(Graph):
         ]
 
     def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
-        if isinstance(self._nodes, Factored):
-            return self._nodes.right.abs().sum(-1)
-        raise ValueError("the global proposal needs state embeddings: a Factored unary")
+        return embedding_norms(self._nodes, None, "a Factored unary")
 
 
 def _checked(name: str, factor: Any, sizes: list[int], device: torch.device) -> tuple[Int[Tensor, "F r"], FactorTable]:

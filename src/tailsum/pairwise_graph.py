@@ -16,7 +16,7 @@ from tailsum.check import as_whole, check_broadcast, check_lead, check_potential
 from tailsum.graph import Graph, Params
 from tailsum.graph_input import as_scores, padded_tables
 from tailsum.kernels.message import message
-from tailsum.potential import Dense, Factored, Potential, Scored, working_type
+from tailsum.potential import Dense, Factored, Potential, Scored, embedding_norms, working_type
 from tailsum.select import Subset, at_least
 
 
@@ -150,13 +150,7 @@ class PairwiseGraph(Graph):
         return self._gradient(1, *self.batch_shape, len(self.edges), self.n_states, self.n_states)
 
     def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
-        if isinstance(self._pairs, Factored) and not self._pairs.lead:
-            return self._pairs.left.abs().sum(-1)
-        if isinstance(self._nodes, Factored):
-            return self._nodes.right.abs().sum(-1)
-        raise ValueError(
-            "the global proposal needs state embeddings: a Factored pairwise shared by all edges, or a Factored unary"
-        )
+        return embedding_norms(self._nodes, self._pairs, "a Factored pairwise shared by all edges, or a Factored unary")
 
 
 def grid_edges(height: int, width: int) -> Int[Tensor, "E 2"]:

@@ -413,6 +413,15 @@ def finite(scores: Tensor) -> Tensor:
     return scores.masked_fill(scores == -math.inf, 0.0)
 
 
+def embedding_norms(nodes: Potential | None, pairs: Potential | None, needed: str) -> Tensor:
+    """The L1 norms of the state embeddings, from the scores of pairs or else of nodes; an error says what is needed."""
+    if isinstance(pairs, Factored) and not pairs.lead:
+        return pairs.left.abs().sum(-1)
+    if isinstance(nodes, Factored):
+        return nodes.right.abs().sum(-1)
+    raise ValueError(f"the global proposal needs state embeddings: {needed}")
+
+
 def without_common(scores: Tensor, axes: int) -> Tensor:
     """Scores less the highest over the last few axes, which is the same to whatever holds one entry of each table."""
     return scores - finite(scores.detach().amax(tuple(range(-axes, 0)), keepdim=True)) if scores.numel() else scores

@@ -1,0 +1,94 @@
+"""What a model says of one case against what enumeration says: the checks that all structures share."""
+
+import math
+from random import Random
+from typing import Any
+
+import torch
+
+from cases import Case
+
+CLOSE = {"rtol": 1e-9, "atol": 1e-9}
+
+
+def close(found, expected, **how):
+    torch.testing.assert_close(found, expected, **(how or CLOSE))
+
+
+def agrees(case: Case, model: Any) -> None:
+    """Every operation on one model; of a random sample and of the best, that they are what they should be."""
+    truths = case.truths(model)
+    log_partition, entropy, marginals = model.log_partition(), model.entropy(), case.marginals(model)
+    assert log_partition.shape == entropy.shape == case.batch
+    log_partition, entropy = case.flat(log_partition), case.flat(entropy)
+    argmax, top, sample = model.argmax(), model.topk(3), model.sample((2,), generator=torch.Generator().manual_seed(1))
+    rows = {name: case.rows(x) for name, x in (("argmax", argmax), ("top", top.configurations), ("sample", sample))}
+    scores = {"argmax": model.score(argmax)[None], "top": top.scores, "sample": model.score(sample)}
+    assert not any(x.isnan().any() for x in (log_partition, entropy, marginals, *scores.values()))
+    for b, truth in enumerate(truths):
+        here = case.within(case.lengths[b])
+        close(log_partition[b], truth.log_partition)
+        close(scores["top"].reshape(3, -1)[:, b], truth.best(3))
+        close(scores["argmax"].reshape(1, -1)[:, b], truth.best(1))
+        close(marginals[b][here], truth.marginals)
+        close(marginals[b].sum(), truth.marginals.sum())  # none in the padding
+        for found, expected in case.more(model, truth, b):
+            close(found, expected)
+        found = {name: [case.read(row) for row in x[:, b]] for name, x in rows.items()}
+        if not truth.possible:
+            assert entropy[b] == -math.inf
+            assert marginals[b].eq(0).all()
+            assert found["argmax"] == [None]
+            assert found["sample"] == [None] * 2
+            continue
+        close(entropy[b], truth.entropy)
+        for name in ("argmax", "top", "sample"):
+            for configuration, score in zip(found[name], scores[name].reshape(len(found[name]), -1)[:, b], strict=True):
+                if score > -math.inf:
+                    c = truth.index_of(configuration)
+                    assert truth.scores[c] > -math.inf
+                    close(score, truth.unweighted[c])
+        many = int((truth.best(3) > -math.inf).sum())
+        assert len(set(found["top"][:many])) == many
+        assert all(x is not None for x in found["sample"])
+
+
+def divergences_agree(case: Case, p: Any, other: Case) -> None:
+    """Of a model of a case from that of another, and from itself."""
+    q = other.model()
+    cross, kl, own = p.cross_entropy(q), p.kl(q), p.kl(p)
+    assert cross.shape == kl.shape == case.batch
+    cross, kl, own = map(case.flat, (cross, kl, own))
+    for b, (truth, theirs) in enumerate(zip(case.truths(p), other.truths(p), strict=True)):
+        assert not any(x[b].isnan() for x in (cross, kl, own))
+        if not truth.possible:
+            assert kl[b] == own[b] == math.inf
+            continue
+        close(cross[b], truth.cross_entropy(theirs))
+        close(kl[b], truth.cross_entropy(theirs) - truth.entropy)
+        close(own[b], torch.zeros_like(own[b]))
+
+
+def scores_agree(case: Case, model: Any, r: Random) -> None:
+    """Scores and probabilities of random configurations, and of none."""
+    truths, count = case.truths(model), 5
+    chosen = [[r.randrange(max(1, len(truth.configurations))) for _ in range(count)] for truth in truths]
+    configurations = case.written(
+        [
+            [
+                case.row(truth.configurations[chosen[b][s]]) if truth.configurations else case.none
+                for b, truth in enumerate(truths)
+            ]
+            for s in range(count)
+        ]
+    )
+    score, log_prob = model.score(configurations), model.log_prob(configurations)
+    assert score.shape == log_prob.shape == (count, *case.batch)
+    score, log_prob = score.reshape(count, -1), log_prob.reshape(count, -1)
+    for b, truth in enumerate(truths):
+        expected = truth.unweighted[chosen[b]] if truth.configurations else torch.full((count,), -math.inf).double()
+        close(score[:, b], expected)
+        if truth.possible:
+            close(log_prob[:, b], expected - truth.log_partition)
+        assert not log_prob[:, b].isnan().any()
+    assert model.score(case.written([[case.none] * case.size])).eq(-math.inf).all()
