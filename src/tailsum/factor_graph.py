@@ -15,7 +15,7 @@ from tailsum.graph import Graph, Params
 from tailsum.kernels.factors import TableFactors
 from tailsum.kernels.reduce import log_sum_exp
 from tailsum.kernels.table import tile_size
-from tailsum.potential import Dense, Factored, Scores, embedding_norms, working_type
+from tailsum.potential import Dense, Factored, Scores, embedding_norms, flattened, working_type
 from tailsum.select import Subset
 
 
@@ -95,16 +95,11 @@ class FactorGraph(Graph):
 
     def _params(self, terms: Sequence[Any]) -> Params:
         return tuple(
-            term.flat_params(self.batch_shape) if isinstance(term, Dense) else (self._flat(term),) for term in terms
+            term.flat_params(self.batch_shape)
+            if isinstance(term, Dense)
+            else (flattened(term.scores, term.arity, self.batch_shape),)
+            for term in terms
         )
-
-    def _flat(self, table: FactorTable) -> Tensor:
-        """A table as `[b, f, ...]`."""
-        *batch, count = table.lead or (1,)
-        states = table.scores.shape[len(table.lead) :]
-        if math.prod(batch) == 1:
-            return table.scores.reshape(1, count, *states)
-        return table.scores.expand(*self.batch_shape, count, *states).reshape(-1, count, *states)
 
     def _gather(self, index: Int[Tensor, "*#batch V k"]) -> None:
         self._nodes = self._nodes.gather(None, index)
@@ -117,7 +112,7 @@ class FactorGraph(Graph):
         self, group: int, factors: Int[Tensor, " m"], position: int, others: Sequence[Subset | None]
     ) -> Float[Tensor, "B m N"]:
         table = self._tables[group]
-        flat = self._flat(table)
+        flat = flattened(table.scores, table.arity, self.batch_shape)
         flat = flat if flat.shape[1] == 1 else flat.index_select(1, factors)
         spoken = [None if o is None else o.log_weight for o in others]
         size = math.prod(o.index.shape[-1] for o in others if o is not None) * flat.shape[2 + position]

@@ -23,10 +23,11 @@ from tailsum.graph_sweep import GraphSweep
 from tailsum.kernels.factors import Factors, PairFactors, TableFactors
 from tailsum.kernels.fixed_point import Iterated, Iteration, fixed_point, stationary
 from tailsum.kernels.noise import gumbel
+from tailsum.kernels.pairs import table_size
 from tailsum.kernels.precision import full_precision
-from tailsum.kernels.propagate import Gathered, Messages, Propagation, bethe, by_group, gathered, unpacked
+from tailsum.kernels.propagate import Gathered, Messages, Propagation, bethe, by_group, gathered, normalised, unpacked
 from tailsum.kernels.reduce import Reduce, highest, log_sum_exp
-from tailsum.kernels.table import tile_rows, transposed
+from tailsum.kernels.table import fits_budget, tile_rows, transposed
 from tailsum.layers import Block, Plan, plan, visits
 from tailsum.potential import Dense, Factored, Potential, finite, without_common
 from tailsum.select import Subset, at_least
@@ -222,7 +223,8 @@ class Graph(Structure[Tensor]):
     @torch.no_grad()
     def best(self, terms: Terms) -> Int[Tensor, "*batch V"]:
         solver = _Solver(self, terms, highest)
-        return solver.decode(1, lambda logits: logits.argmax(-1))[0].reshape(*self.batch_shape, -1)
+        states = solver.decode(1, lambda logits: logits.argmax(-1))[0]
+        return states.reshape(*self.batch_shape, *self.node_shape)
 
     @torch.no_grad()
     def sample(
@@ -231,7 +233,8 @@ class Graph(Structure[Tensor]):
         """Samples, in original states: exact on a forest; -1 throughout where none is possible.
 
         On a graph with loops they are approximate. Variables are drawn layer after layer, each given those drawn before
-        it that it shares a factor with, and the messages of the others, which do not know what was drawn.
+        it that it shares a factor with, and the messages of the others, which do not know what was drawn. Where states
+        are forbidden, a draw may so run into a dead end: it is -1 throughout too.
         """
         at_least(0, **{f"sample_shape[{i}]": size for i, size in enumerate(sample_shape)})
         with full_precision(self.device):
@@ -281,10 +284,9 @@ class _Solver:
         self.report = Iterated(none[:, None], none.long(), none)
 
     def _hard(self, unary: Tensor, groups: Sequence[Sequence[Tensor]]) -> bool:
-        """Whether a message may forbid a state."""
+        """Whether a message may forbid a state: sums and differences of messages then need more care."""
         return bool((unary == -math.inf).all(-1).any()) or any(
-            bool((params[0] == -math.inf).any()) or self.n not in _sizes(params)  # a factor has none
-            for params in groups
+            bool((params[0] == -math.inf).any()) or _known(params) != {self.n} for params in groups
         )
 
     def _split(self, params: Sequence[Tensor]) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
@@ -292,18 +294,26 @@ class _Solver:
         pieces = iter(rest)
         return unary, [tuple(next(pieces) for _ in range(count)) for count in self.counts]
 
-    def _factors(self, params: tuple[Tensor, ...], block: Block | None = None) -> Factors:
+    def _factors(self, params: tuple[Tensor, ...], block: Block | None = None, keep: bool | None = None) -> Factors:
         """Factors of a group, all as they are given, or those of a block in its order."""
         axes = tuple(range(params[0].dim() - 2)) if block is None else block.axes
         if block is not None:
             params = tuple(_of_block(p, block.factors) for p in params)
         if len(axes) > 2:
             return TableFactors(params[0].permute(0, 1, *(2 + a for a in axes)), self.reduce)
-        return PairFactors(params if axes == (0, 1) else transposed(params), self.reduce)
+        return PairFactors(params if axes == (0, 1) else transposed(params), self.reduce, keep)
 
     def _prepare(self, params: Sequence[Tensor]) -> Callable[[Tensor], Tensor]:
         unary, groups = self._split(params)
-        factors = [self._factors(groups[block.group], block) for block in self.plan.blocks]
+        keep = fits_budget(sum(table_size(g) for g, v in zip(groups, self.variables, strict=True) if v.shape[1] == 2))
+        shared: dict[tuple[int, tuple[int, ...]], Factors] = {}  # where all factors of a group share a table
+        factors = []
+        for block in self.plan.blocks:
+            key, params = (block.group, block.axes), groups[block.group]
+            made = shared[key] if key in shared else self._factors(params, block, keep)
+            if params[0].shape[1] == 1:
+                shared[key] = made
+            factors.append(made)
         damping = 0.0 if self.plan.exact else self.graph.damping
         return Propagation(self.plan, unary, factors, damping=damping, hard=self.hard).step
 
@@ -405,7 +415,7 @@ class _Solver:
         if len(cavities) == 2:
             params = transposed(params) if position == 0 else params
             potential = Dense(params[0]) if len(params) == 1 else Factored(*params)
-            sent = potential.block(known)[..., 0, :]
+            sent = normalised(potential.block(known)[..., 0, :])
         else:
             later = [a for a, c in enumerate(cavities) if c is not None]
             table = TableFactors(params[0], self.reduce).joint(cavities)
@@ -428,10 +438,10 @@ def _frames_of_ours() -> int:
 
 
 def _of_block(param: Tensor, factors: Tensor) -> Tensor:
-    return param if param.shape[1] in (1, len(factors)) else param.index_select(1, factors)  # they are in order
+    """Those of some factors, which are in ascending order: as many as there are means all, as they stand."""
+    return param if param.shape[1] in (1, len(factors)) else param.index_select(1, factors)
 
 
-def _sizes(params: Sequence[Tensor]) -> set[int]:
-    """How many states the factors know, if equally many on each side; none otherwise."""
-    sizes = set(params[0].shape[2:]) if len(params) == 1 else {p.shape[-2] for p in params}
-    return sizes if len(sizes) == 1 else set()
+def _known(params: Sequence[Tensor]) -> set[int]:
+    """The numbers of states that the factors of a group know of their variables."""
+    return set(params[0].shape[2:]) if len(params) == 1 else {p.shape[-2] for p in params}

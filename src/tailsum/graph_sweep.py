@@ -37,8 +37,12 @@ class GraphSweep(Sweep):
         self.cavities: list[list[Tensor]] = []  # of landmarks, for each group of factors and position: [B, F, M]
 
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
-        count = sum(map(len, self.model.variables)) * self.batch * self.nodes.element_size()
-        while landmarks > 16 and not fits_budget(4 * count * landmarks**2):
+        if landmarks >= self.model.n_states:  # the graph itself, which may share tables that a restricted one does not
+            self.landmarks = torch.arange(self.nodes.shape[-1], device=self.nodes.device).expand(self.nodes.shape)
+            self.cavities = self.model.cavities()
+            return
+        count = sum(map(len, self.model.variables)) * self.batch * 3 * self.nodes.element_size()  # scores and indices
+        while landmarks > 16 and not fits_budget(2 * count * landmarks**2):
             landmarks //= 2
         kept = self._walk(Optimal(landmarks), generator, back=True)
         small = self.model.restrict(self._in_batch(kept))

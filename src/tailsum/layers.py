@@ -18,7 +18,7 @@ from torch import Tensor
 
 
 class Block(NamedTuple):
-    """Factors that send their messages together.
+    """Factors that send their messages together, in ascending order.
 
     `variables [F, r]` come in the order of their layers; `axes` says which axis of the factor's table each one is.
     """
@@ -89,8 +89,10 @@ def _plan(groups: tuple[tuple[tuple[int, ...], ...], ...], n_nodes: int, schedul
     if schedule == "flooding":
         orders.append([(b, tuple(range(len(block.axes)))) for b, block in enumerate(blocks)])
     else:
-        depth = [layer[block.variables[0].tolist()[0]] for block in blocks]
-        by_depth = [[b for b in range(len(blocks)) if depth[b] == d] for d in sorted(set(depth))]
+        of_depth: dict[int, list[int]] = {}
+        for b, block in enumerate(blocks):
+            of_depth.setdefault(layer[block.variables[0].tolist()[0]], []).append(b)
+        by_depth = [of_depth[depth] for depth in sorted(of_depth)]
         orders += [[(b, (0,)) for b in stage] for stage in reversed(by_depth)]
         orders += [[(b, tuple(range(1, len(blocks[b].axes)))) for b in stage] for stage in by_depth]
     stages = tuple(tuple(_update(b, to, blocks, arriving) for b, to in stage) for stage in orders if stage)

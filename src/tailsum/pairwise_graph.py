@@ -4,7 +4,6 @@ Variables are numbered `0 .. V-1`, states `0 .. N-1`. Edge e joins `edges[e, 0]`
 the two is which matters to `pairwise` alone.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from tailsum.check import as_whole, check_broadcast, check_lead, check_potential
 from tailsum.graph import Graph, Params
 from tailsum.graph_input import as_scores, padded_tables
 from tailsum.kernels.message import message
-from tailsum.potential import Dense, Factored, Potential, Scored, embedding_norms, working_type
+from tailsum.potential import Dense, Factored, Potential, Scored, embedding_norms, flattened, working_type
 from tailsum.select import Subset, at_least
 
 
@@ -29,10 +28,10 @@ class PairwiseGraph(Graph):
     for each edge: its leading dimensions broadcast against `[*batch, E]`; or a list of E tables `[*batch, N_u, N_v]`.
     Scores may be minus infinity (forbidden). How messages are passed: see `Graph`.
 
-    >>> triangle = PairwiseGraph(torch.zeros(3, 2), [(0, 1), (1, 2)], torch.zeros(2, 2))
-    >>> triangle
+    >>> path = PairwiseGraph(torch.zeros(3, 2), [(0, 1), (1, 2)], torch.zeros(2, 2))
+    >>> path
     PairwiseGraph(batch=[], V=3, factors=2, N=2, forest)
-    >>> round(triangle.log_partition().exp().item())
+    >>> round(path.log_partition().exp().item())
     8
     """
 
@@ -131,11 +130,10 @@ class PairwiseGraph(Graph):
 
         def some(x: Tensor) -> Tensor:
             """Those of the given edges, the batch flattened."""
-            *lead, last = x.shape[:-trailing] or (0,)
-            x = x.index_select(-trailing - 1, factors) if last == len(self.edges) else x
-            if math.prod(lead) == 1:
-                return x.reshape(x.shape[len(lead) :])
-            return x.expand(*batch, *x.shape[len(lead) :]).reshape(batch.numel(), *x.shape[len(lead) :])
+            if x.dim() == trailing:
+                return x
+            x = x if x.shape[-trailing - 1] == 1 else x.index_select(-trailing - 1, factors)
+            return flattened(x, trailing, batch)
 
         pairs = self._pairs.map(some)
         given = others[1 - position]

@@ -136,14 +136,7 @@ class Potential(Scores):
 
     def flat_params(self, batch_shape: torch.Size) -> tuple[Tensor, ...]:
         """The same as `[b, s, ...]`: b is 1 where the batch shares the scores, and s where the steps do."""
-        params = self.table_params()
-        if not self.lead:
-            return tuple(p[None, None] for p in params)
-        *batch, steps = self.lead
-        if all(size == 1 for size in batch):
-            return tuple(p.expand(*self.lead, -1, -1).reshape(1, steps, *p.shape[-2:]) for p in params)
-        flat = (batch_shape.numel(), steps)
-        return tuple(p.expand(*batch_shape, steps, -1, -1).reshape(*flat, *p.shape[-2:]) for p in params)
+        return tuple(flattened(p.expand(*self.lead, -1, -1), 2, batch_shape) for p in self.table_params())
 
 
 class Dense(Potential):
@@ -411,6 +404,16 @@ def scaled(scores: Tensor, factor: Tensor | float) -> Tensor:
 def finite(scores: Tensor) -> Tensor:
     """Zero in place of minus infinity."""
     return scores.masked_fill(scores == -math.inf, 0.0)
+
+
+def flattened(x: Tensor, trailing: int, batch_shape: torch.Size) -> Tensor:
+    """`[*batch, steps, ...]` as `[b, steps, ...]`, `trailing` dimensions last; b, and steps if there are none, may be 1."""
+    lead, rest = x.shape[:-trailing], x.shape[-trailing:]
+    if not lead:
+        return x[None, None]
+    if lead[:-1].numel() == 1:
+        return x.reshape(1, lead[-1], *rest)
+    return x.expand(*batch_shape, lead[-1], *rest).reshape(batch_shape.numel(), lead[-1], *rest)
 
 
 def embedding_norms(nodes: Potential | None, pairs: Potential | None, needed: str) -> Tensor:

@@ -30,7 +30,16 @@ from tailsum.kernels.noise import gumbel
 from tailsum.kernels.reduce import LogProduct, Reduce, highest, log_sum_exp
 from tailsum.kernels.spans import Choose
 from tailsum.kernels.table import tile_rows
-from tailsum.potential import Dense, Factored, Potential, Scored, at_step, blank_outside, finite, working_type
+from tailsum.potential import (
+    Dense,
+    Potential,
+    Scored,
+    at_step,
+    blank_outside,
+    embedding_norms,
+    finite,
+    working_type,
+)
 from tailsum.select import at_least
 from tailsum.structure import Structure, Terms
 from tailsum.sweep import SegmentSweep
@@ -119,9 +128,7 @@ class SemiMarkov(Structure[Segments]):
         return terms[0].plus(Dense(extra[..., None, :])), terms[1]
 
     def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
-        if isinstance(self._pairs, Factored) and not self._pairs.lead:
-            return self._pairs.left.abs().sum(-1)
-        raise ValueError("the global proposal needs state embeddings: a Factored transition shared by all positions")
+        return embedding_norms(None, self._pairs, "a Factored transition shared by all positions")
 
     def sweep(self) -> SegmentSweep:
         if self.kept is not None:

@@ -8,6 +8,7 @@ and its state; in an older form, a number of such lines comes first.
 
 import math
 import re
+from decimal import Decimal
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,7 @@ def _table(words: "_Words", scope: tuple[int, ...], sizes: list[int], dtype: tor
         raise ValueError(
             f"{words.path} must have a table of {math.prod(shape)} numbers over variables {list(scope)}: got {size}"
         )
-    return torch.tensor([words.potential() for _ in range(size)], dtype=torch.float64).log().to(dtype).reshape(shape)
+    return torch.tensor([words.log_potential() for _ in range(size)], dtype=torch.float64).to(dtype).reshape(shape)
 
 
 def _alike(tables: dict[tuple[int, ...], Tensor]) -> list[tuple[Tensor, Tensor]]:
@@ -111,7 +112,7 @@ class _Words:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError:
             raise ValueError(f"{path} must be a text file: got something else") from None
         self.words = [(word, n) for n, line in enumerate(text.splitlines(), 1) for word in line.split()]
@@ -137,12 +138,16 @@ class _Words:
             raise ValueError(f"{self.path}, line {line}: {what} must be a whole number, {limits}: got {word!r}")
         return number
 
-    def potential(self) -> float:
+    def log_potential(self) -> float:
+        """The logarithm of a number that may lie beyond the range of any type."""
         word, line = self._next("a number of a table")
-        value = float(word) if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", word) else math.nan
-        if not 0 <= value < math.inf:
+        number = Decimal(word) if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", word) else None
+        if number is None or number < 0:
             raise ValueError(f"{self.path}, line {line}: tables must hold numbers from 0 up: got {word!r}")
-        return value
+        value = float(word)
+        if 0 < value < math.inf:
+            return math.log(value)
+        return float(number.ln()) if number else -math.inf
 
     def end(self) -> None:
         if self.left():

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tailsum.kernels.pairs import PairProduct
 from tailsum.kernels.reduce import Reduce, log_sum_exp
+from tailsum.potential import finite
 
 Cavities = Sequence[Tensor | None]
 
@@ -22,18 +23,18 @@ class Factors(ABC):
 
     @abstractmethod
     def send(self, cavities: Cavities, to: int) -> Tensor:
-        """The messages `[B, F, N]` to one position, from the cavities of the others."""
+        """The messages `[B, F, N]` to one position, each but for a constant, from the cavities of the others."""
 
     @abstractmethod
     def total(self, cavities: Sequence[Tensor]) -> Tensor:
-        """The logarithm of the sum over all joint states, `[B, F]`."""
+        """The logarithm of the sum over all joint states, `[B, F]` in float64."""
 
 
 class PairFactors(Factors):
     """Factors over two variables, from the parameters of a potential, `[b, f, ..]` (see `kernels.pairs`)."""
 
-    def __init__(self, params: tuple[Tensor, ...], reduce: Reduce) -> None:
-        self.product = PairProduct(params, reduce)
+    def __init__(self, params: tuple[Tensor, ...], reduce: Reduce, keep: bool | None = None) -> None:
+        self.product = PairProduct(params, reduce, keep)
 
     def send(self, cavities: Cavities, to: int) -> Tensor:
         given = cavities[1 - to]
@@ -45,15 +46,17 @@ class PairFactors(Factors):
 
     def total(self, cavities: Sequence[Tensor]) -> Tensor:
         first, second = cavities
-        return log_sum_exp(self.product.forth(first[..., : self.product.n]) + second[..., : self.product.m], -1)
+        total = log_sum_exp(self.product.forth(first[..., : self.product.n]) + second[..., : self.product.m], -1)
+        return total.double() + self.product.centre[..., 0, 0].double()
 
 
 class TableFactors(Factors):
     """Factors over any number of variables, from tables `[b, f, n_1, .., n_r]`."""
 
     def __init__(self, scores: Tensor, reduce: Reduce) -> None:
-        self.scores, self.reduce = scores, reduce
-        self.sizes = scores.shape[2:]
+        self.sizes, self.reduce = scores.shape[2:], reduce
+        self.centre = finite(scores.detach().flatten(2).amax(-1))  # [b, f]
+        self.scores = scores - self.centre.reshape(*scores.shape[:2], *(1,) * len(self.sizes))
 
     def send(self, cavities: Cavities, to: int) -> Tensor:
         size = next(c.shape[-1] for c in cavities if c is not None)
@@ -62,10 +65,10 @@ class TableFactors(Factors):
         return _padded(self.reduce(joint, -1), size)
 
     def total(self, cavities: Sequence[Tensor]) -> Tensor:
-        return log_sum_exp(self.joint(cavities).flatten(2), -1)
+        return log_sum_exp(self.joint(cavities).flatten(2), -1).double() + self.centre.double()
 
     def joint(self, cavities: Cavities) -> Tensor:
-        """The scores with the given cavities added, `[B, F, n_1, .., n_r]`."""
+        """The scores, but for a constant of each factor, with the given cavities added: `[B, F, n_1, .., n_r]`."""
         scores = self.scores
         for position, cavity in enumerate(cavities):
             if cavity is not None:

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tailsum.kernels.precision import full_precision
+
 Step = Callable[[Tensor], Tensor]
 Prepare = Callable[[Sequence[Tensor]], Step]  # from parameters to a step
 
@@ -96,15 +98,16 @@ def _pull(prepare: Prepare) -> Prepare:
         recording = torch.is_grad_enabled()
         grad, *rest = given
         point, *params = (_tracked(x, want=i == 0, recording=recording) for i, x in enumerate(rest))
-        with torch.enable_grad():
+        with torch.enable_grad(), full_precision(grad.device):
             out = prepare(params)(point)
 
         def step(w: Tensor) -> Tensor:
             if not out.requires_grad:
                 return grad
-            (pulled,) = torch.autograd.grad(
-                out, point, w, retain_graph=True, create_graph=recording, materialize_grads=True
-            )
+            with full_precision(out.device):
+                (pulled,) = torch.autograd.grad(
+                    out, point, w, retain_graph=True, create_graph=recording, materialize_grads=True
+                )
             return grad + pulled
 
         return step
@@ -137,10 +140,10 @@ def _gradients(
     """The gradients of `function(params)` in the wanted ones, in which what it knows besides is held fixed."""
     recording = torch.is_grad_enabled()
     tracked = [_tracked(p, want=want, recording=recording) for p, want in zip(params, wanted, strict=True)]
-    with torch.enable_grad():
+    with torch.enable_grad(), full_precision(grad.device):
         out = function(tracked)
-    active = [p for p, want in zip(tracked, wanted, strict=True) if want]
-    found = iter(torch.autograd.grad(out, active, grad, create_graph=recording, materialize_grads=True))
+        active = [p for p, want in zip(tracked, wanted, strict=True) if want]
+        found = iter(torch.autograd.grad(out, active, grad, create_graph=recording, materialize_grads=True))
     return [next(found) if want else None for want in wanted]
 
 
@@ -150,4 +153,4 @@ def _tracked(x: Tensor, *, want: bool, recording: bool) -> Tensor:
         return x.detach().requires_grad_(want)
     if want and not x.requires_grad:
         return x.detach().requires_grad_()
-    return x.view_as(x)  # a name of its own: what else depends on x does not depend on it
+    return x.view_as(x)  # a name of its own: z depends on x too, and what it hands on must not be counted here

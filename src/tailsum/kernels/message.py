@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from tailsum.kernels.table import tile_rows
+from tailsum.kernels.table import tile_rows, tile_size
 from tailsum.potential import Dense, Factored, Potential
 
 
@@ -19,7 +19,8 @@ def message(potential: Potential, index: Tensor | None, value: Tensor) -> Tensor
     if isinstance(potential, Factored):  # the values are one more factor: the product adds them on its way
         values = Factored(value[..., None], value.new_ones(potential.n_to, 1))
         potential, rows = potential.gather(index, None).plus(values), None
-    elif isinstance(potential, Dense):  # whole rows of a table lie together: one look-up serves all tiles
+    elif isinstance(potential, Dense) and value.numel() * potential.n_to <= 4 * tile_size(value.device):
+        # whole rows of a table lie together: one look-up serves all tiles
         rows, potential = (
             None,
             Dense((potential.block() if index is None else potential.block(index)) + value[..., None]),

@@ -103,7 +103,7 @@ def bethe(unary: Tensor, groups: Sequence[tuple[Tensor, Factors]], messages: Mes
     value = (finite(each).double() * (1.0 - degree)).sum(-1)
     for total in totals:
         never = never | (total == -math.inf).any(-1)
-        value = value + finite(total).double().sum(-1)
+        value = value + finite(total).sum(-1)
     return value.masked_fill(never, -math.inf)
 
 

@@ -37,6 +37,27 @@ def highest(x: Tensor, dim: int) -> Tensor:
     return x.amax(dim)
 
 
+def log_product(x: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+    """`log sum_i exp(x[r, i]) table[i, j]`, and where it is so small that the product may have lost something."""
+    peak = x.detach().amax(-1, keepdim=True)
+    peak = peak.masked_fill(peak == -math.inf, 0.0)
+    total = product(_exp(x - peak), table)
+    limits = torch.finfo(x.dtype)
+    return log_or_never(total) + peak, total.detach() < limits.tiny / limits.eps * x.shape[-1]
+
+
+@torch.no_grad()
+def reached(x: Tensor, scores: Tensor) -> Tensor:
+    """Where something arrives, however little."""
+    return product((x > -math.inf).to(x.dtype), (scores > -math.inf).to(x.dtype)) > 0
+
+
+def column_tops(scores: Tensor) -> Tensor:
+    """The largest score of each column, zero where all are minus infinity."""
+    top = scores.detach().amax(-2, keepdim=True)
+    return top.masked_fill(top == -math.inf, 0.0)
+
+
 class LogProduct:
     """`out[r, j] = log sum_i exp(x[r, i] + scores[i, j])`, or the maximum in place of the sum; leading dimensions batch.
 
@@ -47,29 +68,16 @@ class LogProduct:
     def __init__(self, scores: Tensor, reduce: Reduce = log_sum_exp) -> None:
         self.scores, self.reduce = scores, reduce
         if reduce is log_sum_exp:
-            top = scores.detach().amax(-2, keepdim=True)
-            self.top = top.masked_fill(top == -math.inf, 0.0)
+            self.top = column_tops(scores)
             self.scaled = _exp(scores - self.top)
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.reduce is not log_sum_exp:
             return self._tiled(x)
-        top = x.detach().amax(-1, keepdim=True)
-        top = top.masked_fill(top == -math.inf, 0.0)
-        total = product(_exp(x - top), self.scaled)
-        if self._lost(x, total.detach()):
+        out, small = log_product(x, self.scaled)
+        if small.any() and (small & reached(x, self.scores)).any():
             return self._tiled(x)
-        return log_or_never(total) + top + self.top
-
-    def _lost(self, x: Tensor, total: Tensor) -> bool:
-        """Whether the product may lack something that no rounding explains."""
-        limits = torch.finfo(x.dtype)
-        small = total < limits.tiny / limits.eps * x.shape[-1]
-        if not small.any():
-            return False
-        with torch.no_grad():
-            paths = product((x > -math.inf).to(x.dtype), (self.scores > -math.inf).to(x.dtype))
-        return bool((small & (paths > 0)).any())
+        return out + self.top
 
     def _tiled(self, x: Tensor) -> Tensor:
         """With no product: a tile of columns at a time."""
