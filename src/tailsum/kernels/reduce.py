@@ -75,9 +75,11 @@ class LogProduct:
         if self.reduce is not log_sum_exp:
             return self._tiled(x)
         out, small = log_product(x, self.scaled)
-        if small.any() and (small & reached(x, self.scores)).any():
-            return self._tiled(x)
-        return out + self.top
+        return self._tiled(x) if self._lost(x, small) else out + self.top
+
+    def _lost(self, x: Tensor, small: Tensor) -> bool:
+        """Whether the product may lack something that no rounding explains."""
+        return bool(small.any()) and bool((small & reached(x, self.scores)).any())
 
     def _tiled(self, x: Tensor) -> Tensor:
         """With no product: a tile of columns at a time."""
