@@ -41,23 +41,22 @@ def random_tree(
 
 def grid_figures() -> Iterator[Figure]:
     """32 x 32, 1,000 labels, a twentieth of them kept: log-partition and marginals of the whole graph and of a sketch."""
-    for own, unary, kept in ((True, 5.0, True), (True, 3.0, True), (False, 5.0, True), (True, 5.0, False)):
+    for own, unary in ((True, 5.0), (True, 3.0), (False, 5.0)):
         graph, _ = random_grid(32, 1000, 1.0, unary, own)
-        tables = "tables kept" if kept else "tables streamed"
         name = f"grid 32 x 32, N=1,000 K=5%, {'own' if own else 'shared'} pair scores, labels {unary:g}"
-        yield from _grid(graph, name, tables, kept=kept, goal=own and kept and unary > 3)
+        yield from _grid(graph, name, goal=own and unary > 3)
 
 
-def _grid(graph: PairwiseGraph, name: str, tables: str, *, kept: bool, goal: bool) -> Iterator[Figure]:
-    generator = torch.Generator().manual_seed(0)
+def _grid(graph: PairwiseGraph, name: str, *, goal: bool) -> Iterator[Figure]:
+    generator, proposal = torch.Generator().manual_seed(0), Lookahead(landmarks=64)
 
     def whole() -> tuple[Tensor, Tensor]:
-        with torch.no_grad(), table_budget((9 << 30) if kept else 0):
+        with torch.no_grad(), table_budget(9 << 30):  # all tables kept: streamed, they would take three times as long
             return graph.log_partition(), graph.marginals()
 
     def sketched() -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            small = graph.sketch(50, proposal=Lookahead(landmarks=64), generator=generator)
+            small = graph.sketch(50, proposal=proposal, generator=generator)
             return small.log_partition(), small.scatter(small.marginals())
 
     (exact, marginals), slow = timed(whole)
@@ -68,12 +67,12 @@ def _grid(graph: PairwiseGraph, name: str, tables: str, *, kept: bool, goal: boo
         sketched()
     less, faster = large.peak / little.peak, slow / fast
     yield Figure(
-        f"{name}: memory and time, the whole graph ({tables}) over a sketch",
+        f"{name}: memory and time, the whole graph over a sketch",
         f"{less:.1f} x ({large.peak >> 20} / {little.peak >> 20} MiB), {faster:.1f} x ({slow:.1f} / {fast:.2f} s)",
         "20 x, 10 x" if goal else "none",
         (less >= 20 and faster >= 10) or not goal,
     )
-    small = graph.sketch(50, proposal=Lookahead(landmarks=64), generator=generator)
+    small = graph.sketch(50, proposal=proposal, generator=generator)
     least = 1 - marginals.topk(50).values.sum(-1).mean().item()
     kept_off, whole_off = (_variation(x, marginals) for x in (beliefs, small.whole_marginals()))
     off = (found - exact).abs().item() / exact.abs().item()
@@ -81,7 +80,7 @@ def _grid(graph: PairwiseGraph, name: str, tables: str, *, kept: bool, goal: boo
         f"{name}: error of marginals (total variation) on kept labels / on all, and of log Z",
         f"{kept_off:.4f} (any 50 labels: at least {least:.4f}) / {whole_off:.4f}, {off:.1e}",
         "0.02, 0.1%" if goal else "none",
-        (min(kept_off, whole_off) <= 0.02 and off <= 1e-3) or not goal,
+        (kept_off <= 0.02 and off <= 1e-3) or not goal,
     )
 
 
@@ -112,23 +111,19 @@ def large_figures() -> Iterator[Figure]:
 
 def tree_figures(n: int = 10_000, k: int = 100, repeats: int = 8, device: str = "cpu") -> Iterator[Figure]:
     """200 variables: the error of log Z against exact inference."""
-    for pair, unary in ((1.0, 1.0), (1.0, 3.0), (3.0, 1.0), (3.0, 3.0)):
+    for pair, unary in ((1.0, 1.0), (1.0, 3.0), (2.0, 3.0), (3.0, 3.0)):
         tree = random_tree(200, n, pair, unary, device=device)
         exact, slow = timed(tree.log_partition)
-        for rounds in (1, 2):
-            generator, errors, took = torch.Generator(device).manual_seed(0), [], 0.0
-            for _ in range(repeats):
-                small, seconds = timed(
-                    lambda t=tree, g=generator, r=rounds: t.sketch(k, proposal=Lookahead(rounds=r), generator=g)
-                )
-                errors.append((small.log_partition() - exact).item())
-                took += seconds / repeats
-            error = torch.tensor(errors).square().mean().sqrt().item()
-            goal = n >= 100_000 and pair <= 1
-            yield Figure(
-                f"tree of 200, N={n:,} K={k}, pairs {pair:g}, labels {unary:g}, {rounds} round{'s' * (rounds > 1)}: "
-                "RMSE of log Z",
-                f"{error:.4f} (log Z {exact.item():.1f}; exact {slow:.1f} s, choose {took:.1f} s, {device})",
-                "at most 0.1" if goal else "none",
-                error <= 0.1 or not goal,
-            )
+        generator, errors, took = torch.Generator(device).manual_seed(0), [], 0.0
+        for _ in range(repeats):
+            small, seconds = timed(lambda t=tree, g=generator: t.sketch(k, generator=g))
+            errors.append((small.log_partition() - exact).item())
+            took += seconds / repeats
+        error = torch.tensor(errors).square().mean().sqrt().item()
+        goal = n >= 100_000 and pair <= 1
+        yield Figure(
+            f"tree of 200, N={n:,} K={k}, pairs {pair:g}, labels {unary:g}: RMSE of log Z",
+            f"{error:.4f} (log Z {exact.item():.1f}; exact {slow:.1f} s, choose {took:.1f} s, {device})",
+            "at most 0.1" if goal else "none",
+            error <= 0.1 or not goal,
+        )
