@@ -4,7 +4,8 @@ from tailsum.chain import LinearChain, Paths
 from tailsum.dependency import Dependencies, DependencyTree, RelaxedDependencies
 from tailsum.factor_graph import FactorGraph
 from tailsum.factor_rule import FactoredRule, LowRankRule
-from tailsum.graph import Convergence, ConvergenceWarning, Graph
+from tailsum.graph import Convergence, Graph
+from tailsum.graph_solver import ConvergenceWarning
 from tailsum.hmm import HMM
 from tailsum.kbest import Best
 from tailsum.kernels.table import table_budget

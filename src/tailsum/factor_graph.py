@@ -11,7 +11,8 @@ from torch import Tensor
 
 from tailsum.check import as_whole, check_broadcast, check_device, check_scores
 from tailsum.factor_table import FactorTable
-from tailsum.graph import Graph, Params
+from tailsum.graph import Graph
+from tailsum.graph_solver import Params
 from tailsum.kernels.factors import TableFactors
 from tailsum.kernels.reduce import log_sum_exp
 from tailsum.kernels.table import tile_size

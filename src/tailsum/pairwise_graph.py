@@ -12,8 +12,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.check import as_whole, check_broadcast, check_lead, check_potential, node_potential
-from tailsum.graph import Graph, Params
+from tailsum.graph import Graph
 from tailsum.graph_input import as_scores, padded_tables
+from tailsum.graph_solver import Params
 from tailsum.kernels.message import message
 from tailsum.potential import Dense, Factored, Potential, Scored, embedding_norms, flattened, working_type
 from tailsum.select import Subset, at_least

@@ -125,10 +125,11 @@ class Lookahead(Proposal):
 
     On a chain a backward sweep selects landmarks at each node and passes their messages to all N states of the node
     before; then `rounds` times, a forward sweep guided by it and a backward sweep guided by that. On trees an inside and
-    an outside sweep take their places. Each sweep has more landmarks than the one before, `landmarks` the last: the early
-    ones need only show the way, and together they cost no more than the last. With `sequential`, the states to keep are
-    then selected in one more sweep of their own messages, so that each choice knows the earlier ones and errors do not
-    multiply. Without, every node is selected on its own: cheaper where K is large, and less accurate.
+    an outside sweep take their places, on graphs walks from the last layer to the first. Each sweep has more landmarks
+    than the one before, `landmarks` the last: the early ones need only show the way, and together they cost no more than
+    the last. With `sequential`, the states to keep are then selected in one more sweep of their own messages, so that
+    each choice knows the earlier ones and errors do not multiply. Without, every node is selected on its own: cheaper
+    where K is large, and less accurate.
 
     Cost on a chain: nodes x N x (2 landmarks + K), in tiles of a few MB.
     """
