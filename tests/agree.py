@@ -92,3 +92,18 @@ def scores_agree(case: Case, model: Any, r: Random) -> None:
             close(log_prob[:, b], expected - truth.log_partition)
         assert not log_prob[:, b].isnan().any()
     assert model.score(case.written([[case.none] * case.size])).eq(-math.inf).all()
+
+
+def frequencies_agree(case: Case, model: Any, sample: Any, count: int) -> None:
+    """Of `count` samples: what is impossible never comes, and the rest as often as it should, within five deviations."""
+    rows = case.rows(sample)
+    for b, truth in enumerate(case.truths(model)):
+        found, counts = rows[:, b].unique(dim=0, return_counts=True)
+        seen = torch.zeros(len(truth.configurations)).double()
+        for row, times in zip(found, counts.tolist(), strict=True):
+            seen[truth.index_of(case.read(row))] += times
+        p = truth.probability
+        assert seen[p == 0].eq(0).all()
+        rare = p * count < 10
+        p, seen = (torch.cat((x[~rare], x[rare].sum()[None])) for x in (p, seen / count))
+        assert ((seen - p).abs() <= 5 * (p * (1 - p) / count).sqrt() + 1e-12).all()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.distributions import kl_divergence
 
 import tailsum as ts
-from agree import agrees, close, divergences_agree, scores_agree
+from agree import agrees, close, divergences_agree, frequencies_agree, scores_agree
 from cases import (
     BOTH,
     FEW,
@@ -174,17 +174,7 @@ def test_samples_follow_the_distribution(name, way, generator):
     count = 20_000
     sample = model.sample((200, count // 200), generator=generator)
     assert next(iter(sample)).shape[:3] == (200, count // 200, 2)
-    rows = case.rows(sample)
-    for b, truth in enumerate(case.truths(model)):
-        found, counts = rows[:, b].unique(dim=0, return_counts=True)
-        seen = torch.zeros(len(truth.configurations)).double()
-        for row, times in zip(found, counts.tolist(), strict=True):
-            seen[truth.index_of(case.read(row))] += times
-        p = truth.probability
-        assert seen[p == 0].eq(0).all()
-        rare = p * count < 10
-        p, seen = (torch.cat((x[~rare], x[rare].sum()[None])) for x in (p, seen / count))
-        assert ((seen - p).abs() <= 5 * (p * (1 - p) / count).sqrt() + 1e-12).all()
+    frequencies_agree(case, model, sample, count)
 
 
 @pytest.mark.parametrize("name", FEW)

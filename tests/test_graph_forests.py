@@ -9,7 +9,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 import tailsum as ts
-from agree import agrees, close, divergences_agree, scores_agree
+from agree import agrees, close, divergences_agree, frequencies_agree, scores_agree
 from cases import WAYS, made, random_subset
 from graph_cases import EXACT, FORESTS, GRAPHS, FactorCase, GraphTruth, PairCase, another, named, possible
 from tailsum.kernels.noise import gumbel
@@ -118,17 +118,7 @@ def test_samples_follow_the_distribution(name, way, generator):
     count = 20_000
     sample = model.sample((200, count // 200), generator=generator)
     assert sample.shape == (200, count // 200, 2, case.length)
-    rows = case.rows(sample)
-    for b, truth in enumerate(case.truths(model)):
-        found, counts = rows[:, b].unique(dim=0, return_counts=True)
-        seen = torch.zeros(len(truth.configurations)).double()
-        for row, times in zip(found, counts.tolist(), strict=True):
-            seen[truth.index_of(case.read(row))] += times
-        p = truth.probability
-        assert seen[p == 0].eq(0).all()
-        rare = p * count < 10
-        p, seen = (torch.cat((x[~rare], x[rare].sum()[None])) for x in (p, seen / count))
-        assert ((seen - p).abs() <= 5 * (p * (1 - p) / count).sqrt() + 1e-12).all()
+    frequencies_agree(case, model, sample, count)
 
 
 @pytest.mark.parametrize("name", ["tree", "mixed"])

@@ -7,6 +7,7 @@ import torch
 
 import tailsum as ts
 from tailsum.kernels import pairs, table
+from tailsum.kernels.propagate import Propagation
 from tailsum.memory import PeakMemory
 
 PATH = [(i, i + 1) for i in range(6)]
@@ -172,3 +173,23 @@ def test_the_kept_table_serves_both_directions():
     forth = (x[..., :, None] + scores).logsumexp(-2)
     torch.testing.assert_close(product.forth(x) + centre, forth)
     torch.testing.assert_close(product.back(forth) + centre, (forth[..., None, :] + scores).logsumexp(-1))
+
+
+def test_selection_in_sequence_crosses_a_grid():
+    """Where paths meet again, factors that messages have in common must not pile up from layer to layer."""
+    torch.manual_seed(0)
+    states = torch.randn(60, 8) * 0.4
+    model = ts.PairwiseGraph.grid(14, 14, 5 * torch.randn(14, 14, 60), ts.Factored(states, states))
+    exact = model.log_partition()
+    for seed in range(3):
+        small = model.sketch(12, proposal=ts.Lookahead(24), generator=torch.Generator().manual_seed(seed))
+        assert (small.log_partition() - exact).abs() < 0.05
+
+
+def test_many_samples_need_the_messages_once(monkeypatch):
+    model = ts.PairwiseGraph(torch.randn(5, 3), [(0, 1), (2, 1), (1, 3)], torch.randn(3, 3))
+    steps, step = [], Propagation.step
+    monkeypatch.setattr(Propagation, "step", lambda self, z: steps.append(1) or step(self, z))
+    monkeypatch.setitem(table._TILE, "cpu", 1)  # samples are drawn sixteen at a time
+    assert model.sample((100,)).shape == (100, 5)
+    assert len(steps) == 1

@@ -36,7 +36,7 @@ from tailsum.potential import (
     without_common,
     working_type,
 )
-from tailsum.select import at_least
+from tailsum.select import at_least, check_sample_shape
 from tailsum.structure import RelaxedSample, Structure, Terms
 from tailsum.sweep import ChainSweep
 
@@ -214,7 +214,7 @@ class LinearChain(Structure[Tensor]):
         torch.Size([1000, 5])
         """
         with torch.no_grad():
-            at_least(0, **{f"sample_shape[{i}]": size for i, size in enumerate(sample_shape)})
+            check_sample_shape(sample_shape)
             messages, count = self._column_messages(), math.prod(sample_shape)
             chunk = tile_rows(messages[0].numel(), self.device)
             parts = [

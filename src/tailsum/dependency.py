@@ -51,7 +51,7 @@ from tailsum.kernels.reduce import Reduce, highest, log_sum_exp
 from tailsum.kernels.spans import Choose
 from tailsum.kernels.table import tile_rows
 from tailsum.potential import Dense, Potential, Scored, blank_outside, embedding_norms, finite, working_type
-from tailsum.select import at_least
+from tailsum.select import check_sample_shape
 from tailsum.structure import Structure, Terms
 
 
@@ -233,7 +233,7 @@ class DependencyTree(Structure[Dependencies]):
         >>> DependencyTree(torch.randn(6, 6), projective=False).sample((1000,)).heads.shape
         torch.Size([1000, 6])
         """
-        at_least(0, **{f"sample_shape[{i}]": size for i, size in enumerate(sample_shape)})
+        check_sample_shape(sample_shape)
         terms = self._weighted(self.terms())
         choose = lambda logits: gumbel(logits, generator).argmax(-1)  # noqa: E731
         tree = self._read(terms, log_sum_exp, choose, math.prod(sample_shape), generator)

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tailsum.check import check_broadcast, check_potential, check_whole, node_potential
-from tailsum.graph_input import padded_unary, unary_sizes
+from tailsum.graph_input import padded_unary
 from tailsum.graph_solver import Params, Solver
 from tailsum.graph_sweep import GraphSweep
 from tailsum.kernels.noise import gumbel
@@ -25,7 +25,7 @@ from tailsum.kernels.reduce import highest, log_sum_exp
 from tailsum.kernels.table import tile_rows
 from tailsum.layers import Plan, plan
 from tailsum.potential import Dense, Factored, Potential, finite, without_common
-from tailsum.select import Subset, at_least
+from tailsum.select import Subset, at_least, check_sample_shape
 from tailsum.structure import Structure, Terms, recordable
 
 
@@ -56,7 +56,7 @@ class Graph(Structure[Tensor]):
         """The scores of single variables, and how many states each has."""
         sizes = []
         if not isinstance(unary, Tensor | Factored):
-            unary, sizes = padded_unary(unary), unary_sizes(unary)
+            unary, sizes = padded_unary(unary)
         nodes = node_potential("unary", unary, "[*batch, V, N]")
         self.device = nodes.tensors[0].device
         self.node_shape, self.n_states = nodes.lead[-1:], nodes.n_to
@@ -171,9 +171,7 @@ class Graph(Structure[Tensor]):
         with torch.inference_mode(False), torch.set_grad_enabled(recording), full_precision(self.device):
             solver = Solver(self, recordable(self._weighted(self.terms())), log_sum_exp)
             belief = solver.gathered().all()
-            total = log_sum_exp(belief, -1)
-            possible = (total > -math.inf).all(-1)[..., None, None]
-            belief = torch.where(possible, (belief - finite(total)[..., None]).exp(), 0.0)
+            belief = _probability(belief, belief)
         return belief.reshape(*self.batch_shape, *self.node_shape, self.n_states)
 
     @torch.no_grad()
@@ -187,13 +185,12 @@ class Graph(Structure[Tensor]):
         if self.kept is None:
             return self.marginals()
         with full_precision(self.device):
+            solver = Solver(self, self._weighted(self.terms()), log_sum_exp)
             seen = GraphSweep(self.whole)
             seen.landmarks = self.states.reshape(-1, *self.states.shape[-2:])
-            seen.cavities = self.cavities()
+            seen.cavities = solver.cavities()
             belief = seen.log_q(0, None)
-        total = log_sum_exp(belief, -1)
-        possible = (self.log_partition() > -math.inf)[..., None, None]
-        return torch.where(possible, (belief - finite(total)[..., None]).exp(), 0.0)
+            return _probability(belief, solver.gathered().all().reshape(self.states.shape))
 
     @torch.no_grad()
     def convergence(self) -> Convergence:
@@ -225,7 +222,7 @@ class Graph(Structure[Tensor]):
         it that it shares a factor with, and the messages of the others, which do not know what was drawn. Where states
         are forbidden, a draw may so run into a dead end: it is -1 throughout too.
         """
-        at_least(0, **{f"sample_shape[{i}]": size for i, size in enumerate(sample_shape)})
+        check_sample_shape(sample_shape)
         with full_precision(self.device):
             solver = Solver(self, self._weighted(self.terms()), log_sum_exp)
             count, size = math.prod(sample_shape), self.batch_shape.numel() * self.node_shape[0] * self.n_states
@@ -253,3 +250,10 @@ class Graph(Structure[Tensor]):
     @abstractmethod
     def _factor_score(self, states: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
         """The sum of the scores of all factors."""
+
+
+def _probability(belief: Tensor, kept: Tensor) -> Tensor:
+    """Beliefs `[*batch, V, N]` that sum to one; zero where a variable has no possible state among the kept ones."""
+    possible = (kept > -math.inf).any(-1).all(-1)[..., None, None]
+    total = finite(log_sum_exp(belief, -1))
+    return torch.where(possible, (belief - total[..., None]).exp(), 0.0)

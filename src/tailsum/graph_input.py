@@ -13,25 +13,21 @@ from tailsum.check import check_broadcast, check_device, check_floating
 from tailsum.potential import Dense, working_type
 
 
-def unary_sizes(unary: Any) -> list[int]:
-    """How many states each variable has, from a list of scores of single variables."""
+def padded_unary(unary: Any) -> tuple[Tensor, list[int]]:
+    """A list of scores of single variables as one tensor, and how many states each variable has.
+
+    Minus infinity stands for the states that a variable does not have.
+    """
     if not isinstance(unary, list | tuple):
         raise ValueError(f"unary must be a tensor, Factored or a list of tensors: got {type(unary).__name__}")
     if not unary:
         raise ValueError("unary must have at least one variable: got an empty list")
-    sizes = []
-    for v, row in enumerate(unary):
-        tensor = as_scores(f"unary[{v}]", row)
-        if tensor.dim() < 1 or not tensor.shape[-1]:
-            raise ValueError(f"unary[{v}] must be [*batch, N_v] with at least one state: got {list(tensor.shape)}")
-        sizes.append(tensor.shape[-1])
-    return sizes
-
-
-def padded_unary(unary: Sequence[Any]) -> Tensor:
-    """A list of scores of single variables as one tensor, minus infinity for states that a variable does not have."""
-    most = max(unary_sizes(unary))
-    return _stacked("unary", [as_scores(f"unary[{v}]", row) for v, row in enumerate(unary)], (most,), -math.inf)
+    rows = [as_scores(f"unary[{v}]", row) for v, row in enumerate(unary)]
+    for v, row in enumerate(rows):
+        if row.dim() < 1 or not row.shape[-1]:
+            raise ValueError(f"unary[{v}] must be [*batch, N_v] with at least one state: got {list(row.shape)}")
+    sizes = [row.shape[-1] for row in rows]
+    return _stacked("unary", rows, (max(sizes),), -math.inf), sizes
 
 
 def padded_tables(tables: Sequence[Any], edges: Tensor, sizes: list[int]) -> Dense:

@@ -1,5 +1,6 @@
 """Messages on a graph, iterated to the end, and what is read from them: sums, beliefs, configurations."""
 
+import functools
 import inspect
 import math
 import warnings
@@ -94,8 +95,13 @@ class Solver:
             stacklevel=_frames_of_ours(),
         )
 
-    def _messages(self) -> Tensor:
-        """The messages, packed."""
+    @functools.cached_property
+    def messages(self) -> Messages:
+        """For each group of factors and each position, the messages to its variables, `[B, F, N]`."""
+        return self._unpacked(self._packed())
+
+    def _packed(self) -> Tensor:
+        """The messages of all blocks in one tensor, found anew."""
         unary = self.params[0]
         size = self.n * sum(v.numel() for v in self.variables)
         start = unary.new_zeros(len(unary), size)
@@ -116,30 +122,25 @@ class Solver:
             factors = [(v, self._factors(p)) for v, p in zip(self.variables, groups, strict=True)]
             return bethe(unary, factors, self._unpacked(z), hard=self.hard) + self.offset
 
-        z = self._messages()
+        z = self._packed()
         return stationary(value, z, self.params) if self.graph.gradient == "implicit" else value(z, self.params)
 
     def gathered(self) -> Gathered:
         """All variables with all messages to them."""
-        messages = self._unpacked(self._messages())
-        return gathered(self.params[0], self.variables, messages, hard=self.hard)
+        return gathered(self.params[0], self.variables, self.messages, hard=self.hard)
 
     def cavities(self) -> list[list[Tensor]]:
         """For each group of factors and each position, what the rest of the graph says: `[B, F, N]`."""
-        return self._cavities(self._unpacked(self._messages()))
-
-    def _cavities(self, messages: Messages) -> list[list[Tensor]]:
-        nodes = gathered(self.params[0], self.variables, messages, hard=self.hard)
+        nodes = self.gathered()
         return [
             [nodes.without(m, v[:, p]) for p, m in enumerate(own)]
-            for v, own in zip(self.variables, messages, strict=True)
+            for v, own in zip(self.variables, self.messages, strict=True)
         ]
 
     def decode(self, count: int, choose: Callable[[Tensor], Tensor]) -> Tensor:
         """`count` configurations `[count, B, V]`, layer after layer, each state by `choose(logits [count, B, S, N])`."""
-        messages = self._unpacked(self._messages())
         unary, groups = self._split(self.params)
-        cavities = self._cavities(messages)
+        cavities = self.cavities()
         states = torch.zeros(count, *unary.shape[:2], dtype=torch.long, device=unary.device)
         possible = torch.ones(count, len(unary), dtype=torch.bool, device=unary.device)
         for layer in visits(self.variables, self.plan):
@@ -154,7 +155,7 @@ class Solver:
                     ]
                     sent = self._given(params, later, position, earlier, known)
                 else:
-                    sent = messages[group][position].index_select(1, factors).expand(count, -1, -1, -1)
+                    sent = self.messages[group][position].index_select(1, factors).expand(count, -1, -1, -1)
                 logits = logits.index_add(2, put, sent)
             possible &= (logits > -math.inf).any(-1).all(-1)
             states[..., layer.nodes] = choose(logits)

@@ -6,6 +6,7 @@ gives a `Subset`. Every leading dimension is a selection of its own; none of the
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -176,3 +177,8 @@ def at_least(least: int, **named: int) -> None:
     for name, value in named.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise ValueError(f"{name} must be a whole number of at least {least}: got {value}")
+
+
+def check_sample_shape(sample_shape: Sequence[int]) -> None:
+    """Whole numbers, each at least zero."""
+    at_least(0, **{f"sample_shape[{i}]": size for i, size in enumerate(sample_shape)})

@@ -40,7 +40,7 @@ from tailsum.potential import (
     finite,
     working_type,
 )
-from tailsum.select import at_least
+from tailsum.select import check_sample_shape
 from tailsum.structure import Structure, Terms
 from tailsum.sweep import SegmentSweep
 
@@ -193,7 +193,7 @@ class SemiMarkov(Structure[Segments]):
         >>> SemiMarkov(torch.randn(6, 3, 4), torch.randn(4, 4)).sample((1000,)).labels().shape
         torch.Size([1000, 6])
         """
-        at_least(0, **{f"sample_shape[{i}]": size for i, size in enumerate(sample_shape)})
+        check_sample_shape(sample_shape)
         terms, count = self._weighted(self.terms()), math.prod(sample_shape)
         ending = self._ending(terms, log_sum_exp)
         chunk = max(1, tile_rows(ending[-1].numel(), self.device))

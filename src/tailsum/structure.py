@@ -25,7 +25,7 @@ from tailsum.kernels.noise import gumbel
 from tailsum.kernels.precision import full_precision
 from tailsum.potential import Dense, Scores
 from tailsum.propose import Lookahead, Model, Propose, proposal_from
-from tailsum.select import Optimal, Selection, Subset, at_least
+from tailsum.select import Optimal, Selection, Subset, at_least, check_sample_shape
 
 Configuration = TypeVar("Configuration")
 This = TypeVar("This", bound="Structure[Any]")
@@ -327,7 +327,7 @@ class Structure(Model, Generic[Configuration]):
         """Relaxed weights of the part terms, and the configuration that they relax, in original numbers."""
         if not temperature > 0:
             raise ValueError(f"temperature must be above 0: got {temperature}")
-        at_least(0, **{f"sample_shape[{i}]": size for i, size in enumerate(sample_shape)})
+        check_sample_shape(sample_shape)
         recording, noisy = torch.is_grad_enabled(), self.part_terms
         model = self._in_batch((*sample_shape, *self.batch_shape))
         with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):

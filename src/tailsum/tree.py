@@ -15,7 +15,7 @@ from tailsum.kernels.reduce import Reduce, highest, log_sum_exp
 from tailsum.kernels.spans import Choose, Reader, read_tree
 from tailsum.kernels.table import tile_rows
 from tailsum.potential import Dense, finite
-from tailsum.select import at_least
+from tailsum.select import check_sample_shape
 from tailsum.structure import Structure, Terms
 
 Names = Sequence[str] | Callable[[int], str]
@@ -87,7 +87,7 @@ class TreeStructure(Structure[Trees]):
     @torch.no_grad()
     def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Trees:
         """Exact samples, from the top down, in original states; -1 throughout where no tree is possible."""
-        at_least(0, **{f"sample_shape[{i}]": size for i, size in enumerate(sample_shape)})
+        check_sample_shape(sample_shape)
         reader = self._reader(
             self._weighted(self.terms()), log_sum_exp, lambda logits: gumbel(logits, generator).argmax(-1)
         )
