@@ -78,7 +78,8 @@ class GrammarSweep(Sweep):
     def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
         self.pairs *= 4
         _, kept = self._up(selection, generator)
-        return Subset(*(x.reshape(*self.batch, *x.shape[1:]) for x in (kept.index, kept.log_weight)))
+        index, log_weight = (x.reshape(*self.batch, *x.shape[1:]) for x in (kept.index, kept.log_weight))
+        return Subset(index, log_weight)
 
     # From the bottom up.
 
@@ -285,7 +286,9 @@ class RankSweep(Sweep):
             children = rule.children(width == 1)
             ranks.append([_to_ranks(x[:, children], kept[-1].index, value) for x in (rule.left, rule.right)])
         subset = square_subset(kept, length)
-        return Subset(*(x.reshape(*self.model.batch_shape, *x.shape[1:]) for x in (subset.index, subset.log_weight)))
+        shape = self.model.batch_shape
+        index, log_weight = (x.reshape(*shape, *x.shape[1:]) for x in (subset.index, subset.log_weight))
+        return Subset(index, log_weight)
 
 
 def _by_span(potential: Potential, pairs: int) -> Potential:

@@ -17,10 +17,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Subset:
-    """Kept states and the logarithms of their weights. A weight of zero (minus infinity) marks an empty place."""
+    """Kept states and the logarithms of their weights. A weight of zero (minus infinity) marks an empty place.
+
+    `pilot` is another subset, drawn before this one, whose messages guided the choice, where there was one.
+    """
 
     index: Int[Tensor, "*lead k"]
     log_weight: Float[Tensor, "*lead k"]
+    pilot: "Subset | None" = None
 
 
 class Selection(ABC):

@@ -361,7 +361,7 @@ class Structure(Model, Generic[Configuration]):
         LinearChain(batch=[], T=5, N=9 of 9)
         """
         check_subset(subset, self.batch_shape, self.node_shape, self.n_states)
-        index, log_weight = subset.index.long(), subset.log_weight.to(self.dtype)
+        index, log_weight, pilot = subset.index.long(), subset.log_weight.to(self.dtype), subset.pilot
         small = copy.copy(self)
         small._gather(index)
         small.n_states, small._origin = index.shape[-1], self.whole
@@ -369,7 +369,8 @@ class Structure(Model, Generic[Configuration]):
             lead = (*self.batch_shape, *self.node_shape, -1)
             log_weight = log_weight + self.log_weight.gather(-1, index.expand(lead))
             index = self.states.gather(-1, index.expand(lead))
-        small.kept = Subset(index, log_weight)
+            pilot = None  # its states are numbered as in the sketch
+        small.kept = Subset(index, log_weight, pilot)
         return small
 
     def sketch(

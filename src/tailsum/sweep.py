@@ -1,6 +1,7 @@
 """Sweeps along a chain: messages from the selected states of each position to all states of the next, and back."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -24,20 +25,20 @@ class ChainSweep(Sweep):
         self.nodes, self.lengths = nodes, lengths
         self.onward, self.back = pairs, pairs.transposed()
         self.past, self.future = nodes, torch.zeros_like(nodes)
-        self.looked = False
+        self.landmarks: Subset | None = None  # of the positions 1 .. T-1, whose messages are the future
 
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
-        if self.looked:  # the first time, the node scores are all that is known
+        if self.landmarks:  # the first time, the node scores are all that is known
             self.past, _ = self._forward(Optimal(max(1, landmarks // 2)), generator)
-        self.future = self._backward(Optimal(landmarks), generator)
-        self.looked = True
+        self.future, self.landmarks = self._backward(Optimal(landmarks), generator)
 
     def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch T n"]:
         past, _ = self._forward(Optimal(landmarks), generator)
         return past + self.future
 
     def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
-        return self._forward(selection, generator)[1]
+        kept = self._forward(selection, generator)[1]
+        return Subset(kept.index, kept.log_weight, self.landmarks)
 
     def _forward(self, selection: Selection, generator: torch.Generator | None) -> tuple[Tensor, Subset]:
         """Messages of the earlier positions to every state (node scores included), and the states selected on the way."""
@@ -49,18 +50,17 @@ class ChainSweep(Sweep):
                 messages.append(self.nodes[..., t, :] + known(sent))
             # Given the states kept so far, this message is exact: a state that it does not reach is not needed.
             kept.append(selection(message + self.future[..., t, :], generator))
-        index, log_weight = torch.stack([k.index for k in kept], -2), torch.stack([k.log_weight for k in kept], -2)
-        return torch.stack(messages, -2), Subset(index, log_weight)
+        return torch.stack(messages, -2), _together(kept)
 
-    def _backward(self, selection: Selection, generator: torch.Generator | None) -> Tensor:
-        """Messages of the later positions to every state."""
-        messages = torch.zeros_like(self.nodes)
+    def _backward(self, selection: Selection, generator: torch.Generator | None) -> tuple[Tensor, Subset | None]:
+        """Messages of the later positions to every state, and the states that were selected to send them."""
+        messages, kept = torch.zeros_like(self.nodes), []
         for t in range(self.nodes.shape[-2] - 1, 0, -1):
-            kept = selection(self.past[..., t, :] + messages[..., t, :], generator)
-            sent = send(self.back.at_step(t - 1), self.nodes[..., t, :] + messages[..., t, :], kept)
+            kept.append(selection(self.past[..., t, :] + messages[..., t, :], generator))
+            sent = send(self.back.at_step(t - 1), self.nodes[..., t, :] + messages[..., t, :], kept[-1])
             inside = None if self.lengths is None else (t < self.lengths)[..., None]
             messages[..., t - 1, :] = known(sent) if inside is None else torch.where(inside, known(sent), 0.0)
-        return messages
+        return messages, _together(kept[::-1]) if kept else None
 
 
 class SegmentSweep(Sweep):
@@ -97,7 +97,7 @@ class SegmentSweep(Sweep):
                 value = [v.gather(-1, kept[t].index) + kept[t].log_weight for v, t in zip(values, ways, strict=True)]
                 entering.append(message(_boundary(self.onward, start), index, torch.cat(value, -1)))
             kept.append(selection(entering[start] + self.leaving[..., start, :], generator))
-        return Subset(torch.stack([k.index for k in kept], -2), torch.stack([k.log_weight for k in kept], -2))
+        return _together(kept)
 
     def _entering(self, selection: Selection, generator: torch.Generator | None) -> Tensor:
         """Messages to the states of every start from landmarks among the segments that end there."""
@@ -125,6 +125,11 @@ class SegmentSweep(Sweep):
                 exits[start] = torch.where((start < self.lengths)[..., None], sent, 0.0)
         self.exits = torch.stack(exits, -2)
         return torch.stack(leaving, -2)
+
+
+def _together(kept: Sequence[Subset]) -> Subset:
+    """The selections of successive positions as one."""
+    return Subset(torch.stack([k.index for k in kept], -2), torch.stack([k.log_weight for k in kept], -2))
 
 
 def _boundary(pairs: Potential, start: int) -> Potential:
