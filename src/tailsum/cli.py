@@ -1,6 +1,7 @@
-"""The command line: `tailsum demo`."""
+"""The command line: `tailsum demo` and `tailsum reproduce`."""
 
 import sys
+from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -49,6 +50,68 @@ def demo(
     picture = output / "errors.png"
     demo_picture(rows, picture)
     console.print(f"Picture of the error distributions: {picture.resolve()}", soft_wrap=True)
+
+
+class Table(StrEnum):
+    """What can be run."""
+
+    table2 = "table2"
+    table3 = "table3"
+    table4 = "table4"
+    hard = "hard"
+    theory = "theory"
+    all = "all"
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        found = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(
+            f"must be numbers with commas between them, such as 2000,10000: got {text!r}"
+        ) from None
+    if min(found) < 100:
+        raise typer.BadParameter(f"must be at least 100 each, so that 1% of them is a state: got {text!r}")
+    return found
+
+
+@app.command()
+def reproduce(
+    table: Annotated[Table, typer.Argument(help="What to run.")],
+    states: Annotated[str, typer.Option(help="How many states the models have.")] = "2000,10000",
+    repeats: Annotated[int, typer.Option(min=2, help="How often each random estimator runs.")] = 100,
+    seed: Annotated[int, typer.Option(help="The seed of everything random.")] = 0,
+    output: Annotated[Path, typer.Option(file_okay=False, help="The folder for the results.")] = Path("tailsum-paper"),
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, help="Text to train on: a folder of MSCOCO captions, or a file. Default: Python's own."
+        ),
+    ] = None,
+) -> None:
+    """Run the paper's experiments, and harder ones: its figures, its method here, and ours, side by side.
+
+    **table2**: log Z of chains and hypertrees, entropy of chains. **table3**: bias and variance. **table4**: proposals.
+    **hard**: peaked chains, models trained on text, gradients. **theory**: what is proved, measured. **all**: everything,
+    in less than an hour on two cores.
+
+    What is finished is kept: run the same command again to go on where it was interrupted. Writes CSV files with every
+    replicate, tables in Markdown, pictures, and one page, `index.html`, that shows it all.
+    """
+    from tailsum.paper.reproduce import Settings  # noqa: PLC0415  (torch is slow to load: not for --help)
+    from tailsum.paper.reproduce import reproduce as run  # noqa: PLC0415
+
+    console = Console()
+    settings = Settings(table.value, _numbers(states), repeats, seed, output, data)
+    try:
+        page = run(settings, console)
+    except KeyboardInterrupt:
+        console.print(f"Stopped. Finished cells are kept in {output}: the same command goes on from there.")
+        raise
+    except ValueError as error:
+        console.print(f"Error: {error}", style="red", soft_wrap=True)
+        raise typer.Exit(1) from None
+    console.print(f"The results on one page: {page.resolve()}", soft_wrap=True)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tailsum.chain import LinearChain
 from tailsum.potential import Factored
-from tailsum.propose import Model, Propose
+from tailsum.propose import Local, Model, Propose
 
 Level = Literal["dense", "intermediate", "long-tail"]
 ADAM_STEPS: dict[Level, int] = {"dense": 10, "intermediate": 30, "long-tail": 50}
@@ -52,7 +52,17 @@ def paper_chain(
 
 
 def paper_proposal(states: Float[Tensor, "N d"], softmax: bool = True) -> Propose:
-    """The paper's proposal for `paper_chain`: local plus global, from the embeddings before scores were scaled.
+    """The paper's proposal for `paper_chain`: local plus global, from the embeddings before scores were scaled."""
+    prior = global_proposal(states, softmax)
+
+    def propose(model: Model) -> Tensor:
+        return torch.logaddexp(Local()(model), prior(model)) - math.log(2)
+
+    return propose
+
+
+def global_proposal(states: Float[Tensor, "N d"], softmax: bool = True) -> Propose:
+    """The part of the paper's proposal that is the same at every position.
 
     The authors' experiments take the softmax of the embeddings' L1 norms; the paper's formula divides by their sum.
     """
@@ -60,7 +70,7 @@ def paper_proposal(states: Float[Tensor, "N d"], softmax: bool = True) -> Propos
     log_global = norms.log_softmax(-1) if softmax else (norms / norms.sum()).log()
 
     def propose(model: Model) -> Tensor:
-        return torch.logaddexp(model.node_scores().log_softmax(-1), log_global) - math.log(2)
+        return log_global.expand(*model.batch_shape, *model.node_shape, -1)
 
     return propose
 

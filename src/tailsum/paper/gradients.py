@@ -1,0 +1,118 @@
+"""Cells of gradients: how far the direction of a sketched gradient is from that of the exact one.
+
+This is what decides whether a model can be trained with an estimator, parameter by parameter. On the chains of the
+experiments the parameters are the embeddings that scores are inner products of, those of emissions and of transitions
+apart; of trained models they are the network's own.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from tailsum.chain import LinearChain
+from tailsum.paper.cells import (
+    Cell,
+    Made,
+    Method,
+    Step,
+    Subject,
+    arguments,
+    ask,
+    file_name,
+    made,
+    ours,
+    seeded,
+    share_of,
+)
+from tailsum.paper.rows import Direction
+from tailsum.potential import Factored
+from tailsum.select import TopAndSample, TopK
+
+PERCENT = (1, 10)
+Gradient = dict[str, Tensor]
+
+
+def gradients(subjects: Iterable[Subject], repeats: int) -> Iterator[Cell[Direction]]:
+    """Every estimator on every model."""
+    for subject in subjects:
+        for percent in PERCENT:
+            k, label = share_of(subject.states, percent), f"{percent}%"
+            mine = ours(subject.states, percent, repeats)
+            for method in (
+                Method("TopK", label, k, TopK(k), "paper", 1),
+                Method("paper", label, k, TopAndSample(k - 1, 1), "paper", repeats),
+                dataclasses.replace(mine, refined=False),
+                dataclasses.replace(mine, name="tailsum, refined"),
+            ):
+                yield _cell(subject, method)
+
+
+def _cell(subject: Subject, method: Method) -> Cell[Direction]:
+    name = file_name(subject, method, "gradient")
+
+    def run(step: Step) -> list[Direction]:
+        found, _ = made(subject)
+        parameters, rebuild = _parameters(found)
+        how = arguments(found, method, seeded(subject.seed, name))
+
+        def rows(replicate: int) -> Iterator[Direction]:
+            small = rebuild().sketch(**how)
+            for quantity in subject.quantities:
+                answer = ask(small.refine() if method.refined else small, quantity)
+                gradient, exact = _gradient(answer, parameters), _exact(subject, quantity)
+                for parameter, values in gradient.items():
+                    yield Direction(
+                        model=subject.name,
+                        states=subject.states,
+                        method=method.name,
+                        label=method.label,
+                        kept=method.kept,
+                        replicate=replicate,
+                        quantity=quantity,
+                        parameter=parameter,
+                        cosine=F.cosine_similarity(values, exact[parameter], 0).item(),
+                        relative_error=((values - exact[parameter]).norm() / exact[parameter].norm()).item(),
+                    )
+            step()
+
+        return [row for replicate in range(method.repeats) for row in rows(replicate)]
+
+    return Cell(name, Direction, method.repeats, run)
+
+
+@functools.lru_cache(maxsize=2)
+def _exact(subject: Subject, quantity: str) -> Gradient:
+    parameters, rebuild = _parameters(made(subject)[0])
+    return _gradient(ask(rebuild(), quantity), parameters)
+
+
+def _parameters(found: Made) -> tuple[Gradient, Callable[[], LinearChain]]:
+    """The parameters of a model, and a function that makes it from them."""
+    if found.parameters is not None and found.rebuild is not None:
+        return found.parameters, found.rebuild
+    chain = found.model
+    if (
+        not isinstance(chain, LinearChain)
+        or not isinstance(chain._nodes, Factored)
+        or not isinstance(chain._pairs, Factored)
+    ):
+        raise ValueError(f"gradients need a chain whose scores are Factored, or its parameters: got {chain}")
+    nodes, pairs = (
+        x.map(lambda tensor: tensor.detach().clone().requires_grad_()) for x in (chain._nodes, chain._pairs)
+    )
+    names: tuple[str, ...] = ("words", "states", "from", "to")
+    parameters: Gradient = dict(zip(names, (*nodes.tensors, *pairs.tensors), strict=True))
+    return parameters, lambda: LinearChain(Factored(nodes.left.squeeze(-2), nodes.right), pairs, chain.lengths)
+
+
+def _gradient(value: Tensor, parameters: Gradient) -> Gradient:
+    """The gradient of the mean over a batch, in double precision, each parameter flat, and "all" of them as one vector."""
+    found = torch.autograd.grad(
+        value.mean(), list(parameters.values()), retain_graph=True, materialize_grads=True, allow_unused=True
+    )
+    flat = {name: x.double().flatten() for name, x in zip(parameters, found, strict=True)}
+    return {**flat, "all": torch.cat(list(flat.values()))}

@@ -1,0 +1,149 @@
+"""The main job of `tailsum reproduce`: run the cells of the wanted tables, keep what is finished, write the report."""
+
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from tailsum.paper.cells import Cell, seeded
+from tailsum.paper.gradients import gradients
+from tailsum.paper.report import Results, write_report
+from tailsum.paper.rows import Check, write_rows
+from tailsum.paper.suite import hard, hard_subject
+from tailsum.paper.tables import chain_subject, table2, table3, table4
+from tailsum.paper.text_cells import KINDS, prepare, text, text_name, text_subjects
+from tailsum.paper.theory import REPEATS, STATEMENTS, checks
+from tailsum.paper.trained import Settings as Training
+
+# What each name runs; "hard" has the models trained on text and the gradients with it.
+TABLES = {
+    "table2": ("table2",),
+    "table3": ("table3",),
+    "table4": ("table4",),
+    "hard": ("hard", "text", "gradients"),
+    "theory": ("theory",),
+}
+TABLES["all"] = tuple(name for names in TABLES.values() for name in names)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to run, and where the results go. `data` is text to train on; without it, Python's own documentation."""
+
+    table: str
+    states: tuple[int, ...]
+    repeats: int
+    seed: int
+    output: Path
+    data: Path | None = None
+
+    @property
+    def cells(self) -> Path:
+        """The folder of finished cells."""
+        return self.output / "cells"
+
+
+def plan(settings: Settings) -> dict[str, list[Cell[Any]]]:
+    """The cells of every wanted table, in the order in which they run."""
+    states, repeats, seed = settings.states, settings.repeats, settings.seed
+    smallest = min(states)
+    few = max(2, repeats // 10)
+
+    def cells(name: str) -> Iterator[Cell[Any]]:
+        match name:
+            case "table2":
+                yield from table2(states, repeats, seed)
+            case "table3":
+                yield from table3(states, repeats, seed)
+            case "table4":
+                yield from table4(states, repeats, seed)
+            case "hard":
+                yield from hard(states, repeats, seed)
+            case "text":
+                yield from text(settings.data, settings.cells, few, seed)
+            case "gradients":
+                chains = (chain_subject(smallest, "dense", seed), hard_subject(smallest, 1.0, 1.0, seed))
+                peaked = hard_subject(smallest, 3.0, 3.0, seed)
+                yield from gradients((*chains, peaked, *text_subjects(settings.data, settings.cells, seed)), few)
+            case _:
+                yield _theory(seed)
+
+    return {name: list(cells(name)) for name in TABLES[settings.table]}
+
+
+def _theory(seed: int) -> Cell[Check]:
+    name = f"theory-r{REPEATS}-s{seed}"
+    return Cell(name, Check, len(STATEMENTS), lambda step: checks(REPEATS, seeded(seed, name), step))
+
+
+def reproduce(settings: Settings, console: Console) -> Path:
+    """Run what is not finished yet, and write tables, pictures and the page that ties them together; gives its path."""
+    start = time.perf_counter()
+    wanted = plan(settings)
+    cells = {cell.name: cell for group in wanted.values() for cell in group}
+    rows = {name: found for name, cell in cells.items() if (found := cell.finished(settings.cells)) is not None}
+    if rows:
+        console.print(f"{len(rows)} of {len(cells)} cells were finished before.")
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    pending = [cell for name, cell in cells.items() if name not in rows]
+    facts = about(settings)
+    with Progress(*columns, console=console, transient=True) as progress:
+        if "text" in wanted:
+            facts |= _train(settings, progress)
+        task = progress.add_task("", total=sum(cell.steps for cell in pending))
+        for cell in pending:
+            progress.update(task, description=cell.name[:60])
+            rows[cell.name] = cell.rows(settings.cells, lambda: progress.advance(task))
+    results = {name: [row for cell in group for row in rows[cell.name]] for name, group in wanted.items()}
+    for name, found in results.items():
+        write_rows(settings.output / f"{name}.csv", found, type(found[0]))
+    minutes = (time.perf_counter() - start) / 60
+    facts["time"] = f"{minutes:.1f} minutes for {len(pending)} of {len(cells)} cells"
+    return write_report(settings.output, Results(**results), facts)
+
+
+def _train(settings: Settings, progress: Progress) -> dict[str, str]:
+    """Train the models of text that are not trained yet, and say how well they do."""
+    facts = {}
+    for kind in KINDS:
+        task = progress.add_task(f"{kind.upper()} of {text_name(settings.data)}", total=Training(kind).steps)
+        trained, _ = prepare(
+            kind, settings.data, settings.cells, settings.seed, lambda task=task: progress.advance(task)
+        )
+        progress.remove_task(task)
+        record = trained.record
+        facts[f"{kind.upper()} trained"] = (
+            f"test loss {record.before:.2f} -> {record.after:.2f} nats per word (by counting words: {record.unigram:.2f})"
+        )
+    return facts
+
+
+def about(settings: Settings) -> dict[str, str]:
+    """What was run, and with what."""
+    return {
+        "command": f"tailsum reproduce {settings.table} --states {_listed(settings.states)} --repeats {settings.repeats} "
+        f"--seed {settings.seed}",
+        "seed": str(settings.seed),
+        "text": text_name(settings.data),
+        "tailsum": version("tailsum"),
+        "torch": torch.__version__,
+        "Python": platform.python_version(),
+        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
+    }
+
+
+def _listed(states: Sequence[int]) -> str:
+    return ",".join(map(str, states))

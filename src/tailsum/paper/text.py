@@ -1,0 +1,192 @@
+"""Real English sentences to train models on: image captions, a plain text file, or the standard library's own prose."""
+
+import ast
+import collections
+import itertools
+import json
+import re
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any, NamedTuple
+
+Sentence = list[str]
+UNKNOWN = "<unk>"
+
+_TOKEN = re.compile(r"[^\W_]+(?:['-][^\W_]+)*|[.,;:!?()]")
+_MARKUP = re.compile(r":\w+(?::\w+)*:(?=`)|[`*\"“”]|(?<!\w)'|'(?!\w)")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_PROSE = re.compile(r"[A-Z][A-Za-z'-]*(?:[,;:]? \(?[A-Za-z][A-Za-z'-]*\)?)*[.!?]")
+_NOT_READ = {"encodings", "idlelib", "lib2to3", "test", "tests", "turtledemo"}  # tables, tools and tests
+
+
+class Split(NamedTuple):
+    """Sentences to train on, and others to test on: lower-case words and punctuation marks."""
+
+    train: list[Sentence]
+    test: list[Sentence]
+
+
+def sentences(path: Path | None = None) -> Split:
+    """The sentences of a file or a folder, or, without one, those that every CPython carries in its documentation.
+
+    `path` is a folder with MSCOCO's `captions_train.json` and `captions_test.json`, one such file (the last tenth of its
+    images is the test part), or a text file with a sentence on each line (the last tenth is the test part).
+
+    >>> sentences().train[0]
+    ['record', 'of', 'phased-in', 'incompatible', 'language', 'changes', '.']
+    """
+    if path is None:
+        return _every_tenth(_standard_library())
+    if path.is_dir():
+        parts = [_flat(_captions(path / f"captions_{part}.json")) for part in ("train", "test")]
+        return _checked(Split(*parts), path)
+    text = _read(path)
+    if path.suffix == ".json" or text.lstrip().startswith("{"):
+        return _checked(_last_tenth(_captions(path)), path)
+    return _checked(_last_tenth([[words] for line in text.splitlines() if (words := tokens(line))]), path)
+
+
+def tokens(text: str) -> Sentence:
+    """Lower-case words and punctuation marks.
+
+    >>> tokens("A man's dog, asleep.")
+    ['a', "man's", 'dog', ',', 'asleep', '.']
+    """
+    return _TOKEN.findall(text.lower().replace("\u2019", "'"))
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Numbered words; the first is "<unk>", which stands for all words that are not among them."""
+
+    words: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.words[:1] != (UNKNOWN,) or len(set(self.words)) != len(self.words):
+            raise ValueError(f"words must start with {UNKNOWN!r} and hold none twice: got {self.words[:5]} ...")
+        object.__setattr__(self, "_number", {word: number for number, word in enumerate(self.words)})
+
+    @classmethod
+    def of(cls, sentences: Iterable[Sentence], n: int) -> "Vocabulary":
+        """The n most frequent words, most frequent first, after "<unk>"; words as frequent stand in alphabetical order.
+
+        >>> Vocabulary.of([["a", "dog"], ["a", "cat"]], 2).words
+        ('<unk>', 'a', 'cat')
+        """
+        count = collections.Counter(itertools.chain.from_iterable(sentences))
+        if len(count) < n:
+            raise ValueError(f"sentences must have at least n = {n} different words: got {len(count)}")
+        ranked = sorted(count, key=lambda word: (-count[word], word))
+        return cls((UNKNOWN, *ranked[:n]))
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def encode(self, sentence: Sentence) -> list[int]:
+        """The number of each word."""
+        number: dict[str, int] = getattr(self, "_number")  # noqa: B009  (set behind the back of a frozen class)
+        return [number.get(word, 0) for word in sentence]
+
+    def decode(self, numbers: Sequence[int]) -> Sentence:
+        """The words of some numbers."""
+        return [self.words[number] for number in numbers]
+
+
+# Captions and text files.
+
+
+def _read(path: Path) -> str:
+    if not path.is_file():
+        raise ValueError(f"path must be a file or folder of sentences: {path} does not exist")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise ValueError(f"path must be captions in JSON or a text in UTF-8: {path} is neither")
+    return text
+
+
+def _captions(path: Path) -> list[list[Sentence]]:
+    """The captions of each image, in the order in which the images first appear."""
+    try:
+        content: Any = json.loads(_read(path))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} must be captions in JSON, and is damaged or something else: {error}") from None
+    images: dict[Any, list[Sentence]] = {}
+    try:
+        for annotation in content["annotations"]:
+            if words := tokens(annotation["caption"]):
+                images.setdefault(annotation["image_id"], []).append(words)
+    except (AttributeError, KeyError, TypeError):
+        raise ValueError(
+            f'{path} must hold captions in MSCOCO\'s form, {{"annotations": [{{"image_id": 1, "caption": "..."}}]}}'
+        ) from None
+    return list(images.values())
+
+
+def _last_tenth(groups: list[list[Sentence]]) -> Split:
+    """Split so that no group (image) is in both parts."""
+    cut = len(groups) - max(1, len(groups) // 10)
+    return Split(_flat(groups[:cut]), _flat(groups[cut:]))
+
+
+def _every_tenth(found: list[Sentence]) -> Split:
+    """Split so that both parts are about the same things."""
+    return Split([s for i, s in enumerate(found) if i % 10 != 9], found[9::10])
+
+
+def _flat(groups: list[list[Sentence]]) -> list[Sentence]:
+    return list(itertools.chain.from_iterable(groups))
+
+
+def _checked(split: Split, path: Path) -> Split:
+    if not split.train or not split.test:
+        count = len(split.train) + len(split.test)
+        raise ValueError(f"{path} must hold sentences to train on and others to test on: got {count} in all")
+    return split
+
+
+# The standard library.
+
+
+def _standard_library() -> list[Sentence]:
+    """Sentences of 3 to 25 words from docstrings and the language reference, each once, in the order of the files."""
+    found: dict[tuple[str, ...], None] = {}
+    for text in _documentation():
+        for paragraph in re.split(r"\n\s*\n", text):
+            for words in _prose(paragraph):
+                found.setdefault(tuple(words))
+    return [list(words) for words in found]
+
+
+def _prose(paragraph: str) -> Iterator[Sentence]:
+    """The sentences of a paragraph that are English: indented paragraphs are code, and so is what has odd characters."""
+    if paragraph.startswith((" ", "\t")):
+        return
+    for text in _SENTENCE_END.split(" ".join(_MARKUP.sub("", paragraph).split())):
+        words = tokens(text) if _PROSE.fullmatch(text) else []
+        if 3 <= len(words) <= 25:
+            yield words
+
+
+def _documentation() -> Iterator[str]:
+    """Docstrings from the library's source files, which are read and not imported, and the topics of `help`."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    for name in sorted(sys.stdlib_module_names - _NOT_READ):
+        for file in (library / f"{name}.py", *sorted((library / name).rglob("*.py"))):
+            if file.is_file() and not _NOT_READ.intersection(file.parts):
+                yield from _docstrings(ast.parse(file.read_bytes()))
+    yield from topics.values()
+
+
+def _docstrings(node: ast.Module | ast.stmt) -> Iterator[str]:
+    """Those of a module, class or function and of what is defined in its body."""
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        yield ast.get_docstring(node) or ""
+        for inner in node.body:
+            yield from _docstrings(inner)
