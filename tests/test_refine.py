@@ -26,6 +26,13 @@ def seeded(seed):
     return torch.Generator().manual_seed(seed)
 
 
+@st.composite
+def some_cases(draw):
+    """Arguments of `build`; in half of them many sequences at once, with forbidden scores."""
+    many = {"batch": (4, 5), "length": 4, "n": 4, "forbidden": 0.25, "scale": 1.0}
+    return draw(cases()) | (many if draw(st.booleans()) else {})
+
+
 def random_subset(chain, k, seed, empty=0.0):
     """Any k states with any weights, states more than once, and some places empty."""
     g, shape = seeded(seed), (*chain.batch_shape, chain.n_nodes, k)
@@ -99,8 +106,8 @@ def kept_pairs(states, log_weight):
     return [list(zip(i, w, strict=True)) for i, w in zip(states.tolist(), log_weight.exp().tolist(), strict=True)]
 
 
-@settings(max_examples=30)
-@given(cases(), st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**32), st.sampled_from([0.0, 0.3]))
+@settings(max_examples=25)
+@given(some_cases(), st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**32), st.sampled_from([0.0, 0.3]))
 def test_the_formula_written_out(case, k, landmarks, seed, empty):
     case = build(**case)
     chain = case.chain
@@ -154,8 +161,8 @@ def test_a_correction_compares_two_chains(kind):
 # Where it must be exact.
 
 
-@settings(max_examples=30)
-@given(cases(), st.sampled_from(PROPOSALS), st.booleans(), st.integers(0, 2**32))
+@settings(max_examples=25)
+@given(some_cases(), st.sampled_from(PROPOSALS), st.booleans(), st.integers(0, 2**32))
 def test_a_sketch_of_all_states_is_exact(case, proposal, drawn, seed):
     case = build(**case)
     chain = case.chain
@@ -175,8 +182,8 @@ def test_a_sketch_of_all_states_is_exact(case, proposal, drawn, seed):
         assert marginals[b, length:].eq(0).all()
 
 
-@settings(max_examples=30)
-@given(cases(), st.integers(1, 3), st.integers(0, 2**32))
+@settings(max_examples=25)
+@given(some_cases(), st.integers(1, 3), st.integers(0, 2**32))
 def test_a_pilot_of_all_states_makes_every_sketch_exact(case, k, seed):
     """Whatever is kept with whatever weights, as long as some path is."""
     case = build(**case)
@@ -203,8 +210,8 @@ def test_what_guided_the_choice_sees_nothing_wrong_with_its_mass(selection):
 # Derivatives.
 
 
-@settings(max_examples=30)
-@given(cases(), st.integers(1, 3), st.integers(0, 2**32))
+@settings(max_examples=25)
+@given(some_cases(), st.integers(1, 3), st.integers(0, 2**32))
 def test_marginals_are_the_gradient_and_sum_to_one(case, k, seed):
     case = build(**{**case, "factored_emission": False})
     lengths = case.lengths.reshape(case.chain.batch_shape)
@@ -220,8 +227,8 @@ def test_marginals_are_the_gradient_and_sum_to_one(case, k, seed):
     assert marginals[~inside].eq(0).all()
 
 
-@settings(max_examples=30)
-@given(cases(), st.integers(1, 3), st.integers(0, 2**32))
+@settings(max_examples=25)
+@given(some_cases(), st.integers(1, 3), st.integers(0, 2**32))
 def test_the_expected_score_is_the_slope_as_all_scores_grow(case, k, seed):
     whole = build(**case).chain
     kept, guide = random_subset(whole, k, seed), random_subset(whole, 2, seed + 1)
@@ -252,8 +259,7 @@ def derivatives_agree(run, inputs):
     assert all(gradgradcheck(run(name), inputs, fast_mode=True) for name in ("log_partition", "entropy"))
 
 
-@pytest.mark.parametrize("lead", [(), (2, 2)], ids=["shared", "both"])
-@pytest.mark.parametrize("kind", ["dense", "factored", "scored"])
+@pytest.mark.parametrize(("kind", "lead"), [("dense", ()), ("dense", (2, 2)), ("factored", (2, 2)), ("scored", (2,))])
 def test_derivatives(kind, lead, unchecked):
     leaves, make = potential(kind, lead)
 
@@ -270,8 +276,7 @@ def test_derivatives_in_every_direction(kind, unchecked):
     def run(name):
         return lambda nodes, *x: getattr(refined_by_subsets(ts.LinearChain(nodes, make(*x))), name)()
 
-    inputs = (rand(3, 3), *leaves)
-    assert all(gradcheck(run(name), inputs) for name in ("log_partition", "entropy", "marginals"))
+    assert all(gradcheck(run(name), (rand(3, 3), *leaves)) for name in ("log_partition", "entropy", "marginals"))
 
 
 def test_derivatives_with_forbidden_entries(unchecked):

@@ -260,7 +260,8 @@ def test_table_4():
 
 @pytest.mark.parametrize("name", ["hard", "text"])
 def test_suites_show_roots_and_seconds(name):
-    rows = pair(model="s=3 e=1") + [replace(row, seconds=0.125) for row in estimates("TopK", [-3.0], model="s=3 e=1")]
+    topk = estimates("TopK", [-3.0, 3.0, -3.0], model="s=3 e=1")
+    rows = pair(model="s=3 e=1") + [replace(row, seconds=s) for row, s in zip(topk, (9.0, 0.125, 0.1), strict=True)]
     (table,) = only(name, rows)
     assert table.rows[0] == ("s=3 e=1", "1% (K = 20)", "3.00", "0.632", "0.0100", "63 x lower", "0.12", "0.50", "0.50")
 
@@ -301,9 +302,33 @@ def test_methods_share_a_row_only_with_as_many_states():
 
 
 def test_variants_of_ours_stand_beside_it():
-    (table,) = only("gradients", directions("tailsum", [0.5]) + directions("tailsum, refined", [0.75]))
+    rows = directions("paper", [0.0]) + directions("tailsum", [0.5]) + directions("tailsum, refined", [0.75])
+    (table,) = only("gradients", rows)
     assert cell(table, "1 - cosine: ours, refined") == "0.250"
-    assert [table.headers[place] for place in table.ours] == [h for h in table.headers if "ours" in h]
+    assert cell(table, "1 - cosine: paper's method here / ours, refined") == "4 x lower"
+    assert [table.headers[place] for place in table.ours] == [
+        "1 - cosine: ours",
+        "1 - cosine: ours, refined",
+        "Relative error: ours",
+        "Relative error: ours, refined",
+    ]
+    summary = headline(Results(gradients=rows))
+    assert summary is not None
+    assert [row[0] for row in summary.rows] == [
+        "Gradient of log Z (1 - cosine)",
+        "Gradient of log Z, refined (1 - cosine)",
+    ]
+
+
+def test_rounding_makes_no_cosine_larger_than_one():
+    (table,) = only("gradients", directions("paper", [0.5]) + directions("tailsum", [1 + 1e-15]))
+    assert cell(table, "1 - cosine: ours") == "0"
+    assert cell(table, "1 - cosine: paper's method here / ours") == "exact"
+
+
+def test_table_4_leaves_out_what_has_no_proposals():
+    tables = only("table4", estimates("Local", [1.0]) + estimates("tailsum", [1.0], quantity="entropy"))
+    assert [table.caption[:11] for table in tables] == ["Chain log Z"]
 
 
 def test_the_headline_is_the_smallest_and_the_median_ratio():
@@ -436,5 +461,5 @@ def test_exact_and_broken_estimates(errors, tmp_path):
 
 
 def test_text_that_looks_like_formulas_is_drawn_as_it_is(tmp_path):
-    path = write_report(tmp_path, Results(hard=pair(model="costs $5 or $6_a^")), {})
-    assert "costs $5 or $6_a^" in Outline(path.read_text(encoding="utf-8")).words
+    path = write_report(tmp_path, Results(hard=pair(model="named $^$")), {})
+    assert "named $^$" in Outline(path.read_text(encoding="utf-8")).words

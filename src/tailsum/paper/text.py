@@ -34,10 +34,8 @@ def sentences(path: Path | None = None) -> Split:
     """The sentences of a file or a folder, or, without one, those that every CPython carries in its documentation.
 
     `path` is a folder with MSCOCO's `captions_train.json` and `captions_test.json`, one such file (the last tenth of its
-    images is the test part), or a text file with a sentence on each line (the last tenth is the test part).
-
-    >>> sentences().train[0]
-    ['record', 'of', 'phased-in', 'incompatible', 'language', 'changes', '.']
+    images is the test part), or a text file with a sentence on each line (the last tenth is the test part). To read the
+    documentation takes some seconds; its sentences have 3 to 25 words, and are the same on the same version of Python.
     """
     if path is None:
         return _every_tenth(_standard_library())

@@ -80,9 +80,9 @@ def direction_lines(summaries: Sequence[DirectionSummary]) -> list[DirectionLine
 
 
 def methods_in(summaries: Sequence[Summary] | Sequence[DirectionSummary]) -> list[str]:
-    """The methods that have rows: TopK, the paper's and ours first."""
+    """The methods that have rows: TopK and the paper's first, ours last."""
     there = dict.fromkeys(each.method for each in summaries)
-    return [*(m for m in METHODS if m in there), *(m for m in there if m not in METHODS)]
+    return sorted(there, key=lambda method: (is_ours(method), method != "TopK", method != "paper"))
 
 
 def kept_text(line: Line | DirectionLine) -> str:

@@ -262,16 +262,23 @@ def _around_one(ax: Axes, rows: Sequence[Check]) -> None:
 
 
 def _along_diagonal(ax: Axes, rows: Sequence[Check]) -> None:
-    _with_bars(ax, [row.predicted for row in rows], rows, OTHERS[0])
-    values = [value for row in rows for value in (row.predicted, row.measured)]
+    """On logarithmic scales where the values span much; what is predicted to be zero has no place there, and is counted."""
+    positive = [row for row in rows if _on_log(row.predicted) and _on_log(row.measured)]
+    sizes = [value for row in positive for value in (row.predicted, row.measured)]
+    signed = any(row.predicted < 0 or (row.predicted > 0 and row.measured <= 0) for row in rows)
+    on_log = bool(sizes) and not signed and max(sizes) > 30 * min(sizes)
+    drawn = positive if on_log else rows
+    _with_bars(ax, [row.predicted for row in drawn], drawn, OTHERS[0])
     ax.set_xlabel("predicted")
-    if not values:
-        return
-    ends = min(values), max(values)
-    ax.plot(ends, ends, **_PREDICTED)
-    if _on_log(ends[0]) and ends[1] > 30 * ends[0]:
+    values = [value for row in drawn for value in (row.predicted, row.measured)]
+    if values:
+        ends = min(values), max(values)
+        ax.plot(ends, ends, **_PREDICTED)
+    if on_log:
         log_axis(ax, "x", values)
-        log_axis(ax, "y", [*values, *(end for row in rows for end in _reach(row) if _on_log(end))])
+        log_axis(ax, "y", [*values, *(end for row in drawn for end in _reach(row) if _on_log(end))])
+        if len(drawn) < len(rows):
+            ax.text(0.97, 0.05, f"and {len(rows) - len(drawn)} at 0", transform=ax.transAxes, ha="right", color=QUIET)
 
 
 def law(shown: Mapping[str, Sequence[Check]], what: str) -> Figure:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tailsum.paper import published
-from tailsum.paper.report.compare import Line, capital, lines_of, structure_of, value_of
+from tailsum.paper.report.compare import Line, capital, is_ours, lines_of, structure_of, value_of
 from tailsum.paper.report.results import Results
 from tailsum.paper.report.summary import grouped, summarise, summarise_directions
 from tailsum.paper.report.table import Column, Table, make_table
@@ -67,6 +67,8 @@ def _directions(rows: Sequence[Direction]) -> Iterator[Comparison]:
     whole = [each for each in summarise_directions(rows) if each.parameter == "all" and each.label in SHARES]
     for group in grouped(whole, lambda each: (each.model, each.states, each.quantity, each.label)).values():
         off = {each.method: each.off for each in group}
-        found = ratio(off.get("paper"), off.get("tailsum"))
-        if found is not None:
-            yield Comparison(f"Gradient of {group[0].quantity} (1 - cosine)", group[0].label, found)
+        for method in filter(is_ours, off):
+            found = ratio(off.get("paper"), off[method])
+            if found is not None:
+                name = f"Gradient of {group[0].quantity}{method.removeprefix('tailsum')} (1 - cosine)"
+                yield Comparison(name, group[0].label, found)

@@ -16,6 +16,7 @@ from tailsum.plot.style import INK, QUIET
 WIDTH = 9.0  # inches
 DPI = 150  # half as many again as the page shows
 GRID = "#E3E6EA"
+FEW_DECADES = 2.2
 LOOK = {
     "font.family": "DejaVu Sans",
     "font.size": 9.0,
@@ -140,9 +141,9 @@ def log_axis(ax: Axes, which: Literal["x", "y"], values: Sequence[float]) -> Non
     axis.set_minor_locator(ticker.NullLocator())
     step = max(1, math.ceil(decades / 6))
     axis.set_major_locator(
-        ticker.LogLocator(subs=(1.0, 2.0, 5.0)) if decades < 1.5 else ticker.LogLocator(base=10.0**step)
+        ticker.LogLocator(subs=(1.0, 2.0, 5.0)) if decades < FEW_DECADES else ticker.LogLocator(base=10.0**step)
     )
-    if decades < 1.5 or (min(values) > 1e-3 and max(values) < 1e5):
+    if decades < FEW_DECADES or (min(values) > 1e-3 and max(values) < 1e5):
         axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,g}"))
 
 

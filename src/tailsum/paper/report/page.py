@@ -125,7 +125,8 @@ def _summary(headline: Table | None) -> str:
         return ""
     words = (
         "How many times smaller our error is than that of the paper's method, measured here on the same models: the "
-        "smallest and the median over the models of each kind."
+        "smallest and the median over the models of each kind. Exact means an error of zero to the last bit; squared errors "
+        "of some 1e-10 and less are the rounding of single precision."
     )
     return f'<section id="summary">\n<h2>In short</h2>\n<p>{escape(words)}</p>\n{to_html(headline)}\n</section>'
 

@@ -13,7 +13,7 @@ from tailsum.paper.report.compare import capital, level_of, lines_of
 from tailsum.paper.report.look import DPI, LOOK
 from tailsum.paper.report.results import Results
 from tailsum.paper.report.summary import Summary, grouped, summarise, summarise_directions
-from tailsum.paper.report.tables import block_of, key_of, proposal_block_of
+from tailsum.paper.report.tables import block_of, key_of, proposals
 from tailsum.paper.rows import Check, Direction, Estimate
 
 Shown = dict[str, list[Summary]]
@@ -62,7 +62,7 @@ def _table2(rows: Sequence[Estimate]) -> list[Picture]:
 
 def _table4(rows: Sequence[Estimate]) -> list[Picture]:
     found: list[Picture] = []
-    for (structure, quantity, states, label), group in grouped(summarise(rows), proposal_block_of).items():
+    for (structure, quantity, states, label), group in proposals(rows).items():
         key = key_of("table4", structure, quantity, states, label)
         shown = grouped(group, lambda each: capital(level_of(each.model)))
         what = f"{structure} {quantity}, N = {states:,}, {label} of the states kept, by proposal"

@@ -124,7 +124,7 @@ def summarise_directions(rows: Sequence[Direction]) -> list[DirectionSummary]:
     found = [
         DirectionSummary(
             *key,
-            off=mean([1 - row.cosine for row in group]),
+            off=max(mean([1 - row.cosine for row in group]), 0.0),  # rounding takes it below
             relative_error=mean([row.relative_error for row in group]),
         )
         for key, group in groups.items()

@@ -76,11 +76,6 @@ def block_of(each: Summary) -> tuple[str, str, int]:
     return structure_of(each.model), each.quantity, each.states
 
 
-def proposal_block_of(each: Summary) -> tuple[str, str, int, str]:
-    """What stands in one table of proposals: that, and how many states are kept."""
-    return *block_of(each), each.label
-
-
 def table2(rows: Sequence[Estimate]) -> list[Table]:
     """Mean square errors: a table for each structure, quantity and number of states."""
     return [
@@ -104,7 +99,7 @@ def table3(rows: Sequence[Estimate]) -> list[Table]:
         variance = _columns(
             group, lambda each: number(each.variance), _printed_part("variance"), lambda each: each.variance
         )
-        lines, note = lines_of(group), [TOPK_NOTE] if _has_topk(group) else []
+        lines, note = lines_of(group), [TOPK_NOTE] if _prints_topk(group) else []
         tables += [
             make_table(key_of("table3", *block, "bias"), f"{title}: bias (nats)", bias, lines, note),
             make_table(key_of("table3", *block, "variance"), f"{title}: variance (nats²)", variance, lines, note),
@@ -115,18 +110,24 @@ def table3(rows: Sequence[Estimate]) -> list[Table]:
 def table4(rows: Sequence[Estimate]) -> list[Table]:
     """Mean square errors of the proposals: a row for each, the levels side by side."""
     tables: list[Table] = []
-    for (structure, quantity, states, label), group in grouped(summarise(rows), proposal_block_of).items():
+    for (structure, quantity, states, label), group in proposals(rows).items():
         kept = kept_text(lines_of(group)[0])
         columns: list[Column[str]] = [Column("Proposal", shown, names_lines=True)]
         for model, alike in grouped(group, lambda each: each.model).items():
             columns += _level_columns(model, quantity, {each.method: each for each in alike})
-        methods = sorted(dict.fromkeys(each.method for each in group), key=is_ours)
+        methods = methods_in(group)
         notes = [STATES_NOTE, *([FORMULA_NOTE] if any("as printed" in method for method in methods) else [])]
         caption = f"{capital(structure)} {quantity}, N = {states:,}, {kept}: mean square error (nats²)"
         tables.append(
             make_table(key_of("table4", structure, quantity, states, label), caption, columns, methods, notes)
         )
     return tables
+
+
+def proposals(rows: Sequence[Estimate]) -> dict[tuple[str, str, int, str], list[Summary]]:
+    """What stands in each table of proposals: quantities that were measured with ours alone have none."""
+    groups = grouped(summarise(rows), lambda each: (*block_of(each), each.label))
+    return {key: group for key, group in groups.items() if not all(is_ours(each.method) for each in group)}
 
 
 def suite(name: str, rows: Sequence[Estimate]) -> list[Table]:
@@ -157,7 +158,7 @@ def gradients(rows: Sequence[Direction]) -> list[Table]:
             Column[DirectionLine]("States kept", kept_text, names_lines=True),
             Column[DirectionLine]("Parameter", lambda line: line.parameter, names_lines=True),
             *(_direction_column(m, "1 - cosine", lambda each: each.off) for m in methods),
-            Column[DirectionLine](f"1 - cosine: {RATIO.lower()}", _direction_ratio),
+            *(_direction_ratio(method) for method in methods if is_ours(method)),
             *(_direction_column(m, "Relative error", lambda each: each.relative_error) for m in methods),
         ]
         caption = f"Gradient of {quantity}, {model}, N = {states:,}: means over the replicates"
@@ -233,8 +234,12 @@ def _level_columns(model: str, quantity: str, found: dict[str, Summary]) -> list
     ]
 
 
-def _has_topk(group: Sequence[Summary]) -> bool:
-    return any(each.method == "TopK" for each in group)
+def _prints_topk(group: Sequence[Summary]) -> bool:
+    return any(
+        published.mse(each.model, each.quantity, each.states, "TopK", each.label) is not None
+        for each in group
+        if each.method == "TopK"
+    )
 
 
 def _notes(group: Sequence[Summary]) -> list[str]:
@@ -243,7 +248,7 @@ def _notes(group: Sequence[Summary]) -> list[str]:
         published.notebook_mse(each.model, each.quantity, each.states, each.method, each.label) for each in group
     )
     return [
-        *([TOPK_NOTE] if _has_topk(group) else []),
+        *([TOPK_NOTE] if _prints_topk(group) else []),
         *([TREE_NOTE] if structure == "hypertree" else []),
         *([CHECKPOINT_NOTE] if (structure, quantity, states) == ("chain", "entropy", 2000) else []),
         *([NOTEBOOK_NOTE] if in_brackets else []),
@@ -258,11 +263,16 @@ def _direction_column(method: str, name: str, value: Callable[[DirectionSummary]
     return Column(f"{name}: {shown(method)}", cell, ours=is_ours(method))
 
 
-def _direction_ratio(line: DirectionLine) -> str:
-    paper, ours = line.found.get("paper"), line.found.get("tailsum")
-    if line.parameter != "all" or paper is None or ours is None:
-        return NOTHING
-    return times_lower(paper.off, ours.off)
+def _direction_ratio(method: str) -> Column[DirectionLine]:
+    """How much better this one of ours points, all parameters as one vector."""
+
+    def cell(line: DirectionLine) -> str:
+        paper, ours = line.found.get("paper"), line.found.get(method)
+        if line.parameter != "all" or paper is None or ours is None:
+            return NOTHING
+        return times_lower(paper.off, ours.off)
+
+    return Column(f"1 - cosine: paper's method here / {shown(method)}", cell)
 
 
 def _z_text(row: Check) -> str:
