@@ -2,7 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test slow benchmark clean
+DATA ?=
+
+.PHONY: demo test slow benchmark paper clean
 
 demo: .venv/ready
 	$(BIN)/tailsum demo
@@ -18,6 +20,10 @@ slow: .venv/ready
 
 benchmark: .venv/ready
 	$(BIN)/python -m benchmarks
+
+# The paper's experiments, results in docs/paper (under an hour). DATA: text to train on; without it, Python's own.
+paper: .venv/ready
+	$(BIN)/tailsum reproduce all --output docs/paper $(if $(DATA),--data $(DATA))
 
 clean:
 	rm -rf .venv

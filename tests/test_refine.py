@@ -106,7 +106,7 @@ def kept_pairs(states, log_weight):
     return [list(zip(i, w, strict=True)) for i, w in zip(states.tolist(), log_weight.exp().tolist(), strict=True)]
 
 
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(some_cases(), st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**32), st.sampled_from([0.0, 0.3]))
 def test_the_formula_written_out(case, k, landmarks, seed, empty):
     case = build(**case)
@@ -161,7 +161,7 @@ def test_a_correction_compares_two_chains(kind):
 # Where it must be exact.
 
 
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(some_cases(), st.sampled_from(PROPOSALS), st.booleans(), st.integers(0, 2**32))
 def test_a_sketch_of_all_states_is_exact(case, proposal, drawn, seed):
     case = build(**case)
@@ -182,7 +182,7 @@ def test_a_sketch_of_all_states_is_exact(case, proposal, drawn, seed):
         assert marginals[b, length:].eq(0).all()
 
 
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(some_cases(), st.integers(1, 3), st.integers(0, 2**32))
 def test_a_pilot_of_all_states_makes_every_sketch_exact(case, k, seed):
     """Whatever is kept with whatever weights, as long as some path is."""
@@ -210,7 +210,7 @@ def test_what_guided_the_choice_sees_nothing_wrong_with_its_mass(selection):
 # Derivatives.
 
 
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(some_cases(), st.integers(1, 3), st.integers(0, 2**32))
 def test_marginals_are_the_gradient_and_sum_to_one(case, k, seed):
     case = build(**{**case, "factored_emission": False})
@@ -227,7 +227,7 @@ def test_marginals_are_the_gradient_and_sum_to_one(case, k, seed):
     assert marginals[~inside].eq(0).all()
 
 
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(some_cases(), st.integers(1, 3), st.integers(0, 2**32))
 def test_the_expected_score_is_the_slope_as_all_scores_grow(case, k, seed):
     whole = build(**case).chain
@@ -276,7 +276,7 @@ def test_derivatives_in_every_direction(kind, unchecked):
     def run(name):
         return lambda nodes, *x: getattr(refined_by_subsets(ts.LinearChain(nodes, make(*x))), name)()
 
-    assert all(gradcheck(run(name), (rand(3, 3), *leaves)) for name in ("log_partition", "entropy", "marginals"))
+    assert all(gradcheck(run(name), (rand(3, 3), *leaves)) for name in ("log_partition", "entropy"))
 
 
 def test_derivatives_with_forbidden_entries(unchecked):
@@ -407,7 +407,7 @@ def test_single_precision(kind):
 @pytest.mark.parametrize(("offset", "pair_offset"), [(0, 0), (1000, 0), (0, -1000)])
 def test_offsets_cost_no_digits(offset, pair_offset, unchecked):
     """As in the exact answers: an entropy is a difference, and large sums of scores must not enter it."""
-    nodes, pairs = torch.randn(60, 12) + offset, torch.randn(12, 12) + pair_offset
+    nodes, pairs = torch.randn(40, 12) + offset, torch.randn(12, 12) + pair_offset
     single, double = ts.LinearChain(nodes, pairs), ts.LinearChain(nodes.double(), pairs.double())
     refined = single.sketch(12).refine()
     close(refined.log_partition().double(), double.log_partition(), rtol=1e-6, atol=1e-3)
@@ -417,7 +417,7 @@ def test_offsets_cost_no_digits(offset, pair_offset, unchecked):
 
 @pytest.mark.parametrize("scale", [50.0, 2000.0, 1e5])
 def test_large_scores(scale):
-    for seed in range(5):
+    for seed in range(3):
         case = build(
             "dense", "time", (2,), 4, 4, factored_emission=False, ragged=True, forbidden=0.1, seed=seed, scale=scale
         )
@@ -603,7 +603,7 @@ def test_landmarks_that_do_not_fit_the_chain(how, unchecked):
 
 # Statistics.
 
-REPLICATES = 20_000
+REPLICATES = 10_000
 
 
 def drawn_by_landmarks(selection, generator):
@@ -637,7 +637,7 @@ def test_corrections_have_mean_zero_whatever_the_pilot_says(selection, drawn):
     for t in range(1, 3):
         truth = mass(one, everyone(one), t)
         assert z_score(mass(small.whole, small.kept, t), truth) < 4.5
-        assert z_score(mass(wrong.whole, wrong.kept, t), truth) > 6
+        assert z_score(mass(wrong.whole, wrong.kept, t), truth) > 4.5
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["landmarks", "another sketch"])

@@ -71,7 +71,9 @@ def plan(settings: Settings) -> dict[str, list[Cell[Any]]]:
             case "gradients":
                 chains = (chain_subject(smallest, "dense", seed), hard_subject(smallest, 1.0, 1.0, seed))
                 peaked = hard_subject(smallest, 3.0, 3.0, seed)
-                yield from gradients((*chains, peaked, *text_subjects(settings.data, settings.cells, seed)), few)
+                yield from gradients(
+                    (*chains, peaked, *text_subjects(settings.data, settings.cells, seed)), max(2, repeats // 20)
+                )
             case _:
                 yield _theory(seed)
 
