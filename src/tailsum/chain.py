@@ -171,7 +171,7 @@ class LinearChain(Structure[Tensor]):
         return torch.where(inside, nodes, 0.0).sum(-1) + torch.where(inside[..., 1:], pairs, 0.0).sum(-1)
 
     def refine(self, pilot: "LinearChain | None" = None, generator: torch.Generator | None = None) -> Refined:
-        """Sharper log-partition, entropy and marginals over all N states, from this sketch.
+        """Sharper entropy, marginals and gradients over all N states, from this sketch (and log Z, if it was far off).
 
         What the random choice of the kept states did to the answers is estimated and taken off. That needs messages
         from a second subset of the states, drawn without regard to the first: the landmarks of `Lookahead`, if that
@@ -186,7 +186,7 @@ class LinearChain(Structure[Tensor]):
             raise ValueError("refine needs a sketch: this chain is whole, and its answers are exact")
         if pilot is None:
             guide = self.kept.pilot or _pilot(self.whole.sketch(Lookahead().landmarks, generator=generator))
-        elif pilot.kept is None or pilot.whole is not self.whole:
+        elif not (isinstance(pilot, LinearChain) and pilot.kept and pilot.whole is self.whole and pilot is not self):
             raise ValueError(f"pilot must be another sketch of the same chain: got {pilot}")
         else:
             guide = _pilot(pilot)

@@ -127,10 +127,10 @@ def check_broadcast(name: str, shape: torch.Size, other: torch.Size, what: str) 
         raise ValueError(f"{name} has batch shape {list(shape)}, which does not match {what} {list(other)}") from None
 
 
-def check_subset(subset: Subset, batch: torch.Size, node: torch.Size, n_states: int) -> None:
+def check_subset(subset: Subset, batch: torch.Size, node: torch.Size, n_states: int, name: str = "subset") -> None:
     """Index and weights of one shape that broadcasts to `[*batch, *node, K]`, states within range."""
     if not isinstance(subset, Subset):
-        raise ValueError(f"subset must be a Subset: got {type(subset).__name__}")
+        raise ValueError(f"{name} must be a Subset: got {type(subset).__name__}")
     index, log_weight = subset.index, subset.log_weight
     lead = index.shape[:-1]
     fits = index.dim() > len(node) and index.shape == log_weight.shape and index.shape[-1] > 0
@@ -138,12 +138,12 @@ def check_subset(subset: Subset, batch: torch.Size, node: torch.Size, n_states: 
     whole = not index.is_floating_point() and index.dtype != torch.bool
     if not fits or not whole:
         raise ValueError(
-            f"subset must have an integer index and a log_weight of one shape, {[*batch, *node, 'K']}: "
+            f"{name} must have an integer index and a log_weight of one shape, {[*batch, *node, 'K']}: "
             f"got {index.dtype} {list(index.shape)} and {list(log_weight.shape)}"
         )
     if ((index < 0) | (index >= n_states)).any():
-        raise ValueError(f"subset.index must lie between 0 and N-1 = {n_states - 1}: got one outside")
-    check_scores("subset.log_weight", log_weight)
+        raise ValueError(f"{name}.index must lie between 0 and N-1 = {n_states - 1}: got one outside")
+    check_scores(f"{name}.log_weight", log_weight)
 
 
 def _broadcasts(shape: tuple[int, ...], lead: tuple[int, ...]) -> bool:

@@ -10,17 +10,20 @@ errors, the sketch's and the pilot's.) It costs as much as the sketch's own choi
 gradients to all N states, not only to the kept ones.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+import math
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from tailsum.check import check_subset
 from tailsum.kernels.expect import expected_message
 from tailsum.kernels.precision import full_precision
 from tailsum.kernels.reduce import log_sum_exp
-from tailsum.potential import Potential, finite
+from tailsum.potential import Dense, Potential, Scored, finite
 from tailsum.select import Subset
+from tailsum.structure import recordable
 
 if TYPE_CHECKING:
     from tailsum.chain import LinearChain
@@ -41,20 +44,26 @@ class Estimate(NamedTuple):
 
 
 class Refined:
-    """Log-partition, marginals and entropy of a chain over all its states, from a sketch and a pilot."""
+    """Log-partition, marginals and entropy of a chain over all its states, from a sketch and a pilot `[*batch, T-1, M]`."""
 
     def __init__(self, sketch: "LinearChain", pilot: Subset) -> None:
-        self.sketch, self.pilot, self.whole = sketch, pilot, sketch.whole
-        self._pairs = self.whole._pairs
-        self._last = self.whole._length() - 1
+        self.whole = sketch.whole
+        steps = torch.Size((self.whole.n_nodes - 1,))
+        check_subset(pilot, self.whole.batch_shape, steps, self.whole.n_states, "pilot")
+        lead = (*self.whole.batch_shape, *steps, -1)
+        with torch.inference_mode(False):  # what was made in inference mode is of no use to a backward pass
+            self._kept = _Kept(sketch.states, sketch.log_weight)
+            self._pilot = _Kept(pilot.index.long().expand(lead), pilot.log_weight.to(self.whole.dtype).expand(lead))
+            self._last = self.whole._length() - 1
 
     def log_partition(self) -> Float[Tensor, "*batch"]:
         """Log of the sum of `exp(score)` over all paths."""
-        return self._estimate(self.whole.node_scores()).log_sum
+        return self._estimate(self.whole.node_scores(), self.whole._pairs).log_sum
 
     def entropy(self) -> Float[Tensor, "*batch"]:
         """Shannon entropy in nats: `log Z - E[score]`."""
-        estimate = self._estimate(self.whole.node_scores())
+        nodes, pairs = self.whole._centred((Dense(self.whole.node_scores()), self.whole._pairs))
+        estimate = self._estimate(cast("Dense", nodes).scores, cast("Potential", pairs))
         return estimate.log_sum - estimate.expected
 
     def marginals(self) -> Float[Tensor, "*batch T N"]:
@@ -64,74 +73,100 @@ class Refined:
         """
         recording = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.enable_grad():
-            nodes = self.whole.node_scores()
-            recording &= nodes.requires_grad or any(x.requires_grad for x in self._pairs.tensors)
+            scores, pairs = recordable((Dense(self.whole.node_scores()), self.whole._pairs))
+            nodes, pairs = cast("Dense", scores).scores, cast("Potential", pairs)
+            recording &= nodes.requires_grad or _requires_grad(pairs)
             nodes = nodes if nodes.requires_grad else nodes.detach().clone().requires_grad_()
-            total = self._estimate(nodes).log_sum
+            total = self._estimate(nodes, pairs).log_sum
             (found,) = torch.autograd.grad(total.sum(), nodes, create_graph=recording, materialize_grads=True)
         return found
 
-    def _estimate(self, nodes: Tensor) -> Estimate:
+    def _estimate(self, nodes: Tensor, pairs: Potential) -> Estimate:
         """The sketch's answers, less what the choice of the kept states of each position did to them."""
         with full_precision(nodes.device):
             nodes = self.whole._time_first(nodes)
-            past, offset = self._past(nodes)
-            future = self._future(nodes)
-            log_sum, expected = offset, torch.zeros_like(offset)
+            past, log_sum, expected = self._past(nodes, pairs)
+            future = self._future(nodes, pairs)
             for t, (before, after) in enumerate(zip(past, future, strict=True)):
                 mass, score = before.mass + after.mass, before.mean + after.mean
-                index, log_weight = _flat(self.sketch.states, t), _flat(self.sketch.log_weight, t)
+                index, log_weight = self._kept.at(t)
                 everything = _summed(mass, score)
                 kept = _summed(mass.gather(-1, index) + log_weight, score.gather(-1, index))
-                log_sum = log_sum + self._share(t, everything[0], kept[0]).double()
-                expected = expected + self._share(t, everything[1], kept[1])
+                # Where the pilot gives the kept states no chance, it has nothing to say.
+                told = (t < self._last) & (kept[0] > -math.inf)
+                for whole, some, change in zip(everything, kept, (log_sum, expected), strict=True):
+                    change.append(torch.where(told, finite(whole) - finite(some), 0.0).double())
+                    change.append(torch.where(self._last == t, whole, 0.0).double())
+            total = torch.stack(log_sum).sum(0)
+            never = total == -math.inf
+            total, mean = total.masked_fill(never, -math.inf), torch.stack(expected).sum(0).masked_fill(never, 0.0)
         shape = self.whole.batch_shape
-        return Estimate(log_sum.to(nodes.dtype).reshape(shape), expected.to(nodes.dtype).reshape(shape))
+        return Estimate(total.to(nodes.dtype).reshape(shape), mean.to(nodes.dtype).reshape(shape))
 
-    def _share(self, t: int, everything: Tensor, kept: Tensor) -> Tensor:
-        """What a position adds: the value itself at the last, the change by the choice of its states before that."""
-        change = torch.where(t < self._last, finite(everything) - finite(kept), 0.0)
-        return torch.where(self._last == t, everything, change)
+    def _past(self, nodes: Tensor, pairs: Potential) -> tuple[list[Paths], list[Tensor], list[Tensor]]:
+        """Of all paths that end in each state: the mass and the mean.
 
-    def _past(self, nodes: Tensor) -> tuple[list[Paths], Tensor]:
-        """Of all paths that end in each state: the mass, divided by `exp(offset [B])` at the last position, and mean."""
+        At each position both lack a common part, so that they stay small: what the positions up to the last lack
+        together, `[B]` each, is given too.
+        """
         sent = Paths(nodes[0], finite(nodes[0]))
-        found, offset, kept = [sent], nodes.new_zeros(nodes.shape[1], dtype=torch.float64), self.sketch
+        found, mass, mean = [sent], list[Tensor](), list[Tensor]()
         for t in range(1, len(nodes)):
-            step = self._step(self._pairs, t - 1, kept.states, kept.log_weight, sent)
-            highest = finite(step.mass.detach().amax(-1, keepdim=True))
-            offset = offset + torch.where(t <= self._last, highest[:, 0], 0.0).double()
-            sent = Paths(nodes[t] + step.mass - highest, finite(nodes[t]) + step.mean)
+            step = self._step(pairs, t - 1, self._kept, sent)
+            common = _common(step)
+            for all_of, one in zip((mass, mean), common, strict=True):
+                all_of.append(torch.where(t <= self._last, one[:, 0], 0.0).double())
+            sent = Paths(nodes[t] + step.mass - common.mass, finite(nodes[t]) + step.mean - common.mean)
             found.append(sent)
-        return found, offset
+        return found, mass, mean
 
-    def _future(self, nodes: Tensor) -> list[Paths]:
-        """Of all paths that go on from each state, the state left out: the mass, but for a factor, and mean."""
+    def _future(self, nodes: Tensor, pairs: Potential) -> list[Paths]:
+        """Of all paths that go on from each state, the state left out: the mass and the mean, but for a common part."""
         nothing = Paths(torch.zeros_like(nodes[0]), torch.zeros_like(nodes[0]))
-        found, back = [nothing], self._pairs.transposed()
+        found, back = [nothing], pairs.transposed()
         for t in range(len(nodes) - 2, -1, -1):
             after = Paths(nodes[t + 1] + found[-1].mass, finite(nodes[t + 1]) + found[-1].mean)
-            step = self._step(back, t, self.pilot.index, self.pilot.log_weight, after)
-            inside = (t < self._last)[:, None]
-            mass = step.mass - finite(step.mass.detach().amax(-1, keepdim=True))
-            found.append(Paths(*(torch.where(inside, x, 0.0) for x in (mass, step.mean))))
+            step = self._step(back, t, self._pilot, after)
+            common, inside = _common(step), (t < self._last)[:, None]
+            found.append(Paths(*(torch.where(inside, x - c, 0.0) for x, c in zip(step, common, strict=True))))
         return found[::-1]
 
-    def _step(self, pairs: Potential, step: int, states: Tensor, log_weight: Tensor, sent: Paths) -> Paths:
+    def _step(self, pairs: Potential, step: int, kept: "_Kept", sent: Paths) -> Paths:
         """What the kept states at one end of a step say of all states at its other end."""
-        shape, index = self.whole.batch_shape, _flat(states, step)
-        params = pairs.at_step(step).gather(states[..., step, :], None).table_params()
-        params = tuple(p.expand(*shape, -1, -1).reshape(-1, *p.shape[-2:]) for p in params)
-        value = sent.mass.gather(-1, index) + _flat(log_weight, step)
+        shape, (index, log_weight) = self.whole.batch_shape, kept.at(step)
+        params = pairs.at_step(step).gather(kept.index[..., step, :], None).table_params()
+        params = tuple(p.expand(*shape, -1, -1).reshape(-1, *p.shape[-2:]) if p.dim() > 2 else p[None] for p in params)
+        value = sent.mass.gather(-1, index) + log_weight
         return Paths(*expected_message(params, value, sent.mean.gather(-1, index)))
 
 
-def _flat(x: Tensor, t: int) -> Tensor:
-    """Position t of `[*batch, T, K]` as `[B, K]`."""
-    return x[..., t, :].reshape(-1, x.shape[-1])
+class _Kept:
+    """Some states of each position, and the logarithms of their weights, `[*batch, T, K]`."""
+
+    def __init__(self, index: Tensor, log_weight: Tensor) -> None:
+        self.index, self.log_weight = (x.clone() if x.is_inference() else x for x in (index, log_weight))
+
+    def at(self, t: int) -> tuple[Tensor, Tensor]:
+        """Those of one position, `[B, K]`."""
+        index, log_weight = (x[..., t, :].reshape(-1, x.shape[-1]) for x in (self.index, self.log_weight))
+        return index, log_weight
+
+
+def _common(paths: Paths) -> Paths:
+    """A part that the masses, and one that the means, have in common: constants, `[B, 1]`."""
+    mass, mean = (x.detach() for x in paths)
+    return Paths(finite(mass.amax(-1, keepdim=True)), mean.mean(-1, keepdim=True))
 
 
 def _summed(mass: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
     """The logarithm of all mass, and the mean of the scores under it."""
     total = log_sum_exp(mass, -1)
     return total, ((mass - finite(total)[:, None]).exp() * score).sum(-1)
+
+
+def _requires_grad(pairs: Potential) -> bool:
+    """Whether scores have gradients, those of a function by what it gives for one pair."""
+    if isinstance(pairs, Scored):
+        first = torch.zeros((), dtype=torch.long, device=pairs.device)
+        return pairs.at(first, first).requires_grad
+    return any(x.requires_grad for x in pairs.tensors)
