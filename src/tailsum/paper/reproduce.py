@@ -100,20 +100,21 @@ def reproduce(settings: Settings, console: Console) -> Path:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    pending = [cell for name, cell in cells.items() if name not in rows]
-    facts = about(settings)
+    facts, count = about(settings), len(cells) - len(rows)
     with Progress(*columns, console=console, transient=True) as progress:
-        if "text" in wanted:
-            facts |= _train(settings, progress)
-        task = progress.add_task("", total=sum(cell.steps for cell in pending))
-        for cell in pending:
-            progress.update(task, description=cell.name[:60])
-            rows[cell.name] = cell.rows(settings.cells, lambda: progress.advance(task))
+        task = progress.add_task("", total=sum(cell.steps for name, cell in cells.items() if name not in rows))
+        for group, members in wanted.items():
+            if group == "text":
+                facts |= _train(settings, progress)
+            for cell in members:
+                if cell.name not in rows:
+                    progress.update(task, description=cell.name[:60])
+                    rows[cell.name] = cell.rows(settings.cells, lambda: progress.advance(task))
     results = {name: [row for cell in group for row in rows[cell.name]] for name, group in wanted.items()}
     for name, found in results.items():
         write_rows(settings.output / f"{name}.csv", found, type(found[0]))
     minutes = (time.perf_counter() - start) / 60
-    facts["time"] = f"{minutes:.1f} minutes for {len(pending)} of {len(cells)} cells"
+    facts["time"] = f"{minutes:.1f} minutes for {count} of {len(cells)} cells"
     return write_report(settings.output, Results(**results), facts)
 
 
