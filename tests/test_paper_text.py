@@ -228,10 +228,10 @@ def test_the_baseline_counts():
     assert given_hints == pytest.approx(-torch.tensor([3 / 4, 2 / 2]).log().mean().item())
 
 
-def test_batches_to_measure_on(text):
+def held_out_batches_to_measure_on(text):
     found = train(dataclasses.replace(SMALL, steps=1), text)
     first, again, other = (
-        trained.test_batch(found, text, 16, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)
+        trained.held_out_batch(found, text, 16, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)
     )
     assert torch.equal(first.words, again.words)
     assert not torch.equal(first.lengths, other.lengths)
@@ -240,7 +240,7 @@ def test_batches_to_measure_on(text):
     test = {tuple(found.vocabulary.encode(sentence)) for sentence in text.test}
     assert all(tuple(row[:size].tolist()) in test for row, size in zip(first.words, first.lengths, strict=True))
     with pytest.raises(ValueError, match=r"n must be at most \d+, the number of test sentences: got 100000"):
-        trained.test_batch(found, text, 100_000)
+        trained.held_out_batch(found, text, 100_000)
 
 
 def test_a_saved_model_comes_back(text, tmp_path):
@@ -249,7 +249,7 @@ def test_a_saved_model_comes_back(text, tmp_path):
     save(path, found)
     again = load(path, found.settings, text)
     assert (again.record, again.settings, again.vocabulary) == (found.record, found.settings, found.vocabulary)
-    batch = trained.test_batch(found, text, 4)
+    batch = trained.held_out_batch(found, text, 4)
     assert torch.equal(again.model.log_likelihood(batch), found.model.log_likelihood(batch))
     assert [file.name for file in path.parent.iterdir()] == ["crf.pt"]
 

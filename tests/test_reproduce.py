@@ -126,7 +126,7 @@ def test_the_settings_are_the_papers():
     assert {c.name for c in table3([2000, 10_000], 100, 0)} < names
     assert all("n2000" in c.name for c in table3([2000, 10_000], 100, 0))
     proposals = list(table4([2000, 10_000], 100, 0))
-    assert len(proposals) == 3 * 3 * 8
+    assert len(proposals) == 3 * 3 * 9
     assert sum(c.name in names for c in proposals) == 9  # ours are those of the second table
 
 

@@ -3,6 +3,7 @@
 import sys
 from enum import StrEnum
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,13 @@ try:
     from rich.console import Console
 except ImportError:  # pragma: no cover
     sys.exit("The command line needs two more packages: pip install 'tailsum[cli,plot]'")
+
+
+def _need_matplotlib() -> None:
+    """Say at the start of a long run, not at its end, that its pictures cannot be drawn."""
+    if find_spec("matplotlib") is None:
+        sys.exit("Pictures need one more package: pip install 'tailsum[cli,plot]'")
+
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="markdown")
 
@@ -42,6 +50,7 @@ def demo(
 
     Prints a table of errors, times and memory, and writes a picture of the error distributions. Takes about a minute.
     """
+    _need_matplotlib()
     from tailsum.demo import demo_picture, demo_table, run_demo  # noqa: PLC0415  (torch is slow to load: not for --help)
 
     console = Console()
@@ -98,6 +107,7 @@ def reproduce(
     What is finished is kept: run the same command again to go on where it was interrupted. Writes CSV files with every
     replicate, tables in Markdown, pictures, and one page, `index.html`, that shows it all.
     """
+    _need_matplotlib()
     from tailsum.paper.reproduce import Settings  # noqa: PLC0415  (torch is slow to load: not for --help)
     from tailsum.paper.reproduce import reproduce as run  # noqa: PLC0415
 

@@ -4,6 +4,7 @@ Every cell has its own random numbers, from the seed and its name alone. So it d
 in this run or an earlier one: an experiment that was interrupted goes on as if it had not been.
 """
 
+import dataclasses
 import functools
 import time
 import zlib
@@ -58,13 +59,15 @@ class Cell(Generic[Row]):
 class Made(NamedTuple):
     """A model, and the proposals that are made for it, such as the paper's.
 
-    Where the scores come from a network, `rebuild` makes the model anew from its `parameters`.
+    Where the scores come from a network, `rebuild` makes the model anew from its `parameters`; where it was trained to
+    find certain states, these are `truth`.
     """
 
     model: Structure[Any]
     proposals: dict[str, Propose]
     parameters: dict[str, Tensor] | None = None
     rebuild: Callable[[], LinearChain] | None = None
+    truth: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -185,3 +188,9 @@ def ours(states: int, percent: int, repeats: int, landmarks: int = 512, kept: in
     """The library's own estimator: the optimal selection, guided by landmarks, its entropy refined."""
     k = kept or share_of(states, percent)
     return Method("tailsum", f"{percent}%", k, Optimal(k), Lookahead(landmarks), repeats, refined=True)
+
+
+def frugal(states: int, percent: int, repeats: int) -> Method:
+    """The same with no more landmarks than states kept: what it can do where nothing larger than K is looked at."""
+    k = share_of(states, percent)
+    return dataclasses.replace(ours(states, percent, repeats, landmarks=k), name="tailsum, K landmarks")

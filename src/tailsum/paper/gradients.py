@@ -30,6 +30,7 @@ from tailsum.paper.cells import (
 )
 from tailsum.paper.rows import Direction
 from tailsum.potential import Factored
+from tailsum.refine import Refined
 from tailsum.select import TopAndSample, TopK
 
 PERCENT = (1, 10)
@@ -41,18 +42,20 @@ def gradients(subjects: Iterable[Subject], repeats: int) -> Iterator[Cell[Direct
     for subject in subjects:
         for percent in PERCENT:
             k, label = share_of(subject.states, percent), f"{percent}%"
-            mine = ours(subject.states, percent, repeats)
+            few, many = (made_for(subject.states, percent, repeats) for made_for in (frugal, ours))
             for method in (
                 Method("TopK", label, k, TopK(k), "paper", 1),
                 Method("paper", label, k, TopAndSample(k - 1, 1), "paper", repeats),
-                dataclasses.replace(mine, refined=False),
-                dataclasses.replace(mine, name="tailsum, refined"),
+                dataclasses.replace(few, refined=False),
+                dataclasses.replace(few, name=f"{few.name}, refined"),
+                dataclasses.replace(many, refined=False),
+                dataclasses.replace(many, name=f"{many.name}, refined"),
             ):
                 yield _cell(subject, method)
 
 
 def _cell(subject: Subject, method: Method) -> Cell[Direction]:
-    name = file_name(subject, method, "gradient")
+    name = file_name(subject, method, "gradients")
 
     def run(step: Step) -> list[Direction]:
         found, _ = made(subject)
@@ -60,10 +63,12 @@ def _cell(subject: Subject, method: Method) -> Cell[Direction]:
         how = arguments(found, method, seeded(subject.seed, name))
 
         def rows(replicate: int) -> Iterator[Direction]:
-            small = rebuild().sketch(**how)
-            for quantity in subject.quantities:
-                answer = ask(small.refine() if method.refined else small, quantity)
-                gradient, exact = _gradient(answer, parameters), _exact(subject, quantity)
+            chain = rebuild()
+            small = chain.sketch(**how)
+            model = small.refine() if method.refined else small
+            for quantity in _quantities(found):
+                gradient = _gradient(_value(model, quantity, chain, found.truth), parameters)
+                exact = _exact(subject, quantity)
                 for parameter, values in gradient.items():
                     yield Direction(
                         model=subject.name,
@@ -84,10 +89,24 @@ def _cell(subject: Subject, method: Method) -> Cell[Direction]:
     return Cell(name, Direction, method.repeats, run)
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=3)
 def _exact(subject: Subject, quantity: str) -> Gradient:
-    parameters, rebuild = _parameters(made(subject)[0])
-    return _gradient(ask(rebuild(), quantity), parameters)
+    found, _ = made(subject)
+    parameters, rebuild = _parameters(found)
+    chain = rebuild()
+    return _gradient(_value(chain, quantity, chain, found.truth), parameters)
+
+
+def _quantities(found: Made) -> tuple[str, ...]:
+    """What is differentiated: the loss too, where a model was trained with one that is not log Z alone."""
+    return ("log Z", "entropy") if found.truth is None else ("log Z", "entropy", "loss")
+
+
+def _value(model: LinearChain | Refined, quantity: str, chain: LinearChain, truth: Tensor | None) -> Tensor:
+    """What a model says of a quantity. The score in the loss has no sum in it, and is exact with every estimator."""
+    if quantity == "loss" and truth is not None:
+        return model.log_partition() - chain.score(truth)
+    return ask(model, quantity)
 
 
 def _parameters(found: Made) -> tuple[Gradient, Callable[[], LinearChain]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from tailsum.paper.cells import Cell, Made, Method, Subject, cell, ours, share_of
+from tailsum.paper.cells import Cell, Made, Method, Subject, cell, frugal, ours, share_of
 from tailsum.paper.chains import ADAM_STEPS, Level, global_proposal, paper_chain, paper_proposal
 from tailsum.paper.rows import Estimate
 from tailsum.paper.trees import paper_tree
@@ -57,6 +57,7 @@ def table4(states: Iterable[int], repeats: int, seed: int) -> Iterator[Cell[Esti
                 yield cell(
                     subject, Method(name, f"{percent}%", k, TopAndSample(k - 1, 1), name, repeats, quantities=LOG_Z)
                 )
+            yield cell(subject, frugal(n, percent, repeats))
             yield cell(subject, ours(n, percent, repeats))
 
 

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from tailsum.paper.cells import Cell, Made, Method, Subject, cell, ours, share_of
+from tailsum.paper.cells import Cell, Made, Method, Subject, cell, frugal, ours, share_of
 from tailsum.paper.chains import paper_proposal
 from tailsum.paper.rows import Estimate
 from tailsum.paper.text import Split, sentences
-from tailsum.paper.trained import Kind, Settings, Trained, WordHMM, load, save, test_batch, train
+from tailsum.paper.trained import Kind, Settings, Trained, WordHMM, held_out_batch, load, save, train
 from tailsum.propose import LocalGlobal
 from tailsum.select import TopAndSample, TopK
 
@@ -26,6 +27,7 @@ def text(data: Path | None, folder: Path, repeats: int, seed: int) -> Iterator[C
             k, label = share_of(n, percent), f"{percent}%"
             yield cell(subject, Method("TopK", label, k, TopK(k), "paper", 1))
             yield cell(subject, Method("paper", label, k, TopAndSample(k - 1, 1), "paper", repeats))
+            yield cell(subject, frugal(n, percent, repeats))
             yield cell(subject, ours(n, percent, repeats))
 
 
@@ -68,8 +70,10 @@ def _sentences(data: Path | None) -> Split:
 
 def _make(kind: Kind, data: Path | None, folder: Path, seed: int, generator: torch.Generator) -> Made:
     trained, split = prepare(kind, data, folder, seed)
-    batch, model = test_batch(trained, split, generator=generator), trained.model
+    batch, model = held_out_batch(trained, split, generator=generator), trained.model
     # The formula as it is printed, from the embeddings of transitions: an HMM's own scores are a table of them.
     states = model.left.detach() if isinstance(model, WordHMM) else None
     proposal = LocalGlobal() if states is None else paper_proposal(states, softmax=False)
-    return Made(model.chain(batch), {"paper": proposal}, dict(model.named_parameters()), lambda: model.chain(batch))
+    truth = None if isinstance(model, WordHMM) else batch.words
+    parameters: dict[str, Tensor] = dict(model.named_parameters())
+    return Made(model.chain(batch), {"paper": proposal}, parameters, lambda: model.chain(batch), truth)

@@ -179,11 +179,11 @@ def train(settings: Settings, split: Split, step: Callable[[], None] = lambda: N
     return Trained(model.eval(), vocabulary, settings, record)
 
 
-def test_batch(
+def held_out_batch(
     trained: Trained,
     split: Split,
-    n: int = 32,  # noqa: PT028  (no test of ours)
-    generator: torch.Generator | None = None,  # noqa: PT028
+    n: int = 32,
+    generator: torch.Generator | None = None,
 ) -> Batch:
     """Some of the test sentences, at random, to measure on."""
     held_out = _short(split.test, "test")
