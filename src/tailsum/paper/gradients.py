@@ -23,6 +23,7 @@ from tailsum.paper.cells import (
     arguments,
     ask,
     file_name,
+    frugal,
     made,
     ours,
     seeded,
