@@ -14,12 +14,15 @@ pytest.importorskip("typer")
 from rich.console import Console
 
 import tailsum as ts
+from tailsum.paper import text_cells
 from tailsum.paper.cells import Cell, Made, Method, Subject, cell, made, seeded
 from tailsum.paper.gradients import gradients
 from tailsum.paper.reproduce import Settings, plan, reproduce
 from tailsum.paper.rows import Estimate, read_rows, write_rows
 from tailsum.paper.suite import hard
 from tailsum.paper.tables import chain_subject, table2, table3, table4
+from tailsum.paper.text import Split
+from tailsum.paper.trained import Settings as Training
 
 
 def a_row(**changes):
@@ -148,6 +151,7 @@ def test_gradients_against_the_exact_one():
 
     for quantity in ("log Z", "entropy"):
         assert mean("tailsum, refined", "10%", quantity) < mean("tailsum", "10%", quantity) / 10
+        assert mean("tailsum, K landmarks, refined", "10%", quantity) < mean("tailsum, K landmarks", "10%", quantity)
         assert mean("tailsum", "10%", quantity) < mean("paper", "10%", quantity)
 
 
@@ -156,6 +160,32 @@ def test_gradients_need_parameters():
     subject = Subject("a table", 200, 0, lambda g: Made(chain, {"paper": ts.Local()}))
     with pytest.raises(ValueError, match="gradients need"):
         next(iter(gradients([subject], 2))).run(lambda: None)
+
+
+def test_models_of_text(tmp_path, monkeypatch):
+    """Trained when first needed, then read from their files; the CRF's loss is differentiated too."""
+    words = [f"{chr(97 + i % 26)}{i}" for i in range(120)]
+    lines = [[words[(7 * i + j) % 120] for j in range(4 + i % 3)] for i in range(80)]
+    monkeypatch.setattr(text_cells, "_sentences", lambda data: Split(lines[:40], lines[40:]))
+    monkeypatch.setattr(
+        text_cells, "Settings", lambda kind, seed=0: Training(kind, n_states=100, size=8, steps=3, batch=8, seed=seed)
+    )
+    taken = []
+    for kind in ("crf", "hmm"):
+        text_cells.prepare(kind, None, tmp_path, 0, lambda: taken.append(1))
+        text_cells.prepare(kind, None, tmp_path, 0, lambda: taken.append(1))
+    assert len(taken) == 2 * 3
+    crf, hmm = text_cells.text_subjects(None, tmp_path, 0)
+    cells = list(text_cells.text(None, tmp_path, 2, 0))
+    assert len(cells) == 2 * 2 * 4
+    rows = next(c for c in cells if "crf" in c.name and "tailsum-10pct" in c.name).run(lambda: None)
+    assert len(rows) == 2 * 2 * 32
+    assert max(abs(r.error) for r in rows) < 0.01  # more landmarks than states
+    found = {
+        subject.name: {r.quantity for r in next(iter(gradients([subject], 2))).run(lambda: None)}
+        for subject in (crf, hmm)
+    }
+    assert found == {crf.name: {"log Z", "entropy", "loss"}, hmm.name: {"log Z", "entropy"}}
 
 
 def settings(folder, **changes):
