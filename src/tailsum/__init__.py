@@ -13,6 +13,7 @@ from tailsum.pairwise_graph import PairwiseGraph, grid_edges
 from tailsum.pcfg import PCFG
 from tailsum.potential import Dense, Factored, Potential, Scored
 from tailsum.propose import Global, Local, LocalGlobal, Lookahead, Proposal, Uniform
+from tailsum.refine import Refined
 from tailsum.rule import DenseRule, Rule
 from tailsum.scored_rule import ScoredRule
 from tailsum.select import Optimal, Selection, Subset, TopAndSample, TopK
@@ -47,6 +48,7 @@ __all__ = [
     "Paths",
     "Potential",
     "Proposal",
+    "Refined",
     "RelaxedDependencies",
     "RelaxedSample",
     "Rule",
