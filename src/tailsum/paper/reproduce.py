@@ -69,11 +69,10 @@ def plan(settings: Settings) -> dict[str, list[Cell[Any]]]:
             case "text":
                 yield from text(settings.data, settings.cells, few, seed)
             case "gradients":
-                chains = (chain_subject(smallest, "dense", seed), hard_subject(smallest, 1.0, 1.0, seed))
-                peaked = hard_subject(smallest, 3.0, 3.0, seed)
-                yield from gradients(
-                    (*chains, peaked, *text_subjects(settings.data, settings.cells, seed)), max(2, repeats // 20)
-                )
+                peaked = (hard_subject(smallest, s, e, seed) for s, e in ((1.0, 1.0), (3.0, 3.0)))
+                yield from gradients((chain_subject(smallest, "dense", seed), *peaked), max(2, repeats // 20))
+                # A batch of sentences scatters little, and takes long.
+                yield from gradients(text_subjects(settings.data, settings.cells, seed), max(2, repeats // 50))
             case _:
                 yield _theory(seed)
 
