@@ -1,5 +1,6 @@
 """The main job of `tailsum reproduce`: run the cells of the wanted tables, keep what is finished, write the report."""
 
+import contextlib
 import platform
 import time
 from collections.abc import Iterator, Sequence
@@ -86,7 +87,6 @@ def _theory(seed: int) -> Cell[Check]:
 
 def reproduce(settings: Settings, console: Console) -> Path:
     """Run what is not finished yet, and write tables, pictures and the page that ties them together; gives its path."""
-    start = time.perf_counter()
     wanted = plan(settings)
     cells = {cell.name: cell for group in wanted.values() for cell in group}
     rows = {name: found for name, cell in cells.items() if (found := cell.finished(settings.cells)) is not None}
@@ -99,8 +99,9 @@ def reproduce(settings: Settings, console: Console) -> Path:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    facts, count = about(settings), len(cells) - len(rows)
-    with Progress(*columns, console=console, transient=True) as progress:
+    facts = about(settings)
+    minutes = settings.cells / "minutes.txt"
+    with Progress(*columns, console=console, transient=True) as progress, _timed(minutes):
         task = progress.add_task("", total=sum(cell.steps for name, cell in cells.items() if name not in rows))
         for group, members in wanted.items():
             if group == "text":
@@ -112,9 +113,20 @@ def reproduce(settings: Settings, console: Console) -> Path:
     results = {name: [row for cell in group for row in rows[cell.name]] for name, group in wanted.items()}
     for name, found in results.items():
         write_rows(settings.output / f"{name}.csv", found, type(found[0]))
-    minutes = (time.perf_counter() - start) / 60
-    facts["time"] = f"{minutes:.1f} minutes for {count} of {len(cells)} cells"
+    facts["time"] = f"{sum(map(float, minutes.read_text().split())):.1f} minutes"
     return write_report(settings.output, Results(**results), facts)
+
+
+@contextlib.contextmanager
+def _timed(path: Path) -> Iterator[None]:
+    """Write the minutes that are spent within it to a file, below those of earlier runs."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(f"{(time.perf_counter() - start) / 60:.2f}\n")
 
 
 def _train(settings: Settings, progress: Progress) -> dict[str, str]:

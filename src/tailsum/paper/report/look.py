@@ -48,6 +48,7 @@ _COLOURS = {
     "TopK": "#7F7F7F",
     "paper": "#D55E00",
     "tailsum": "#0072B2",
+    "tailsum, K landmarks": "#56B4E9",
     "Uniform": "#56B4E9",
     "Local": "#CC79A7",
     "Global": "#009E73",
@@ -60,8 +61,9 @@ MARKS = ("o", "^", "s", "D", "v", "P", "X", "*")
 
 
 def colour_of(method: str) -> str:
-    """The method's colour: the same in every plot, whatever else is there. Variants of a method share it."""
-    return _COLOURS.get(method.partition(", ")[0]) or OTHERS[sum(method.encode()) % len(OTHERS)]
+    """The method's colour: the same in every plot, whatever else is there. Variants share that of the method they vary."""
+    names = (method.removesuffix(", refined"), method.partition(", ")[0])
+    return next((_COLOURS[name] for name in names if name in _COLOURS), OTHERS[sum(method.encode()) % len(OTHERS)])
 
 
 def mark_of(method: str) -> str:
