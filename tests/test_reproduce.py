@@ -14,10 +14,11 @@ pytest.importorskip("typer")
 from rich.console import Console
 
 import tailsum as ts
+from tailsum import cli
 from tailsum.paper import text_cells
 from tailsum.paper.cells import Cell, Made, Method, Subject, cell, made, seeded
 from tailsum.paper.gradients import gradients
-from tailsum.paper.reproduce import Settings, plan, reproduce
+from tailsum.paper.reproduce import TABLES, Settings, plan, reproduce
 from tailsum.paper.rows import Estimate, read_rows, write_rows
 from tailsum.paper.suite import hard
 from tailsum.paper.tables import chain_subject, table2, table3, table4
@@ -253,6 +254,14 @@ def test_killed_and_resumed(tmp_path):
     assert {(r["method"], r["label"]) for r in found} >= {("paper", "1%"), ("tailsum", "20%"), ("TopK", "50%")}
     assert len(list(cells.glob("*.csv"))) == len(wanted)
     assert (tmp_path / "out" / "table3.md").exists()
+
+
+def test_states_named_twice_count_once():
+    assert cli._numbers("200,100,200") == (200, 100)
+
+
+def test_the_command_knows_every_table():
+    assert [table.value for table in cli.Table] == list(TABLES)
 
 
 @pytest.mark.parametrize("states", ["many", "2000,", "50"])

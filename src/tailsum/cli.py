@@ -74,7 +74,7 @@ class Table(StrEnum):
 
 def _numbers(text: str) -> tuple[int, ...]:
     try:
-        found = tuple(int(part) for part in text.split(","))
+        found = tuple(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:
         raise typer.BadParameter(
             f"must be numbers with commas between them, such as 2000,10000: got {text!r}"

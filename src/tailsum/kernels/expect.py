@@ -24,8 +24,7 @@ def expected_message(params: tuple[Tensor, ...], value: Tensor, carried: Tensor)
         (columns,), (*left, value, carried) = parts
         scores = product(columns, left[0]) if factored else columns
         weight = scores + value[:, None]
-        highest = weight.detach().amax(-1, keepdim=True)
-        highest = finite(highest)
+        highest = finite(weight.detach().amax(-1, keepdim=True))
         weight = (weight - highest).exp() if torch.is_grad_enabled() else weight.sub_(highest).exp_()
         total = weight.sum(-1, keepdim=True)
         scores = scores if factored else finite(scores)

@@ -21,7 +21,7 @@ from tailsum.memory import PeakMemory
 from tailsum.paper.rows import Estimate, Row, read_rows, write_rows
 from tailsum.propose import Lookahead, Propose
 from tailsum.refine import Refined
-from tailsum.select import Optimal, Selection
+from tailsum.select import Optimal, Selection, TopAndSample, TopK
 from tailsum.structure import Structure
 
 Step = Callable[[], None]
@@ -182,6 +182,15 @@ def file_name(subject: Subject, method: Method, *more: str) -> str:
 def share_of(states: int, percent: int) -> int:
     """So many percent of the states, two at least: one to keep and one to draw."""
     return max(2, round(states * percent / 100))
+
+
+def rivals(states: int, percent: int, repeats: int) -> tuple[Method, Method]:
+    """TopK and the paper's method, with one state drawn."""
+    k, label = share_of(states, percent), f"{percent}%"
+    return (
+        Method("TopK", label, k, TopK(k), "paper", 1),
+        Method("paper", label, k, TopAndSample(k - 1, 1), "paper", repeats),
+    )
 
 
 def ours(states: int, percent: int, repeats: int, landmarks: int = 512, kept: int | None = None) -> Method:

@@ -26,13 +26,12 @@ from tailsum.paper.cells import (
     frugal,
     made,
     ours,
+    rivals,
     seeded,
-    share_of,
 )
 from tailsum.paper.rows import Direction
 from tailsum.potential import Factored
 from tailsum.refine import Refined
-from tailsum.select import TopAndSample, TopK
 
 PERCENT = (1, 10)
 Gradient = dict[str, Tensor]
@@ -42,11 +41,9 @@ def gradients(subjects: Iterable[Subject], repeats: int) -> Iterator[Cell[Direct
     """Every estimator on every model."""
     for subject in subjects:
         for percent in PERCENT:
-            k, label = share_of(subject.states, percent), f"{percent}%"
             few, many = (made_for(subject.states, percent, repeats) for made_for in (frugal, ours))
             for method in (
-                Method("TopK", label, k, TopK(k), "paper", 1),
-                Method("paper", label, k, TopAndSample(k - 1, 1), "paper", repeats),
+                *rivals(subject.states, percent, repeats),
                 dataclasses.replace(few, refined=False),
                 dataclasses.replace(few, name=f"{few.name}, refined"),
                 dataclasses.replace(many, refined=False),

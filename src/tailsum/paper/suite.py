@@ -5,11 +5,10 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from tailsum.paper.cells import Cell, Made, Method, Subject, cell, ours, share_of
+from tailsum.paper.cells import Cell, Made, Subject, cell, ours, rivals
 from tailsum.paper.chains import HARD_SETTINGS, hard_chain
 from tailsum.paper.rows import Estimate
 from tailsum.propose import LocalGlobal
-from tailsum.select import TopAndSample, TopK
 
 PERCENT = (1, 10)
 
@@ -22,10 +21,8 @@ def hard(states: Iterable[int], repeats: int, seed: int) -> Iterator[Cell[Estima
         for transition, emission in HARD_SETTINGS:
             subject = hard_subject(n, transition, emission, seed)
             for percent in PERCENT:
-                k, label = share_of(n, percent), f"{percent}%"
-                yield cell(subject, Method("TopK", label, k, TopK(k), "paper", 1))
-                yield cell(subject, Method("paper", label, k, TopAndSample(k - 1, 1), "paper", few))
-                yield cell(subject, ours(n, percent, few, landmarks))
+                for method in (*rivals(n, percent, few), ours(n, percent, few, landmarks)):
+                    yield cell(subject, method)
 
 
 def hard_subject(n: int, transition: float, emission: float, seed: int) -> Subject:

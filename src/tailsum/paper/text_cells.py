@@ -7,13 +7,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tailsum.paper.cells import Cell, Made, Method, Subject, cell, frugal, ours, share_of
+from tailsum.paper.cells import Cell, Made, Subject, cell, frugal, ours, rivals
 from tailsum.paper.chains import paper_proposal
 from tailsum.paper.rows import Estimate
 from tailsum.paper.text import Split, sentences
 from tailsum.paper.trained import Kind, Settings, Trained, WordHMM, held_out_batch, load, save, train
 from tailsum.propose import LocalGlobal
-from tailsum.select import TopAndSample, TopK
 
 KINDS: tuple[Kind, ...] = ("crf", "hmm")
 PERCENT = (1, 10)
@@ -24,11 +23,8 @@ def text(data: Path | None, folder: Path, repeats: int, seed: int) -> Iterator[C
     for subject in text_subjects(data, folder, seed):
         n = subject.states
         for percent in PERCENT:
-            k, label = share_of(n, percent), f"{percent}%"
-            yield cell(subject, Method("TopK", label, k, TopK(k), "paper", 1))
-            yield cell(subject, Method("paper", label, k, TopAndSample(k - 1, 1), "paper", repeats))
-            yield cell(subject, frugal(n, percent, repeats))
-            yield cell(subject, ours(n, percent, repeats))
+            for method in (*rivals(n, percent, repeats), frugal(n, percent, repeats), ours(n, percent, repeats)):
+                yield cell(subject, method)
 
 
 def text_subjects(data: Path | None, folder: Path, seed: int) -> list[Subject]:

@@ -131,11 +131,16 @@ def against_kept(shown: Mapping[str, Sequence[Summary]], printed: Mapping[str, S
 
 
 def _line(ax: Axes, method: str, points: Sequence[tuple[int, float]]) -> None:
+    variant = "--" if ", " in method else "-"
+    _plot(ax, method, points, marker=mark_of(method), linestyle=variant, label=name_of(method))
+
+
+def _plot(ax: Axes, method: str, points: Sequence[tuple[int, float]], **style: Any) -> None:
+    """A method's values by states kept, those that have a place on a logarithmic scale."""
     seen = sorted((k, value) for k, value in points if _on_log(value))
     if seen:
         x, y = zip(*seen, strict=True)
-        variant = "--" if ", " in method else "-"
-        ax.plot(x, y, color=colour_of(method), marker=mark_of(method), linestyle=variant, label=name_of(method))
+        ax.plot(x, y, color=colour_of(method), **style)
 
 
 def _name_exact(ax: Axes, exact: Sequence[Summary]) -> None:
@@ -216,20 +221,14 @@ def directions(shown: Mapping[str, Sequence[DirectionSummary]]) -> Figure:
                 if parameter == "all":
                     _line(ax, method, [(each.kept, each.off) for each in points])
                 else:
-                    _thin(ax, method, [(each.kept, each.off) for each in points])
+                    thin = [(each.kept, each.off) for each in points]
+                    _plot(ax, method, thin, linewidth=0.8, alpha=0.55, marker=".", markersize=3)
         ax.set_title(plain(title))
     everything = [each for group in shown.values() for each in group]
     _kept_against_log(axes, [each.kept for each in everything], [each.off for each in everything])
     label_edges(axes, "states kept, K", "1 - cosine", columns)
     legend_below(figure, handles_of(axes))
     return figure
-
-
-def _thin(ax: Axes, method: str, points: Sequence[tuple[int, float]]) -> None:
-    seen = sorted((k, value) for k, value in points if _on_log(value))
-    if seen:
-        x, y = zip(*seen, strict=True)
-        ax.plot(x, y, color=colour_of(method), linewidth=0.8, alpha=0.55, marker=".", markersize=3)
 
 
 def agreement(shown: Mapping[str, Sequence[Check]]) -> Figure:
