@@ -10,7 +10,7 @@ import torch
 
 from tailsum.chain import LinearChain
 from tailsum.paper import trained
-from tailsum.paper.text import Split, Vocabulary, sentences, tokens
+from tailsum.text import Split, Vocabulary, sentences, tokens
 from tailsum.paper.trained import Settings, WordCRF, WordHMM, load, save, train
 
 SMALL = Settings("crf", n_states=20, size=8, steps=25, batch=8)

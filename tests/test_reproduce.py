@@ -22,7 +22,7 @@ from tailsum.paper.reproduce import TABLES, Settings, plan, reproduce
 from tailsum.paper.rows import Estimate, read_rows, write_rows
 from tailsum.paper.suite import hard
 from tailsum.paper.tables import chain_subject, table2, table3, table4
-from tailsum.paper.text import Split
+from tailsum.text import Split
 from tailsum.paper.trained import Settings as Training
 
 

@@ -265,11 +265,13 @@ class LinearChain(Structure[Tensor]):
         """
         if not temperature > 0:
             raise ValueError(f"temperature must be above 0: got {temperature}")
-        relaxed: list[Tensor] = []
+        relaxed, chances = list[Tensor](), list[Tensor]()
 
         def choose(logits: Tensor) -> Tensor:
             impossible = (logits == -math.inf).all(-2, keepdim=True)
-            noisy = gumbel(logits.masked_fill(impossible, 0.0), generator)
+            logits = logits.masked_fill(impossible, 0.0)
+            noisy = gumbel(logits, generator)
+            chances.append(logits.softmax(-2).masked_fill(impossible, 0.0))
             soft = (noisy / temperature).softmax(-2)
             picked = noisy.argmax(-2)
             if hard:
@@ -279,11 +281,12 @@ class LinearChain(Structure[Tensor]):
 
         states = self._walk_back(self._column_messages(), math.prod(sample_shape), choose)
         states = self._samples_first(states, sample_shape)
-        weights = torch.stack(relaxed[::-1], -3).movedim(-1, 0)
-        weights = weights.reshape(*sample_shape, *weights.shape[1:])
-        if self.lengths is not None:
-            weights = torch.where(self._inside()[..., None], weights, 0.0)
-        return RelaxedSample(weights, self.states, self._original(states))
+        inside = self._inside()[..., None]
+        weights, drawn_by = (
+            torch.where(inside, self._samples_first(torch.stack(x[::-1], -3), sample_shape), 0.0)
+            for x in (relaxed, chances)
+        )
+        return RelaxedSample(weights, self.states, self._original(states), drawn_by)
 
     def _column_messages(self) -> Tensor:
         """Forward messages, each but for a constant, as `[T, *batch, N, 1]`."""

@@ -36,12 +36,15 @@ class RelaxedSample(NamedTuple):
     """A differentiable sample: weights on the parts of a structure in place of zeros and ones.
 
     On a chain the weights `[.., T, n]` of each position sum to one. `states` are the original numbers of the states that
-    the weights refer to; `hard` is the discrete sample that was relaxed, in original numbers too.
+    the weights refer to; `hard` is the discrete sample that was relaxed, in original numbers too. `chances`, on a chain,
+    are the probabilities `[.., T, n]` that each state was drawn by, given the `hard` states of all later positions:
+    with them in place of the weights, sums over the states of one position have no noise of their own.
     """
 
     weights: Float[Tensor, "*sample_batch_part n"]
     states: Int[Tensor, "*batch_node n"]
     hard: Any
+    chances: Float[Tensor, "*sample_batch_node n"] | None = None
 
     def mix(self, embeddings: Float[Tensor, "all d"]) -> Float[Tensor, "*sample_batch_part d"]:
         """The mixture of the states' embeddings: what a decoder reads in place of one state's embedding."""

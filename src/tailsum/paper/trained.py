@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from tailsum.chain import LinearChain
 from tailsum.hmm import HMM
-from tailsum.paper.text import Sentence, Split, Vocabulary
+from tailsum.text import Sentence, Split, Vocabulary
 from tailsum.potential import Factored
 from tailsum.select import at_least
 
@@ -159,7 +159,7 @@ class Trained:
 def train(settings: Settings, split: Split, step: Callable[[], None] = lambda: None) -> Trained:
     """Train by exact maximum likelihood: Adam on sentences of up to 20 words; `step` is called after each step."""
     vocabulary = vocabulary_of(settings, split)
-    data, held_out = (_short(part, name) for part, name in zip(split, Split._fields, strict=True))
+    data, held_out = _short(split.train, "train"), _short(split.test, "test")
     model = settings.model()
     before = _loss_per_word(model, held_out, vocabulary)
     optimiser = torch.optim.Adam(model.parameters(), settings.rate, betas=(0.9, 0.98))

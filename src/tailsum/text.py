@@ -24,28 +24,29 @@ _NOT_READ = {"encodings", "idlelib", "lib2to3", "test", "tests", "turtledemo"}  
 
 
 class Split(NamedTuple):
-    """Sentences to train on, and others to test on: lower-case words and punctuation marks."""
+    """Sentences to train on, to watch training by, and to test on at the end: lower-case words and punctuation marks."""
 
     train: list[Sentence]
+    dev: list[Sentence]
     test: list[Sentence]
 
 
 def sentences(path: Path | None = None) -> Split:
     """The sentences of a file or a folder, or, without one, those that every CPython carries in its documentation.
 
-    `path` is a folder with MSCOCO's `captions_train.json` and `captions_test.json`, one such file (the last tenth of its
-    images is the test part), or a text file with a sentence on each line (the last tenth is the test part). To read the
-    documentation takes some seconds; its sentences have 3 to 25 words, and are the same on the same version of Python.
+    `path` is a folder with MSCOCO's `captions_train.json`, `captions_dev.json` and `captions_test.json`, one such file
+    (the last tenth of its images is the test part, the tenth before it the dev part), or a text file with a sentence on
+    each line (its last tenths likewise). To read the documentation takes some seconds; its sentences have 3 to 25 words,
+    and are the same on the same version of Python.
     """
     if path is None:
-        return _every_tenth(_standard_library())
+        return _in_turn(_standard_library())
     if path.is_dir():
-        parts = [_flat(_captions(path / f"captions_{part}.json")) for part in ("train", "test")]
-        return _checked(Split(*parts), path)
+        return _checked(Split(*(_flat(_captions(path / f"captions_{part}.json")) for part in Split._fields)), path)
     text = _read(path)
     if path.suffix == ".json" or text.lstrip().startswith("{"):
-        return _checked(_last_tenth(_captions(path)), path)
-    return _checked(_last_tenth([[words] for line in text.splitlines() if (words := tokens(line))]), path)
+        return _checked(_last_tenths(_captions(path)), path)
+    return _checked(_last_tenths([[words] for line in text.splitlines() if (words := tokens(line))]), path)
 
 
 def tokens(text: str) -> Sentence:
@@ -69,16 +70,18 @@ class Vocabulary:
         object.__setattr__(self, "_number", {word: number for number, word in enumerate(self.words)})
 
     @classmethod
-    def of(cls, sentences: Iterable[Sentence], n: int) -> "Vocabulary":
+    def of(cls, sentences: Iterable[Sentence], n: int, rare: int = 0) -> "Vocabulary":
         """The n most frequent words, most frequent first, after "<unk>"; words as frequent stand in alphabetical order.
+
+        With `rare` there may be fewer than n: words that occur at most so many times are not among them.
 
         >>> Vocabulary.of([["a", "dog"], ["a", "cat"]], 2).words
         ('<unk>', 'a', 'cat')
         """
         count = collections.Counter(itertools.chain.from_iterable(sentences))
-        if len(count) < n:
+        if len(count) < n and not rare:
             raise ValueError(f"sentences must have at least n = {n} different words: got {len(count)}")
-        ranked = sorted(count, key=lambda word: (-count[word], word))
+        ranked = sorted((word for word in count if count[word] > rare), key=lambda word: (-count[word], word))
         return cls((UNKNOWN, *ranked[:n]))
 
     def __len__(self) -> int:
@@ -127,15 +130,16 @@ def _captions(path: Path) -> list[list[Sentence]]:
     return list(images.values())
 
 
-def _last_tenth(groups: list[list[Sentence]]) -> Split:
-    """Split so that no group (image) is in both parts."""
-    cut = len(groups) - max(1, len(groups) // 10)
-    return Split(_flat(groups[:cut]), _flat(groups[cut:]))
+def _last_tenths(groups: list[list[Sentence]]) -> Split:
+    """Split so that no group (image) is in two parts."""
+    tenth = max(1, len(groups) // 10)
+    dev, test = max(0, len(groups) - 2 * tenth), max(0, len(groups) - tenth)
+    return Split(_flat(groups[:dev]), _flat(groups[dev:test]), _flat(groups[test:]))
 
 
-def _every_tenth(found: list[Sentence]) -> Split:
-    """Split so that both parts are about the same things."""
-    return Split([s for i, s in enumerate(found) if i % 10 != 9], found[9::10])
+def _in_turn(found: list[Sentence]) -> Split:
+    """Split so that all parts are about the same things."""
+    return Split([s for i, s in enumerate(found) if i % 10 < 8], found[8::10], found[9::10])
 
 
 def _flat(groups: list[list[Sentence]]) -> list[Sentence]:
@@ -143,9 +147,9 @@ def _flat(groups: list[list[Sentence]]) -> list[Sentence]:
 
 
 def _checked(split: Split, path: Path) -> Split:
-    if not split.train or not split.test:
-        count = len(split.train) + len(split.test)
-        raise ValueError(f"{path} must hold sentences to train on and others to test on: got {count} in all")
+    if not all(split):
+        count = sum(map(len, split))
+        raise ValueError(f"{path} must hold sentences to train on, and others for the dev and test parts: got {count} in all")
     return split
 
 

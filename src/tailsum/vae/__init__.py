@@ -1,0 +1,1 @@
+"""A structured variational autoencoder whose latent chain may have very many states."""

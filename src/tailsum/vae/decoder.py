@@ -1,0 +1,85 @@
+"""The generative model `p(x, y)`: an LSTM over words and latent states, the paper's Section 4."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from tailsum.structure import RelaxedSample
+
+
+class Joint(NamedTuple):
+    """Log-probabilities of each sentence's words, given its states, and of its states; sums over positions."""
+
+    words: Float[Tensor, "*sample B"]
+    states: Float[Tensor, "*sample B"]
+
+    @property
+    def total(self) -> Float[Tensor, "*sample B"]:
+        """The log-probability of words and states together."""
+        return self.words + self.states
+
+
+class Decoder(nn.Module):
+    """`p(x, y) = prod_t p(x_t | x_<t, y_<t) p(y_t | x_<=t, y_<t)`: first a state, then a word.
+
+    One LSTM reads the states and words before t. From what it knows, an MLP gives the distribution of the next state;
+    from that and the state's embedding, another gives the distribution of the next word. The tables that score words
+    and states are those that embed them.
+    """
+
+    def __init__(
+        self, n_words: int, n_states: int, size: int = 128, state_size: int = 64, hidden: int = 256, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.n_states = n_states
+        self.words = nn.Embedding(n_words, size)
+        self.states = nn.Embedding(n_states, state_size)
+        nn.init.normal_(self.words.weight, std=size**-0.5)
+        nn.init.normal_(self.states.weight, std=state_size**-0.5)
+        self.start = nn.Parameter(torch.zeros(size + state_size))
+        self.lstm = nn.LSTM(size + state_size, hidden, batch_first=True)
+        self.to_state = nn.Sequential(nn.Linear(hidden, state_size), nn.Tanh(), nn.Linear(state_size, state_size))
+        self.to_word = nn.Sequential(nn.Linear(hidden + state_size, hidden), nn.Tanh(), nn.Linear(hidden, size))
+        self.state_bias = nn.Parameter(torch.zeros(n_states))
+        self.word_bias = nn.Parameter(torch.zeros(n_words))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        words: Int[Tensor, "B T"],
+        lengths: Int[Tensor, " B"],
+        sample: RelaxedSample,
+        seen: Int[Tensor, "B T"] | None = None,
+    ) -> Joint:
+        """The log-probabilities of words and (relaxed) states `[*sample, B, T, K]`.
+
+        `seen`, if given, is what the LSTM reads in place of the words: the same with some left out.
+        """
+        mixed = sample.mix(self.states.weight)  # [*sample, B, T, d]
+        flat = mixed.flatten(0, -3)
+        copies = len(flat) // len(words)
+        context = self._read((words if seen is None else seen).repeat(copies, 1), flat)
+        inside = torch.arange(words.shape[1], device=words.device) < lengths[:, None]
+        shape = mixed.shape[:-1]
+
+        logits = self.to_word(torch.cat([context, flat], -1)) @ self.words.weight.mT + self.word_bias
+        said = -nn.functional.cross_entropy(logits.mT, words.repeat(copies, 1), reduction="none").reshape(shape)
+
+        logits = self.to_state(context) @ self.states.weight.mT + self.state_bias
+        kept = logits.reshape(*shape, -1).gather(-1, sample.states.expand(*shape, -1))
+        weights = sample.weights if sample.chances is None else sample.chances
+        chosen = (weights * (kept - logits.logsumexp(-1).reshape(shape)[..., None])).sum(-1)
+        return Joint((said * inside).sum(-1), (chosen * inside).sum(-1))
+
+    def _read(self, words: Tensor, states: Tensor) -> Tensor:
+        """What the LSTM knows before each position `[B, T, hidden]`."""
+        before = torch.cat([self.dropout(self.words(words)), states], -1)[:, :-1]
+        start = self.start.expand(len(before), 1, -1)
+        return self.dropout(self.lstm(torch.cat([start, before], 1))[0])
+
+
+def as_sample(states: Int[Tensor, "*sample_batch_T"], dtype: torch.dtype = torch.float32) -> RelaxedSample:
+    """Given states as a sample that has them with weight one."""
+    return RelaxedSample(torch.ones_like(states, dtype=dtype)[..., None], states[..., None], states)

@@ -1,0 +1,72 @@
+"""The inference network's distribution over latent states, and how it is summed over in training."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from tailsum.chain import LinearChain
+from tailsum.potential import Factored
+from tailsum.propose import LocalGlobal, Lookahead
+from tailsum.select import TopAndSample, TopK, at_least
+
+Method = Literal["full", "topk", "rdp", "tailsum"]
+
+
+class CRFInference(nn.Module):
+    """A linear-chain CRF over N latent states on top of any encoder: `q(x | y)`, the paper's Eq. 9 and 10.
+
+    Each state has an embedding `e`: a state scores `e_i . r_t` at a position, a pair of neighbours `e_i . e_j`.
+
+    >>> q = CRFInference(size=16, n_states=1000)
+    >>> q(torch.randn(2, 5, 16), torch.tensor([5, 3]))
+    LinearChain(batch=[2], T=5, N=1000)
+    """
+
+    def __init__(self, size: int, n_states: int, state_size: int = 64, spread: float = 0.1) -> None:
+        super().__init__()
+        at_least(1, size=size, n_states=n_states, state_size=state_size)
+        self.read = nn.Linear(size, state_size)
+        self.states = nn.Parameter(spread * torch.randn(n_states, state_size))
+
+    def forward(self, encoded: Float[Tensor, "B T size"], lengths: Int[Tensor, " B"] | None = None) -> LinearChain:
+        """The distribution over the states of each sentence of a batch, from a vector for each word."""
+        return LinearChain(Factored(self.read(encoded), self.states), Factored(self.states, self.states), lengths)
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """How sums over the states are taken in training: all of them ("full"), or `kept` of them at each position.
+
+    "topk" keeps the best by the paper's proposal, "rdp" half of them so and half drawn (the paper's method), "tailsum"
+    chooses with the knowledge of both neighbours (`Lookahead`, `Optimal`) and refines the entropy.
+    """
+
+    method: Method
+    kept: int
+    landmarks: int = 256
+
+    def __post_init__(self) -> None:
+        if self.method not in get_args(Method):
+            raise ValueError(f"method must be one of {', '.join(get_args(Method))}: got {self.method!r}")
+        at_least(2, kept=self.kept)
+        at_least(1, landmarks=self.landmarks)
+
+    def sketch(self, chain: LinearChain) -> LinearChain:
+        """What samples are drawn from: the chain itself, or a sketch of it."""
+        kept = min(self.kept, chain.n_states)
+        match self.method:
+            case "full":
+                return chain
+            case "topk":
+                return chain.sketch(proposal=LocalGlobal(), selection=TopK(kept))
+            case "rdp":
+                return chain.sketch(proposal=LocalGlobal(), selection=TopAndSample(kept // 2, kept - kept // 2))
+            case "tailsum":
+                return chain.sketch(kept, proposal=Lookahead(min(self.landmarks, chain.n_states)))
+
+    def entropy(self, small: LinearChain) -> Float[Tensor, "*batch"]:
+        """The entropy of the whole chain, from a sketch of it."""
+        return small.refine().entropy() if self.method == "tailsum" else small.entropy()

@@ -1,0 +1,81 @@
+"""The structured VAE: its two models, the bound that they are trained by, and the likelihood by importance sampling."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor, nn
+
+from tailsum.chain import LinearChain
+from tailsum.structure import RelaxedSample
+from tailsum.vae.decoder import Decoder, as_sample
+from tailsum.vae.inference import CRFInference, Estimator
+
+RB=True
+
+class Elbo(NamedTuple):
+    """The parts of the evidence lower bound of each sentence: log p(words | states), log p(states), entropy of q."""
+
+    words: Float[Tensor, " B"]
+    states: Float[Tensor, " B"]
+    entropy: Float[Tensor, " B"]
+
+    @property
+    def total(self) -> Float[Tensor, " B"]:
+        """The bound."""
+        return self.words + self.states + self.entropy
+
+
+class StructuredVAE(nn.Module):
+    """An inference network, encoder and CRF, and a generative model, over words `[B, T]` with `lengths [B]`."""
+
+    def __init__(self, encoder: nn.Module, inference: CRFInference, decoder: Decoder) -> None:
+        super().__init__()
+        self.encoder, self.inference, self.decoder = encoder, inference, decoder
+
+    def posterior(self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"]) -> LinearChain:
+        """The distribution over the states of each sentence, `q(x | y)`."""
+        return self.inference(self.encoder(words, lengths), lengths)
+
+    def elbo(
+        self,
+        words: Int[Tensor, "B T"],
+        lengths: Int[Tensor, " B"],
+        estimator: Estimator,
+        temperature: float = 1.0,
+        hard: bool = False,
+        word_dropout: float = 0.0,
+    ) -> Elbo:
+        """The bound of each sentence, by one relaxed sample of its states.
+
+        `hard` samples are one-hot, with the gradient of the relaxed ones (straight-through). With `word_dropout` the
+        decoder reads "<unk>" in place of so many words, and must learn from the states what they were.
+        """
+        encoded = turned(self.encoder(words, lengths), lengths)
+        small = estimator.sketch(self.inference(encoded, lengths))
+        sample = small.rsample(temperature, hard)
+        sample = RelaxedSample(*(turned(x, lengths) for x in sample))
+        if not RB: sample = sample._replace(chances=None)
+        seen = words.masked_fill(torch.rand(words.shape, device=words.device) < word_dropout, 0)
+        joint = self.decoder(words, lengths, sample, seen)
+        return Elbo(joint.words, joint.states, estimator.entropy(small))
+
+    @torch.no_grad()
+    def log_weights(
+        self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"], estimator: Estimator, n_samples: int
+    ) -> Float[Tensor, "n_samples B"]:
+        """Logarithms of importance weights, `p(x, y) / q(x | y)` at samples from q: each has mean `p(y)`.
+
+        Also where the samples come from a sketch: its own log-partition, unbiased, takes the place of the whole one's.
+        """
+        small = estimator.sketch(self.posterior(words, lengths))
+        states = small.sample((n_samples,))
+        log_q = small.score(states) - small.log_partition()
+        return self.decoder(words, lengths, as_sample(states)).total - log_q
+
+
+def turned(x: Shaped[Tensor, "B T *rest"], lengths: Int[Tensor, " B"]) -> Shaped[Tensor, "B T *rest"]:
+    """Each sentence backwards, its padding left behind it."""
+    place = torch.arange(x.shape[1], device=x.device)
+    place = torch.where(place < lengths[:, None], lengths[:, None] - 1 - place, place)
+    return x.take_along_dim(place.reshape(*place.shape, *[1] * (x.dim() - 2)), 1)
