@@ -48,8 +48,11 @@ class RelaxedSample(NamedTuple):
 
     def mix(self, embeddings: Float[Tensor, "all d"]) -> Float[Tensor, "*sample_batch_part d"]:
         """The mixture of the states' embeddings: what a decoder reads in place of one state's embedding."""
-        kept = F.embedding(self.states, embeddings).to(self.weights.dtype)
-        return (self.weights[..., None, :] @ kept)[..., 0, :]
+        states = self.states
+        while states.dim() > 1 and (states.stride(0) == 0 or states.shape[0] == 1):  # the same for all: embedded once
+            states = states[0]
+        kept = F.embedding(states, embeddings).to(self.weights.dtype)
+        return self.weights @ kept if states.dim() == 1 else (self.weights[..., None, :] @ kept)[..., 0, :]
 
 
 class Structure(Model, Generic[Configuration]):

@@ -149,7 +149,9 @@ def _flat(groups: list[list[Sentence]]) -> list[Sentence]:
 def _checked(split: Split, path: Path) -> Split:
     if not all(split):
         count = sum(map(len, split))
-        raise ValueError(f"{path} must hold sentences to train on, and others for the dev and test parts: got {count} in all")
+        raise ValueError(
+            f"{path} must hold sentences to train on, and others for the dev and test parts: got {count} in all"
+        )
     return split
 
 

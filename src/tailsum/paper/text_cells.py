@@ -10,9 +10,9 @@ from torch import Tensor
 from tailsum.paper.cells import Cell, Made, Subject, cell, frugal, ours, rivals
 from tailsum.paper.chains import paper_proposal
 from tailsum.paper.rows import Estimate
-from tailsum.text import Split, sentences
 from tailsum.paper.trained import Kind, Settings, Trained, WordHMM, held_out_batch, load, save, train
 from tailsum.propose import LocalGlobal
+from tailsum.text import Split, sentences
 
 KINDS: tuple[Kind, ...] = ("crf", "hmm")
 PERCENT = (1, 10)

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from tailsum.chain import LinearChain
 from tailsum.hmm import HMM
-from tailsum.text import Sentence, Split, Vocabulary
 from tailsum.potential import Factored
 from tailsum.select import at_least
+from tailsum.text import Sentence, Split, Vocabulary
 
 Kind = Literal["crf", "hmm"]
 

@@ -4,10 +4,9 @@ All are distributions over sentences: each word, "<end>" included, is predicted 
 V words. Sentences are lists of numbers `0 .. V-1`, of which the last, and only the last, is that of "<end>".
 """
 
-import contextlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from tailsum.check import check_lengths, check_whole
 from tailsum.select import at_least
 from tailsum.vae.data import Order, batch_of, in_turn
+from tailsum.vae.seeds import seeded
 
 Sentences = Sequence[Sequence[int]]
 Activation = Literal["tanh", "gelu"]
@@ -284,7 +284,7 @@ def train_lstm(
     scale = sum(map(len, train)) / len(train) * min(batch, len(train))  # words in a batch, on average
     check_at = {math.ceil(steps * (i + 1) / n_checks) for i in range(n_checks)}
     watch = _Watch(dev)
-    with _seeded(seed, device):
+    with seeded(seed, device):
         model = WordLSTM(n_words, size, hidden, dropout, tied, activation).to(device)
         optimiser = torch.optim.Adam(model.parameters(), rate)
         schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.02, steps)
@@ -303,18 +303,6 @@ def train_lstm(
         raise ValueError(f"rate must be small enough for the loss to stay finite: on dev it never was, with {rate}")
     model.load_state_dict(watch.weights)
     return TrainedLSTM(model.eval(), tuple(watch.checks))
-
-
-@contextlib.contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Random numbers from a seed, on the CPU and the device; afterwards those of before go on, on all devices."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also seed the devices that are not forked
-        for each in devices:
-            with torch.cuda.device(each):
-                torch.cuda.manual_seed(seed)
-        yield
 
 
 def _checked_end(n_words: int, end: int | None = None, **parts: Sentences) -> int:

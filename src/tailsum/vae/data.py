@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tailsum.select import at_least
 from tailsum.text import Sentence, Split, Vocabulary, sentences
+from tailsum.vae.seeds import mixed
 
 END = "<end>"
 Numbered = list[int]
@@ -104,14 +105,3 @@ def in_turn(sentences: Sequence[Numbered], size: int) -> list[list[int]]:
     """The numbers of all sentences in batches, short ones first."""
     ranked = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
     return [ranked[start : start + size] for start in range(0, len(ranked), size)]
-
-
-def mixed(*numbers: int) -> int:
-    """A seed from several numbers: other numbers, or the same in another order, give an unrelated one."""
-    mask, found = (1 << 64) - 1, 0
-    for number in numbers:  # the finaliser of splitmix64, after each number
-        found = (found ^ (number & mask)) + 0x9E3779B97F4A7C15 & mask
-        found = (found ^ (found >> 30)) * 0xBF58476D1CE4E5B9 & mask
-        found = (found ^ (found >> 27)) * 0x94D049BB133111EB & mask
-        found ^= found >> 31
-    return found >> 1

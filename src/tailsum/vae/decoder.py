@@ -30,7 +30,13 @@ class Decoder(nn.Module):
     """
 
     def __init__(
-        self, n_words: int, n_states: int, size: int = 128, state_size: int = 64, hidden: int = 256, dropout: float = 0.0
+        self,
+        n_words: int,
+        n_states: int,
+        size: int = 128,
+        state_size: int = 64,
+        hidden: int = 256,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.n_states = n_states

@@ -11,6 +11,9 @@ from tailsum.chain import LinearChain
 from tailsum.potential import Factored
 from tailsum.propose import LocalGlobal, Lookahead
 from tailsum.select import TopAndSample, TopK, at_least
+from tailsum.structure import RelaxedSample
+
+EXACT_UP_TO = 20_000  # states: with a transition that all steps and sentences share, sums over more are slow
 
 Method = Literal["full", "topk", "rdp", "tailsum"]
 
@@ -40,8 +43,9 @@ class CRFInference(nn.Module):
 class Estimator:
     """How sums over the states are taken in training: all of them ("full"), or `kept` of them at each position.
 
-    "topk" keeps the best by the paper's proposal, "rdp" half of them so and half drawn (the paper's method), "tailsum"
-    chooses with the knowledge of both neighbours (`Lookahead`, `Optimal`) and refines the entropy.
+    "topk" keeps the best by the paper's proposal, "rdp" half of them so and half drawn (the paper's method). "tailsum"
+    chooses with the knowledge of both neighbours (`Lookahead`, `Optimal`) and refines the entropy, or sums exactly if
+    all states are kept; and it takes the expectation of log p(x_t) over x_t, where the others take it at the sample.
     """
 
     method: Method
@@ -58,15 +62,21 @@ class Estimator:
         """What samples are drawn from: the chain itself, or a sketch of it."""
         kept = min(self.kept, chain.n_states)
         match self.method:
-            case "full":
-                return chain
             case "topk":
                 return chain.sketch(proposal=LocalGlobal(), selection=TopK(kept))
             case "rdp":
                 return chain.sketch(proposal=LocalGlobal(), selection=TopAndSample(kept // 2, kept - kept // 2))
-            case "tailsum":
+            case "tailsum" if kept < chain.n_states:
                 return chain.sketch(kept, proposal=Lookahead(min(self.landmarks, chain.n_states)))
+            case _:
+                return chain
 
     def entropy(self, small: LinearChain) -> Float[Tensor, "*batch"]:
         """The entropy of the whole chain, from a sketch of it."""
-        return small.refine().entropy() if self.method == "tailsum" else small.entropy()
+        refined = self.method == "tailsum" and small.kept is not None
+        return small.refine().entropy() if refined else small.entropy()
+
+    def prior_weights(self, sample: RelaxedSample) -> Float[Tensor, "*batch T k"]:
+        """By what to weigh log p(x_t): the chances that x_t was drawn by, or the relaxed sample of it."""
+        assert sample.chances is not None
+        return sample.chances if self.method == "tailsum" else sample.weights

@@ -11,17 +11,16 @@ from tailsum.structure import RelaxedSample
 from tailsum.vae.decoder import Decoder, as_sample
 from tailsum.vae.inference import CRFInference, Estimator
 
-RB=True
 
 class Elbo(NamedTuple):
     """The parts of the evidence lower bound of each sentence: log p(words | states), log p(states), entropy of q."""
 
-    words: Float[Tensor, " B"]
-    states: Float[Tensor, " B"]
-    entropy: Float[Tensor, " B"]
+    words: Float[Tensor, "*batch"]
+    states: Float[Tensor, "*batch"]
+    entropy: Float[Tensor, "*batch"]
 
     @property
-    def total(self) -> Float[Tensor, " B"]:
+    def total(self) -> Float[Tensor, "*batch"]:
         """The bound."""
         return self.words + self.states + self.entropy
 
@@ -53,25 +52,37 @@ class StructuredVAE(nn.Module):
         """
         encoded = turned(self.encoder(words, lengths), lengths)
         small = estimator.sketch(self.inference(encoded, lengths))
+        # Backwards, so that each state is drawn given those before it, as the decoder's are.
         sample = small.rsample(temperature, hard)
-        sample = RelaxedSample(*(turned(x, lengths) for x in sample))
-        if not RB: sample = sample._replace(chances=None)
+        states = sample.states if small.kept is None else turned(sample.states, lengths)
+        weights, chosen, prior = (
+            turned(x, lengths) for x in (sample.weights, sample.hard, estimator.prior_weights(sample))
+        )
+        sample = RelaxedSample(weights, states, chosen, prior)
         seen = words.masked_fill(torch.rand(words.shape, device=words.device) < word_dropout, 0)
         joint = self.decoder(words, lengths, sample, seen)
         return Elbo(joint.words, joint.states, estimator.entropy(small))
 
     @torch.no_grad()
-    def log_weights(
+    def weigh(
         self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"], estimator: Estimator, n_samples: int
-    ) -> Float[Tensor, "n_samples B"]:
-        """Logarithms of importance weights, `p(x, y) / q(x | y)` at samples from q: each has mean `p(y)`.
+    ) -> "Weighed":
+        """Importance weights `p(x, y) / q(x | y)` at samples from q: each has mean `p(y)`.
 
         Also where the samples come from a sketch: its own log-partition, unbiased, takes the place of the whole one's.
         """
         small = estimator.sketch(self.posterior(words, lengths))
         states = small.sample((n_samples,))
         log_q = small.score(states) - small.log_partition()
-        return self.decoder(words, lengths, as_sample(states)).total - log_q
+        joint = self.decoder(words, lengths, as_sample(states))
+        return Weighed(joint.total - log_q, Elbo(joint.words.mean(0), joint.states.mean(0), -log_q.mean(0)))
+
+
+class Weighed(NamedTuple):
+    """Logarithms of importance weights, and the mean over the samples of the parts of the bound."""
+
+    log_weights: Float[Tensor, "n_samples B"]
+    bound: Elbo
 
 
 def turned(x: Shaped[Tensor, "B T *rest"], lengths: Int[Tensor, " B"]) -> Shaped[Tensor, "B T *rest"]:

@@ -1,0 +1,121 @@
+"""How well a model does: the likelihood of sentences by importance sampling, the parts of the bound, the states in use."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.select import at_least
+from tailsum.vae.baselines import Score, score
+from tailsum.vae.data import Batch, Numbered, batch_of, in_turn
+from tailsum.vae.inference import EXACT_UP_TO, Estimator
+from tailsum.vae.model import Elbo, StructuredVAE
+from tailsum.vae.seeds import mixed, seeded
+
+BATCH = 50  # sentences
+SAMPLES_AT_ONCE = 1000  # over all sentences of a batch
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """What importance sampling found of some sentences, in nats; `bound` has the mean parts of the ELBO of a sentence.
+
+    The standard error of `nll` is that of a mean over sentences. `sampling_error` is the part of it, about, that more
+    samples of the states would remove; too few samples also make the likelihood look worse than it is, never better.
+    """
+
+    nll: Score
+    sampling_error: float
+    bound: Elbo
+    sentences: int
+    samples: int
+
+
+def log_mean_exp(log_weights: Float[Tensor, "n *rest"]) -> Float[Tensor, "*rest"]:
+    """The logarithm of the mean of the exponentials along the first dimension, in double precision.
+
+    >>> log_mean_exp(torch.tensor([-200.0, -200.0, -torch.inf])).item()  # log(2/3) - 200
+    -200.40546510810816
+    """
+    return log_weights.double().logsumexp(0) - math.log(len(log_weights))
+
+
+def sums_for(model: StructuredVAE, trained: Estimator) -> Estimator:
+    """How to sum in evaluation: exactly, or, with very many states, as in training."""
+    exact = Estimator("full", trained.kept)
+    return exact if model.decoder.n_states <= EXACT_UP_TO else trained
+
+
+@torch.no_grad()
+def likelihood(
+    model: StructuredVAE,
+    sentences: Sequence[Numbered],
+    estimator: Estimator,
+    n_samples: int = 100,
+    seed: int = 0,
+    step: Callable[[], None] = lambda: None,
+) -> Likelihood:
+    """The likelihood of sentences by importance sampling from q; `step` is called after each batch."""
+    at_least(1, n_samples=n_samples, sentences=len(sentences))
+    log_p = torch.empty(len(sentences), dtype=torch.double)
+    variance, bound = torch.empty_like(log_p), torch.zeros(3, dtype=torch.double)
+    at_once = max(1, SAMPLES_AT_ONCE // BATCH)
+    for chosen, batch in _batches(model, sentences, seed):
+        parts: list[Tensor] = []
+        for done in range(0, n_samples, at_once):
+            count = min(at_once, n_samples - done)
+            weighed = model.weigh(*batch, estimator, count)
+            parts.append(weighed.log_weights.double().cpu())
+            bound += count / n_samples * torch.stack([part.double().sum().cpu() for part in weighed.bound])
+        log_weights = torch.cat(parts)
+        log_p[chosen] = log_mean_exp(log_weights)
+        # By the delta method, the variance of a logarithm is the variance of what it is of, relative to its square.
+        variance[chosen] = (log_weights - log_p[chosen]).exp().var(0, correction=min(1, n_samples - 1)) / n_samples
+        step()
+    n = len(sentences)
+    nll = score(log_p, [len(sentence) for sentence in sentences])
+    return Likelihood(nll, variance.sum().sqrt().item() / n, Elbo(*(bound / n)), n, n_samples)
+
+
+@torch.no_grad()
+def state_counts(
+    model: StructuredVAE,
+    sentences: Sequence[Numbered],
+    estimator: Estimator,
+    seed: int = 0,
+    step: Callable[[], None] = lambda: None,
+) -> Int[Tensor, " N"]:
+    """How often each state occurs in one sample from q for each sentence: the aggregated posterior, the paper's Figure 2."""
+    counts = torch.zeros(model.decoder.n_states, dtype=torch.long)
+    for _, states, lengths in drawn(model, sentences, estimator, seed):
+        inside = torch.arange(states.shape[1]) < lengths[:, None]
+        counts += states[inside].bincount(minlength=len(counts))
+        step()
+    return counts
+
+
+def drawn(
+    model: StructuredVAE, sentences: Sequence[Numbered], estimator: Estimator, seed: int = 0
+) -> Iterator[tuple[list[int], Int[Tensor, "B T"], Int[Tensor, " B"]]]:
+    """One sample of the states of each sentence, in batches: which sentences, their states, their lengths."""
+    for chosen, batch in _batches(model, sentences, seed):
+        states = estimator.sketch(model.posterior(*batch)).sample()
+        yield chosen, states.cpu(), batch.lengths.cpu()
+
+
+def n_batches(sentences: Sequence[Numbered]) -> int:
+    """How often `step` is called for some sentences."""
+    return math.ceil(len(sentences) / BATCH)
+
+
+def _batches(model: StructuredVAE, sentences: Sequence[Numbered], seed: int) -> Iterator[tuple[list[int], Batch]]:
+    """Batches on the model's device, each with random numbers of its own; the model is not in training meanwhile."""
+    device, training = model.inference.states.device, model.training
+    model.eval()
+    for number, chosen in enumerate(in_turn(sentences, BATCH)):
+        with seeded(mixed(seed, number), device):
+            yield chosen, batch_of([sentences[i] for i in chosen]).to(device)
+    model.train(training)

@@ -1,0 +1,63 @@
+"""Several processes that train one model together, as `torchrun` starts them; or one alone."""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Processes:
+    """This process's number among all; what one of them must do alone, and what they must agree on."""
+
+    def __init__(self, rank: int = 0, count: int = 1) -> None:
+        self.rank, self.count = rank, count
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes files and speaks."""
+        return self.rank == 0
+
+    def mine(self, parts: int) -> range:
+        """The numbers of the parts that this process works on."""
+        return range(self.rank, parts, self.count)
+
+    def add_up(self, tensors: Iterable[Tensor]) -> None:
+        """Replace tensors by their sums over all processes; all in one message."""
+        if self.count == 1:
+            return
+        tensors = list(tensors)
+        flat = torch.cat([x.reshape(-1) for x in tensors])
+        dist.all_reduce(flat)
+        for tensor, total in zip(tensors, flat.split([x.numel() for x in tensors]), strict=True):
+            tensor.copy_(total.reshape(tensor.shape))
+
+    def wait(self) -> None:
+        """Go on when all have come here."""
+        if self.count > 1:
+            dist.barrier()
+
+
+@contextmanager
+def processes(device: torch.device) -> Iterator[Processes]:
+    """Those that `torchrun` started together with this one, by its environment variables; or this one alone."""
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if count == 1:
+        yield Processes()
+        return
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield Processes(dist.get_rank(), count)
+    finally:
+        dist.destroy_process_group()
+
+
+def device_of(name: str | None = None) -> torch.device:
+    """The device to train on: the one named, or a GPU of this process's own if there is one, or the CPU."""
+    if name is not None:
+        return torch.device(name)
+    if torch.cuda.is_available():
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return torch.device("cpu")

@@ -1,0 +1,136 @@
+"""A run's folder: its settings and words, checkpoints, the curve of its losses, and what was made of it later."""
+
+import csv
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tailsum.text import Vocabulary
+from tailsum.vae.build import build, load
+from tailsum.vae.checkpoint import Checkpoint, Keeper
+from tailsum.vae.data import Corpus
+from tailsum.vae.model import StructuredVAE
+from tailsum.vae.settings import Settings
+
+CURVE: Sequence[str] = ("step", "part", "words", "states", "entropy", "nll")
+
+
+class Run:
+    """Where one training keeps everything."""
+
+    def __init__(self, folder: Path, settings: Settings, vocabulary: Vocabulary, digest: str) -> None:
+        self.folder, self.settings, self.vocabulary, self.digest = folder, settings, vocabulary, digest
+        self.keeper = Keeper(folder / "checkpoints")
+
+    @classmethod
+    def create(cls, folder: Path, settings: Settings, corpus: Corpus) -> "Run":
+        """A new run; a ValueError if the folder holds one already."""
+        if (folder / "settings.json").exists():
+            raise ValueError(f"{folder} holds a run already: go on with --resume, or choose another --output")
+        run = cls(folder, settings, corpus.vocabulary, digest(corpus))
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "words.json", {"words": list(corpus.vocabulary.words), "digest": run.digest})
+        write_json(folder / "settings.json", settings.as_json())
+        return run
+
+    @classmethod
+    def open(cls, folder: Path) -> "Run":
+        """A run that was begun before."""
+        if not (folder / "settings.json").exists():
+            raise ValueError(f"{folder} must be the folder of a run, which `tailsum train --output` makes: it is not")
+        settings = Settings.from_json(read_json(folder / "settings.json"))
+        content = read_json(folder / "words.json")
+        try:
+            vocabulary, found = Vocabulary(tuple(content["words"])), str(content["digest"])
+        except (KeyError, TypeError, ValueError):
+            raise ValueError(f"{folder / 'words.json'} must hold the run's words: it is damaged") from None
+        return cls(folder, settings, vocabulary, found)
+
+    def corpus(self, data: Path | None = None) -> Corpus:
+        """The text of this run, read again (from another place, if given); a ValueError if it has changed."""
+        source = data or (Path(self.settings.data) if self.settings.data else None)
+        corpus = Corpus.read(source, self.settings.words, longest=self.settings.longest)
+        if digest(corpus) != self.digest:
+            raise ValueError(
+                f"{source or 'the documentation of this Python'} must be the text that {self.folder} was trained on: "
+                "it has changed since, or is another"
+            )
+        return corpus
+
+    def model(self, device: torch.device | str = "cpu") -> StructuredVAE:
+        """The model as it was when it did best on dev."""
+        model = build(self.settings, self.vocabulary)
+        self.put(self.keeper.best(), model)
+        return model.to(device).eval()
+
+    def put(self, checkpoint: Checkpoint, model: StructuredVAE) -> None:
+        """Load a checkpoint of this run into a model of its settings; a ValueError if it is another run's."""
+        self.accept(checkpoint)
+        tensors = {
+            name.removeprefix("model."): x for name, x in checkpoint.tensors.items() if name.startswith("model.")
+        }
+        load(model, tensors)
+
+    def accept(self, checkpoint: Checkpoint) -> None:
+        """A ValueError if a checkpoint is another run's."""
+        for name, wanted in (("settings", self.settings.as_json()), ("digest", self.digest)):
+            if checkpoint.facts.get(name) != wanted:
+                raise ValueError(f"the checkpoint must be one of this run, {self.folder}: its {name} are another's")
+
+    # The curve: a row for each step of training, and for each look at the dev part.
+
+    @property
+    def curve(self) -> Path:
+        """The file of losses."""
+        return self.folder / "losses.csv"
+
+    def losses(self) -> list[dict[str, str]]:
+        """All rows of the curve; a last one that was cut off is left out."""
+        if not self.curve.exists():
+            return []
+        with self.curve.open(newline="") as file:
+            return [row for row in csv.DictReader(file) if None not in row.values() and None not in row]
+
+    def cut_curve(self, step: int) -> None:
+        """Forget what came after a step."""
+        kept = [row for row in self.losses() if int(row["step"]) <= step]
+        draft = self.curve.with_suffix(".part")
+        with draft.open("w", newline="") as file:
+            writer = csv.DictWriter(file, CURVE)
+            writer.writeheader()
+            writer.writerows(kept)
+        draft.replace(self.curve)
+
+    def add_to_curve(self, row: Mapping[str, object]) -> None:
+        """Write one more row, to the last bit of each number."""
+        with self.curve.open("a", newline="") as file:
+            csv.DictWriter(file, CURVE).writerow(row)
+
+
+def digest(corpus: Corpus) -> str:
+    """What tells one text from another."""
+    content = json.dumps([corpus.vocabulary.words, corpus.train, corpus.dev, corpus.test])
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file, whole or not at all."""
+    draft = path.with_name(f"{path.name}.part")
+    with draft.open("w", encoding="utf-8") as file:
+        json.dump(content, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def read_json(path: Path) -> Any:
+    """The content of a file; a ValueError if it is damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} must be a JSON file of the run: it is missing or damaged ({error})") from None
