@@ -1,6 +1,9 @@
-"""The command line: `tailsum demo` and `tailsum reproduce`."""
+"""The command line: `tailsum demo`, `reproduce`, `train`, `evaluate` and `explore`."""
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -61,6 +64,16 @@ def demo(
     console.print(f"Picture of the error distributions: {picture.resolve()}", soft_wrap=True)
 
 
+@contextmanager
+def _told(console: Console) -> Iterator[None]:
+    """Errors that a person can do something about are one line, not a traceback."""
+    try:
+        yield
+    except ValueError as error:
+        console.print(f"Error: {error}", style="red", soft_wrap=True, markup=False)
+        raise typer.Exit(1) from None
+
+
 class Table(StrEnum):
     """What can be run."""
 
@@ -114,14 +127,171 @@ def reproduce(
     console = Console()
     settings = Settings(table.value, _numbers(states), repeats, seed, output, data)
     try:
-        page = run(settings, console)
+        with _told(console):
+            page = run(settings, console)
     except KeyboardInterrupt:
         console.print(f"Stopped. Finished cells are kept in {output}: the same command goes on from there.")
         raise
-    except ValueError as error:
-        console.print(f"Error: {error}", style="red", soft_wrap=True)
-        raise typer.Exit(1) from None
     console.print(f"The results on one page: {page.resolve()}", soft_wrap=True)
+
+
+class Sums(StrEnum):
+    """How training sums over the states."""
+
+    full = "full"
+    topk = "topk"
+    rdp = "rdp"
+    tailsum = "tailsum"
+
+
+def _need_vae() -> None:
+    _need_matplotlib()
+    if find_spec("safetensors") is None:
+        sys.exit("Training needs more packages: pip install 'tailsum[cli,plot,vae]'")
+
+
+RunFolder = Annotated[Path, typer.Argument(help="The folder that `tailsum train --output` made.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1. Default: a GPU if there is one.")]
+Text = Annotated[
+    Path | None,
+    typer.Option(exists=True, help="Where the text is now, if it has moved since training."),
+]
+
+
+@app.command()
+def train(
+    context: typer.Context,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            help="MSCOCO captions (a JSON file or a folder of them) or a text file, a sentence a line. Default: Python's own documentation.",
+        ),
+    ] = None,
+    states: Annotated[int, typer.Option(min=2, help="How many states a word may have.")] = 500,
+    estimator: Annotated[Sums, typer.Option(help="How training sums over the states.")] = Sums.tailsum,
+    kept: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help="States kept at each position. Default: all up to 20,000 (full, tailsum), else 200; a fifth (topk, rdp).",
+        ),
+    ] = None,
+    landmarks: Annotated[int, typer.Option(min=1, help="States that guide the choice of the kept ones.")] = 256,
+    encoder: Annotated[
+        str, typer.Option(help="lstm, transformer, or a pretrained model: a folder, or its name on the hub.")
+    ] = "lstm",
+    frozen: Annotated[bool, typer.Option(help="Leave a pretrained encoder as it is.")] = True,
+    output: Annotated[Path, typer.Option(file_okay=False, help="The folder for the run.")] = Path("tailsum-run"),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the output folder.")] = False,
+    steps: Annotated[int, typer.Option(min=1, help="How many batches to train on.")] = 1000,
+    batch: Annotated[int, typer.Option(min=1, help="Sentences in a batch.")] = 64,
+    shards: Annotated[
+        int, typer.Option(min=1, help="Parts of a batch, worked on in turn, or by as many processes (torchrun).")
+    ] = 1,
+    rate: Annotated[float, typer.Option(help="Adam's learning rate.")] = 3e-3,
+    clip: Annotated[float, typer.Option(help="The largest norm of the gradient.")] = 5.0,
+    dropout: Annotated[float, typer.Option(help="Of embeddings and the decoder's memory.")] = 0.2,
+    word_dropout: Annotated[float, typer.Option(help='The share of words that the decoder reads as "<unk>".')] = 0.0,
+    hard: Annotated[
+        bool, typer.Option("--hard/--soft", help="One-hot samples with relaxed gradients, or relaxed.")
+    ] = True,
+    temperature: Annotated[float, typer.Option(help="Of relaxed samples.")] = 1.0,
+    final_temperature: Annotated[float, typer.Option(help="What it comes to in the second half.")] = 1.0,
+    entropy_weight: Annotated[float, typer.Option(help="The weight on the entropy of the posterior.")] = 1.0,
+    warm_up: Annotated[
+        float, typer.Option(help="The share of all steps in which the weight on posterior and prior grows from zero.")
+    ] = 0.5,
+    spread: Annotated[float, typer.Option(help="Of the state embeddings of the posterior at the start.")] = 0.1,
+    size: Annotated[int, typer.Option(min=2, help="Of word embeddings and of the encoder.")] = 128,
+    state_size: Annotated[int, typer.Option(min=1, help="Of state embeddings.")] = 64,
+    hidden: Annotated[int, typer.Option(min=1, help="Of the decoder's LSTM.")] = 256,
+    words: Annotated[int, typer.Option(min=1, help="In the vocabulary, at most.")] = 10_000,
+    longest: Annotated[int, typer.Option(min=1, help="Words in a sentence; longer ones are left out.")] = 40,
+    seed: Annotated[int, typer.Option(help="The seed of everything random.")] = 0,
+    check_every: Annotated[
+        int, typer.Option(min=1, help="Steps between looks at the dev part, and checkpoints.")
+    ] = 100,
+    samples: Annotated[int, typer.Option(min=1, help="Of the states, for each sentence, in the evaluation.")] = 20,
+    report: Annotated[bool, typer.Option(help="Evaluate and explore the model at the end.")] = True,
+    device: Device = None,
+) -> None:
+    """Train a structured VAE on sentences: latent states by a CRF, words and states by an LSTM.
+
+    With no arguments it reads Python's own documentation, and takes some minutes. At the end it shows the likelihood
+    beside that of other language models, and writes a page about what the states have come to mean.
+
+    Stopped by Ctrl-C, or killed? `--resume` goes on to the same result. On several GPUs or machines: `torchrun
+    --nproc-per-node 2 -m tailsum.cli train --shards 2`.
+    """
+    _need_vae()
+    from tailsum.vae.session import train_run  # noqa: PLC0415  (torch is slow to load: not for --help)
+    from tailsum.vae.settings import Settings  # noqa: PLC0415
+
+    console = Console()
+    with _told(console):
+        given = {name: value for name, value in context.params.items() if name in Settings.__dataclass_fields__}
+        given |= {"estimator": estimator.value, "data": None if data is None else str(data.resolve())}
+        if resume:
+            typed = {name for name in given if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"}
+            _check_same(output, {name: given[name] for name in typed})
+        done = train_run(output, None if resume else Settings(**given), console, device)
+        if not done:
+            console.print(f"Stopped and saved. To go on: tailsum train --output {output} --resume", soft_wrap=True)
+            raise typer.Exit(130)
+        if report and os.environ.get("RANK", "0") == "0":
+            _report(output, console, samples, device)
+
+
+def _check_same(output: Path, typed: dict[str, object]) -> None:
+    """A run goes on as it was begun: what is asked for beside --resume must be what it has."""
+    from tailsum.vae.run import Run  # noqa: PLC0415  (as above)
+
+    settings = Run.open(output).settings
+    for name, value in typed.items():
+        if (begun := getattr(settings, name)) != value:
+            raise ValueError(f"{output} was begun with {name} = {begun}, and goes on so: got {value}")
+
+
+def _report(output: Path, console: Console, samples: int, device: str | None) -> None:
+    from tailsum.vae.session import evaluate_run, explore_run  # noqa: PLC0415  (as above)
+
+    evaluate_run(output, console, samples, device=device)
+    page = explore_run(output, console, device)
+    console.print(f"What the model has learned, on one page: {page.resolve()}", soft_wrap=True)
+
+
+@app.command()
+def evaluate(
+    run: RunFolder,
+    samples: Annotated[int, typer.Option(min=1, help="Of the states, for each sentence.")] = 100,
+    sentences: Annotated[int | None, typer.Option(min=1, help="Of each part, at most. Default: all.")] = None,
+    baselines: Annotated[bool, typer.Option(help="Train and score other language models too.")] = True,
+    data: Text = None,
+    device: Device = None,
+) -> None:
+    """The likelihood of a run's dev and test sentences, by importance sampling, beside that of other language models.
+
+    Also the parts of its lower bound, and how many states are in use. Writes `evaluation.json` into the run's folder.
+    """
+    _need_vae()
+    from tailsum.vae.session import evaluate_run  # noqa: PLC0415  (torch is slow to load: not for --help)
+
+    console = Console()
+    with _told(console):
+        evaluate_run(run, console, samples, sentences, baselines, device, data)
+
+
+@app.command()
+def explore(run: RunFolder, data: Text = None, device: Device = None) -> None:
+    """One page about what a run has learned: its states, their words and contexts, transitions, sentences of its own."""
+    _need_vae()
+    from tailsum.vae.session import explore_run  # noqa: PLC0415  (torch is slow to load: not for --help)
+
+    console = Console()
+    with _told(console):
+        page = explore_run(run, console, device, data)
+        console.print(f"What the model has learned, on one page: {page.resolve()}", soft_wrap=True)
 
 
 def main() -> None:

@@ -1,1 +1,24 @@
-"""A structured variational autoencoder whose latent chain may have very many states."""
+"""A structured variational autoencoder whose latent chain may have very many states.
+
+`CRFInference` puts a linear-chain CRF over N states on any encoder, `Decoder` generates states and words, and
+`StructuredVAE` trains one with the other; `tailsum train` does it all.
+"""
+
+from tailsum.vae.decoder import Decoder, Joint, as_sample
+from tailsum.vae.encoder import LSTMEncoder, TransformerEncoder
+from tailsum.vae.inference import CRFInference, Estimator
+from tailsum.vae.model import Elbo, StructuredVAE
+from tailsum.vae.pretrained import PretrainedEncoder
+
+__all__ = [
+    "CRFInference",
+    "Decoder",
+    "Elbo",
+    "Estimator",
+    "Joint",
+    "LSTMEncoder",
+    "PretrainedEncoder",
+    "StructuredVAE",
+    "TransformerEncoder",
+    "as_sample",
+]

@@ -15,8 +15,8 @@ from tailsum.vae.inference import EXACT_UP_TO, Estimator
 from tailsum.vae.model import Elbo, StructuredVAE
 from tailsum.vae.seeds import mixed, seeded
 
-BATCH = 50  # sentences
-SAMPLES_AT_ONCE = 1000  # over all sentences of a batch
+BATCH = 100  # sentences
+SAMPLES_AT_ONCE = 2000  # over all sentences of a batch
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tailsum.vae.build import build, learned
 from tailsum.vae.checkpoint import Checkpoint, write
 from tailsum.vae.data import Batch, Corpus, Order, batch_of
-from tailsum.vae.evaluate import likelihood
+from tailsum.vae.evaluate import likelihood, sums_for
 from tailsum.vae.model import Elbo
 from tailsum.vae.processes import Processes
 from tailsum.vae.run import Run
@@ -122,7 +122,9 @@ class Trainer:
         """The negative log-likelihood of some of the dev part, in nats per word, by a few samples."""
         some = self.corpus.dev[:: max(1, len(self.corpus.dev) // self.settings.check_sentences)]
         seed = mixed(self.settings.seed, self.done)
-        return likelihood(self.model, some, self.sums, self.settings.check_samples, seed).nll.per_word
+        return likelihood(
+            self.model, some, sums_for(self.model, self.sums), self.settings.check_samples, seed
+        ).nll.per_word
 
     # Checkpoints.
 

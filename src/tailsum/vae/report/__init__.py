@@ -1,0 +1,19 @@
+"""The page about a run: what the model has learned, in one file that opens in any browser."""
+
+from pathlib import Path
+
+from tailsum.vae.report.figures import pictures, save
+from tailsum.vae.report.findings import Findings
+from tailsum.vae.report.page import page
+
+__all__ = ["Findings", "write_page"]
+
+
+def write_page(folder: Path, findings: Findings) -> Path:
+    """Write `index.html` and, in `plots`, its pictures; gives the page's path."""
+    shots = [(picture, save(picture, folder / "plots").read_bytes()) for picture in pictures(findings)]
+    path = folder / "index.html"
+    draft = path.with_name(f"{path.name}.part")
+    draft.write_text(page(findings, shots), encoding="utf-8")
+    draft.replace(path)
+    return path

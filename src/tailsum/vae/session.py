@@ -1,0 +1,234 @@
+"""What the commands do: train, evaluate and explore a run, with progress on the screen and files in the run's folder."""
+
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from math import nan
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tailsum.vae.baselines import bigram, score, sentence_log_probs, train_lstm, unigram
+from tailsum.vae.data import Corpus
+from tailsum.vae.evaluate import Likelihood, likelihood, n_batches, state_counts, sums_for
+from tailsum.vae.processes import device_of, processes
+from tailsum.vae.run import Run, write_json
+from tailsum.vae.settings import Settings
+from tailsum.vae.train import Step, Trainer, Watcher, train
+
+PARTS = ("dev", "test")
+
+
+def train_run(folder: Path, settings: Settings | None, console: Console, device: str | None = None) -> bool:
+    """Train a new run, or, without settings, go on with one; whether its end was reached.
+
+    Under `torchrun` several processes train together. Ctrl-C ends the training after the step at hand, and saves it.
+    """
+    place = device_of(device)
+    with processes(place) as all_of_us:
+        if settings is not None and all_of_us.first:
+            corpus = Corpus.read(
+                Path(settings.data) if settings.data else None, settings.words, longest=settings.longest
+            )
+            Run.create(folder, settings, corpus)
+        all_of_us.wait()
+        run = Run.open(folder)
+        trainer = Trainer(run, run.corpus(), place, all_of_us)
+        quiet = Console(quiet=True)
+        with ExitStack() as stack:
+            stop = stack.enter_context(_until_interrupted())
+            watcher = stack.enter_context(_watching(run, console if all_of_us.first else quiet, stop))
+            return train(trainer, watcher)
+
+
+@contextmanager
+def _watching(run: Run, console: Console, stop: Callable[[], bool]) -> Iterator[Watcher]:
+    """Progress on the screen, and curves for TensorBoard."""
+    said = "ELBO {task.fields[elbo]:.2f} a sentence, NLL {task.fields[nll]:.3f} a word (dev {task.fields[dev]:.3f}), {task.fields[pace]:,.0f} words/s"
+    columns = (BarColumn(20), MofNCompleteColumn(), TextColumn(said), TimeElapsedColumn(), TimeRemainingColumn())
+    settings = run.settings
+    with Progress(*columns, console=console) as bar, ExitStack() as stack:
+        writer = stack.enter_context(_events(run, console))
+        task = bar.add_task("", total=settings.steps, elbo=nan, nll=nan, dev=nan, pace=nan)
+        pace = _Pace()
+
+        def stepped(step: Step) -> None:
+            elbo = step.elbo.total.item()
+            bar.update(task, completed=step.number, elbo=elbo, nll=step.nll, pace=pace.after(step.words))
+            parts = {name: part.item() for name, part in step.elbo._asdict().items()}
+            for name, value in {"elbo": elbo, **parts, "nll a word": step.nll, "gradient norm": step.norm}.items():
+                writer(f"train/{name}", value, step.number)
+            for name in ("rate", "weight", "temperature"):
+                writer(f"schedule/{name}", getattr(settings, f"{name}_at")(step.number - 1), step.number)
+
+        def checked(number: int, nll: float) -> None:
+            bar.update(task, dev=nll)
+            writer("dev/nll a word", nll, number)
+
+        def complain(text: str) -> None:
+            console.print(f"Warning: {text}", style="yellow", soft_wrap=True, markup=False)
+
+        yield Watcher(stepped, checked, complain, stop)
+
+
+class _Pace:
+    """Words a second, over the last steps."""
+
+    def __init__(self) -> None:
+        self.marks = deque[tuple[float, int]]([(time.monotonic(), 0)], maxlen=20)
+
+    def after(self, words: int) -> float:
+        """The pace, after a step over so many more words."""
+        start, seen = self.marks[0]
+        now, total = time.monotonic(), self.marks[-1][1] + words
+        self.marks.append((now, total))
+        return (total - seen) / max(now - start, 1e-9)
+
+
+@contextmanager
+def _events(run: Run, console: Console) -> Iterator[Callable[[str, float, int], None]]:
+    """What writes a number where TensorBoard finds it; it forgets what came after the step that the run goes on from."""
+    if console.quiet:
+        yield lambda _name, _value, _step: None
+        return
+    try:
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  (an extra)
+    except ImportError:
+        console.print("No curves for TensorBoard: it is not installed (pip install 'tailsum[vae]').")
+        yield lambda _name, _value, _step: None
+        return
+    done = len([row for row in run.losses() if row["part"] == "train"])
+    writer = SummaryWriter(str(run.folder / "events"), purge_step=done + 1)
+    try:
+        yield writer.add_scalar
+    finally:
+        writer.close()
+
+
+@contextmanager
+def _until_interrupted() -> Iterator[Callable[[], bool]]:
+    """Whether someone has asked to stop, by Ctrl-C or SIGTERM; who presses Ctrl-C twice is not kept waiting."""
+    asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+
+    def ask(number: int, _: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# Evaluation.
+
+
+def evaluate_run(
+    folder: Path,
+    console: Console,
+    samples: int = 100,
+    sentences: int | None = None,
+    baselines: bool = True,
+    device: str | None = None,
+    data: Path | None = None,
+) -> dict[str, Any]:
+    """The likelihood of dev and test, beside that of plain language models; also written to the run's folder.
+
+    `sentences`: of each part, so many at most.
+    """
+    run, place = Run.open(folder), device_of(device)
+    corpus, model = run.corpus(data), run.model(place)
+    sums = sums_for(model, run.settings.sums())
+    parts = {name: _some(getattr(corpus, name), sentences) for name in PARTS}
+    found: dict[str, Any] = {"estimator": sums.method, "states": run.settings.states}
+    with _bar(console) as bar:
+        for name, part in parts.items():
+            task = bar.add_task(f"Likelihood of {name}", total=n_batches(part))
+            result = likelihood(model, part, sums, samples, step=lambda task=task: bar.advance(task))
+            found[name] = _flat(result)
+        task = bar.add_task("States in use", total=n_batches(corpus.train))
+        counts = state_counts(model, corpus.train, sums, step=lambda: bar.advance(task))
+        found["active"] = int((counts > 0).sum())
+        if baselines:
+            found["baselines"] = _baselines(run, corpus, parts, place, bar)
+    write_json(folder / "evaluation.json", found)
+    console.print(_table(found))
+    console.print(f"{found['active']} of {run.settings.states} states occur in a sample for each training sentence.")
+    return found
+
+
+def _flat(result: Likelihood) -> dict[str, Any]:
+    bound = {name: value.item() for name, value in result.bound._asdict().items()}
+    counts = {"sentences": result.sentences, "samples": result.samples, "sampling_error": result.sampling_error}
+    return {**result.nll._asdict(), **bound, **counts}
+
+
+def _some(sentences: list[list[int]], at_most: int | None) -> list[list[int]]:
+    return sentences if at_most is None else sentences[:: max(1, -(-len(sentences) // at_most))]
+
+
+def _baselines(
+    run: Run, corpus: Corpus, parts: dict[str, list[list[int]]], device: torch.device, bar: Progress
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Scores of models that only count, and of an LSTM as large as the decoder's, trained as long on the same text."""
+    settings, n_words = run.settings, len(corpus.vocabulary)
+    task = bar.add_task("LSTM to compare with", total=settings.steps)
+    watched = _some(corpus.dev, settings.check_sentences)
+    options = {name: getattr(settings, name) for name in ("batch", "rate", "seed", "size", "hidden", "dropout", "clip")}
+    lstm = train_lstm(
+        corpus.train, watched, n_words, settings.steps, **options, device=device, step=lambda: bar.advance(task)
+    ).model
+    models = {name: make(corpus.train, n_words).log_prob for name, make in (("unigram", unigram), ("bigram", bigram))}
+    models["lstm"] = lambda sentences: sentence_log_probs(lstm, sentences)
+    return {
+        name: {at: score(log_prob(part), [len(s) for s in part])._asdict() for at, part in parts.items()}
+        for name, log_prob in models.items()
+    }
+
+
+def _table(found: dict[str, Any]) -> Table:
+    """Everything beside everything, best last."""
+    table = Table(title="Negative log-likelihood, in nats")
+    for heading in ("", *(f"{part}, {unit}" for part in PARTS for unit in ("a word", "a sentence"))):
+        table.add_column(heading, justify="right" if heading else "left")
+    rows = {"structured VAE": found, **found.get("baselines", {})}
+    for name, scores in sorted(rows.items(), key=lambda row: -row[1]["test"]["per_word"]):
+        cells = [cell for part in PARTS for cell in _cells(scores[part])]
+        table.add_row(name, *cells, style="bold" if scores is found else None)
+    return table
+
+
+def _cells(scored: dict[str, float]) -> tuple[str, str]:
+    return f"{scored['per_word']:.3f}", f"{scored['per_sentence']:.2f} ± {scored['standard_error']:.2f}"
+
+
+def explore_run(folder: Path, console: Console, device: str | None = None, data: Path | None = None) -> Path:
+    """The page about a run, and its pictures."""
+    from tailsum.vae.explore import explore, n_steps  # noqa: PLC0415  (draws, and matplotlib is slow to load)
+
+    run, place = Run.open(folder), device_of(device)
+    corpus, model = run.corpus(data), run.model(place)
+    with _bar(console) as bar:
+        task = bar.add_task("Exploring", total=n_steps(corpus))
+        return explore(run, corpus, model, sums_for(model, run.settings.sums()), lambda: bar.advance(task))
+
+
+def _bar(console: Console) -> Progress:
+    name = TextColumn("{task.description}")
+    return Progress(
+        name, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), console=console
+    )
