@@ -24,7 +24,7 @@ from tailsum.vae.generate import sample_prior
 from tailsum.vae.inference import Estimator
 from tailsum.vae.report.figures import running_mean
 from tailsum.vae.report.findings import Curve, bound, curve
-from tailsum.vae.report.layout import GAP, arrange, choose
+from tailsum.vae.report.layout import BENDS, GAP, arrange, bend, choose
 from tailsum.vae.run import Run
 from tailsum.vae.settings import Settings
 
@@ -326,6 +326,16 @@ def test_early_states_are_on_the_left():
     late = np.linspace(1, 0, 12)
     places = arrange([], np.full((12, 2), 20.0), late, (600.0, 300.0))
     assert np.corrcoef(late, places[:, 0])[0, 1] > 0.8
+
+
+def test_arrows_go_around_other_boxes():
+    places = np.array([[0.0, 0.0], [300.0, 0.0], [150.0, 20.0], [150.0, -25.0]])
+    boxes = np.full((4, 2), 30.0)
+    assert bend(0, 1, places[:2], boxes[:2]) == BENDS[0]
+    for other in (2, 3):
+        rad = bend(0, 1, places[[0, 1, other]], boxes[:3])
+        height = -rad * 300 / 2  # a curve's highest point is half as high as the point that it is drawn to
+        assert abs(height - places[other, 1]) > 15
 
 
 # The page

@@ -20,18 +20,15 @@ class Generated(NamedTuple):
 
 @torch.no_grad()
 def sample_prior(decoder: Decoder, n: int, longest: int, end: int, seed: int = 0) -> list[Generated]:
-    """Draw `n` sentences from `p(x, y)`, each up to the word `end`, or cut off behind `longest` words.
+    """Draw `n` sentences from `p(x, y)`, each up to the word `end`, or cut off behind `longest` words; without dropout.
 
     They follow from the seed; the caller's random state is left alone.
     """
     at_least(1, n=n, longest=longest)
     if not 0 <= end < decoder.words.num_embeddings:
         raise ValueError(f"end must be a word, from 0 to V-1 = {decoder.words.num_embeddings - 1}: got {end}")
-    training = decoder.training
-    decoder.eval()
     with seeded(mixed(seed), decoder.start.device):
         words, states = _drawn(decoder, n, longest, end)
-    decoder.train(training)
     return [
         Generated(*(row[: _length(said, end)] for row in (said, hidden)))
         for said, hidden in zip(words, states, strict=True)

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib import style
@@ -19,7 +20,7 @@ from tailsum.plot.canvas import Canvas
 from tailsum.plot.lettering import text_width, visible
 from tailsum.plot.style import INK, LINE, QUIET, SMALL, WORD, state_colour
 from tailsum.vae.report.findings import Curve, Findings, bound, curve
-from tailsum.vae.report.layout import arrange, choose
+from tailsum.vae.report.layout import arrange, bend, choose
 
 NODES, ARROWS = 20, 40  # of the graph
 QUIET_ON_COLOUR = "#3D444D"
@@ -67,8 +68,9 @@ def pictures(findings: Findings) -> list[Picture]:
     )
     nodes, kept = choose(pairs, NODES, ARROWS)
     graph = (
-        f"The {len(kept)} most frequent pairs of neighbouring states, among {len(nodes)} states, each with its number and "
-        "most frequent word. Wide arrows are frequent pairs; states that stand early in sentences are on the left."
+        f"Frequent pairs of neighbouring states: {len(kept)} of {len(pairs):,}, joining {len(nodes)} states, each shown with "
+        "its number and its most frequent word. Wide arrows are frequent pairs; states that stand early in sentences tend to "
+        "the left."
     )
     learning = "Negative log-likelihood bound of the training batches, and of the dev part by a few samples."
     elbo = "The parts of the training sentences' bound. The bound is their sum: the higher, the better."
@@ -163,7 +165,10 @@ def transition_graph(
     for outline in outlines:
         canvas.ax.add_patch(outline)
     for first, second, weight in sorted(links, key=lambda link: link[2]):
-        _arrow(canvas.ax, places[first], places[second], outlines[first], outlines[second], weight)
+        if first == second:
+            _loop(canvas.ax, outlines[first], weight)
+        else:
+            _arrow(canvas.ax, outlines[first], outlines[second], bend(first, second, places, boxes), weight)
     for (x, y), (wide, high), s, (number, word), state in zip(places, boxes, size, texts, nodes, strict=True):
         canvas.box(x, y, wide, high, state_colour(state))
         canvas.write(x, y + high / 2 - SMALL / 2 - 4, number, SMALL, QUIET_ON_COLOUR)
@@ -181,12 +186,27 @@ def _outline(place: np.ndarray, box: np.ndarray) -> Rectangle:
     return Rectangle((place[0] - wide / 2, place[1] - high / 2), wide, high, fill=False, linewidth=0)
 
 
-def _arrow(ax: Axes, start: np.ndarray, end: np.ndarray, leaves: Rectangle, meets: Rectangle, weight: float) -> None:
-    """An arrow, bent so that one in the other direction stands beside it; a loop above a box to itself."""
+def _arrow(ax: Axes, leaves: Rectangle, meets: Rectangle, bent: float, weight: float) -> None:
+    """An arrow from box to box; one in the other direction bends to the other side."""
+    how = _arrow_style(weight)
+    start, end = ((float(x), float(y)) for x, y in (leaves.get_center(), meets.get_center()))
+    ax.add_patch(FancyArrowPatch(start, end, connectionstyle=f"arc3,rad={bent}", patchA=leaves, patchB=meets, **how))
+
+
+def _loop(ax: Axes, box: Rectangle, weight: float) -> None:
+    """An arrow above a box, to itself."""
+    x, top = box.get_center()[0], box.get_y() + box.get_height()
+    reach = min(0.3 * box.get_width(), 13.0)
+    how = _arrow_style(weight)
+    ax.add_patch(
+        FancyArrowPatch((x - reach, top), (x + reach, top), connectionstyle=f"arc3,rad={-17 / reach:.3f}", **how)
+    )
+
+
+def _arrow_style(weight: float) -> dict[str, Any]:
     line = 0.7 + 3.1 * weight
-    head = f"-|>,head_length={4.0 + 1.1 * line:.2f},head_width={1.7 + 0.7 * line:.2f}"
-    how = {
-        "arrowstyle": head,
+    return {
+        "arrowstyle": f"-|>,head_length={4.0 + 1.1 * line:.2f},head_width={1.7 + 0.7 * line:.2f}",
         "mutation_scale": 1.0,
         "linewidth": line,
         "color": _shade(weight),
@@ -196,15 +216,6 @@ def _arrow(ax: Axes, start: np.ndarray, end: np.ndarray, leaves: Rectangle, meet
         "capstyle": "butt",
         "joinstyle": "miter",
     }
-    if leaves is meets:
-        (x, y), wide, high = leaves.get_xy(), leaves.get_width(), leaves.get_height()
-        reach = min(0.3 * wide, 13.0)
-        begin, finish = (x + wide / 2 - reach, y + high), (x + wide / 2 + reach, y + high)
-        ax.add_patch(FancyArrowPatch(begin, finish, connectionstyle=f"arc3,rad={-34 / (2 * reach):.3f}", **how))
-        return
-    ax.add_patch(
-        FancyArrowPatch(tuple(start), tuple(end), connectionstyle="arc3,rad=0.14", patchA=leaves, patchB=meets, **how)
-    )
 
 
 def _shade(weight: float) -> str:

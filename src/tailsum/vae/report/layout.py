@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 ROUNDS = 400
+BENDS = (0.14, 0.26, 0.4, 0.55, -0.2, -0.33, -0.47)  # of arrows, as a share of their length: the first is preferred
 GAP = (30.0, 26.0)  # between boxes, for arrows to be seen
 
 
@@ -66,6 +67,21 @@ def _apart(places: np.ndarray, boxes: Float[np.ndarray, "n 2"], size: np.ndarray
             places[j, way] -= push / 2
         places = np.clip(places, half, size - half)
     return places
+
+
+def bend(first: int, second: int, places: Float[np.ndarray, "n 2"], boxes: Float[np.ndarray, "n 2"]) -> float:
+    """How far an arrow from one box to another is bent, so that it runs behind as few of the others as possible."""
+    others = np.delete(np.arange(len(places)), [first, second])
+    start, end = places[first], places[second]
+    aside = np.array([end[1] - start[1], start[0] - end[0]])
+    t = np.linspace(0, 1, 60)[:, None]
+
+    def hits(rad: float) -> int:
+        middle = (start + end) / 2 + rad * aside  # of a quadratic Bezier curve
+        curve = (1 - t) ** 2 * start + 2 * t * (1 - t) * middle + t**2 * end
+        return int((np.abs(curve[:, None] - places[others]) < boxes[others] / 2 + 2).all(-1).any(0).sum())
+
+    return min(BENDS, key=hits)
 
 
 def choose(

@@ -55,6 +55,7 @@ a.word:hover span, a.word:focus-visible span { text-decoration: underline; }
   .tiles { grid-template-columns: 1fr 1fr; gap: 8px; } .tile { padding: 10px 12px; } .tile .value { font-size: 1.3rem; }
   .lines li { display: block; margin: 6px 0; line-height: 1.45; }
   .lines .left, .lines .right { display: inline; white-space: normal; }
+  figure { overflow-x: auto; } figure img { max-width: none; width: 640px; } figcaption { position: sticky; left: 0; }
   dl { grid-template-columns: minmax(0, max-content) 1fr; }
 }
 """
@@ -94,8 +95,8 @@ def _text(words: str) -> str:
 def percent(share: float) -> str:
     """A share, to two digits or so.
 
-    >>> [percent(x) for x in (1.0, 0.345, 0.0345, 0.00345, 0.00001)]
-    ['100%', '34%', '3.5%', '0.35%', '<0.01%']
+    >>> [percent(x) for x in (1.0, 0.342, 0.0342, 0.00342, 0.00001)]
+    ['100%', '34%', '3.4%', '0.34%', '<0.01%']
     """
     value = 100 * share
     if value >= 9.95:

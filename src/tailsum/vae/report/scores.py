@@ -25,8 +25,8 @@ def likelihood_table(evaluation: Mapping[str, Any]) -> str:
     heads = ["Model", *(f"{part}, {unit}" for part in ("Dev", "Test") for unit in ("per word", "per sentence"))]
     table = _table("Negative log-likelihood (nats): the lower, the better", heads, filled)
     errors = (
-        "Behind ± is the standard error of a mean over sentences. All models saw the same sentences: their differences "
-        "are surer than these errors say."
+        "Behind ± is the standard error of a mean over sentences. All models saw the same sentences, so that their "
+        "differences are surer than these errors say."
     )
     notes = [errors, _how(evaluation)]
     return "\n".join([table, *(f'<p class="note">{escape(note)}</p>' for note in notes if note)])
@@ -49,7 +49,7 @@ def _how(evaluation: Mapping[str, Any]) -> str:
     estimator = evaluation.get("estimator")
     if samples is None:
         return ""
-    by = f", sums over the states by “{estimator}”" if estimator else ""
+    by = ", with exact sums over them" if estimator == "full" else f", with sums by “{estimator}”" if estimator else ""
     return (
         f"The autoencoder's is by importance sampling with {samples:,.0f} samples of the states of each sentence{by}: too "
         "few samples make it look worse than it is, not better."

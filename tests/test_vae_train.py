@@ -1,0 +1,480 @@
+"""Training that is stopped, crashes, or finds its files damaged comes to the same bits as training in one go."""
+
+import itertools
+import math
+import os
+import re
+import shutil
+import signal
+
+import pytest
+import torch
+
+pytest.importorskip("safetensors")
+pytest.importorskip("typer")
+
+from rich.console import Console
+from vae_cases import (
+    CPU,
+    STEPS,
+    checkpoint,
+    fresh,
+    go_on,
+    new_run,
+    rows,
+    same_run,
+    same_tensors,
+    step_of,
+    text,
+    trained,
+)
+
+from tailsum.vae import session
+from tailsum.vae.checkpoint import BEST, LAST, PREVIOUS, read
+from tailsum.vae.model import Elbo
+from tailsum.vae.processes import Processes
+from tailsum.vae.run import Run
+from tailsum.vae.train import NotFiniteError, Trainer, Watcher, train
+
+HOW = {
+    "full": {"estimator": "full"},
+    "full, soft": {"estimator": "full", "hard": False, "final_temperature": 0.3},
+    "topk": {"estimator": "topk", "kept": 5},
+    "rdp": {"estimator": "rdp", "kept": 6},
+    "rdp, soft": {"estimator": "rdp", "kept": 6, "hard": False},
+    "tailsum, whole": {"estimator": "tailsum"},
+    "tailsum": {"estimator": "tailsum", "kept": 6, "landmarks": 5},
+    "tailsum, soft": {"estimator": "tailsum", "kept": 6, "hard": False, "temperature": 0.7},
+    "transformer": {"estimator": "tailsum", "kept": 6, "encoder": "transformer"},
+    "shards": {"estimator": "full", "shards": 3, "batch": 7},  # the last batch of an epoch has one sentence
+}
+
+
+@pytest.fixture(autouse=True)
+def _quick(unchecked):
+    """Checks of all types take most of the time: the runs that all others are compared with have them, these not."""
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return text(tmp_path_factory.mktemp("text"))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, data):
+    """A run that nothing has happened to."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    trained(folder, data)
+    return folder
+
+
+class Crash(Exception):  # noqa: N818
+    """What ends a process between two lines."""
+
+
+def crash(*_):
+    raise Crash
+
+
+# Stops.
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_stopped_after_every_step(tmp_path, data, how):
+    once = trained(tmp_path / "once", data, **HOW[how])
+    new_run(tmp_path / "often", data, **HOW[how])
+    for step in range(1, STEPS + 1):
+        often, done = go_on(tmp_path / "often", stop=lambda _: True)
+        assert often.done == step == step_of(tmp_path / "often")
+        assert done == (step == STEPS)
+    same_run(tmp_path / "often", tmp_path / "once")
+    same_tensors(often.checkpoint().tensors, once.checkpoint().tensors)
+    assert len(rows(tmp_path / "once")) == STEPS
+    assert [int(row["step"]) for row in rows(tmp_path / "once", "dev")] == [4, 8, 12]
+
+
+def test_random_numbers_matter_and_the_seed_decides(tmp_path, data, whole):
+    """Otherwise a resumed run that forgot its random state would agree all the same."""
+    other = trained(tmp_path / "other", data, seed=1)
+    calm = trained(tmp_path / "calm", data, dropout=0.0, word_dropout=0.0)
+    wanted = checkpoint(whole).tensors
+    for trainer in (other, calm):
+        assert not torch.equal(
+            trainer.checkpoint().tensors["model.decoder.words.weight"], wanted["model.decoder.words.weight"]
+        )
+    trained(tmp_path / "again", data)
+    same_run(tmp_path / "again", whole)
+
+
+def test_stopped_at_checks(tmp_path, data, whole):
+    new_run(tmp_path / "run", data)
+    for step in (4, 8, 12):
+        trainer, done = go_on(tmp_path / "run", stop=lambda trainer: trainer.done % 4 == 0)
+        assert (trainer.done, done) == (step, step == 12)
+    same_run(tmp_path / "run", whole)
+
+
+def test_finished(tmp_path, data, whole):
+    shutil.copytree(whole, tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.safetensors")}
+    trainer, done = go_on(tmp_path / "run")
+    assert done
+    assert trainer.done == STEPS
+    assert before == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.safetensors")}
+    same_run(tmp_path / "run", whole)
+
+
+def test_the_callers_random_state_is_left_alone(tmp_path, data):
+    new_run(tmp_path / "run", data, estimator="rdp", kept=6)
+    trainer = fresh(tmp_path / "run")
+    before = torch.get_rng_state()
+    train(trainer, Watcher())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# Crashes: nothing is saved on the way out.
+
+
+@pytest.mark.parametrize("every", [1, 3, 5])
+def test_crashes_after_steps(tmp_path, data, whole, every):
+    """A process that crashes after each `every` steps it makes: those that the checks are too far apart for go round."""
+    new_run(tmp_path / "run", data)
+    for number in itertools.count():
+        fatal = number + every  # later each time, so that it ends
+        try:
+            go_on(tmp_path / "run", stepped=lambda step, fatal=fatal: step.number == fatal and crash())
+        except Crash:
+            assert len(rows(tmp_path / "run")) == fatal
+        else:
+            break
+    same_run(tmp_path / "run", whole)
+
+
+@pytest.mark.parametrize("place", ["checked", "save_best", "after save_best", "save", "after save"])
+def test_crashes_at_a_check(tmp_path, data, whole, monkeypatch, place):
+    new_run(tmp_path / "run", data)
+    trainer = fresh(tmp_path / "run")
+    keeper, name = trainer.run.keeper, place.removeprefix("after ")
+
+    def strike(given, saved=getattr(keeper, name, None)):
+        if given.facts["step"] == 8:
+            if place.startswith("after"):
+                saved(given)
+            crash()
+        saved(given)
+
+    if name != "checked":
+        monkeypatch.setattr(keeper, name, strike)
+    with pytest.raises(Crash):
+        train(trainer, Watcher(checked=lambda step, _: place == "checked" and step == 8 and crash()))
+    assert step_of(tmp_path / "run") == (8 if place == "after save" else 4)
+    go_on(tmp_path / "run")
+    same_run(tmp_path / "run", whole)
+
+
+def test_a_row_that_was_cut_off(tmp_path, data, whole):
+    new_run(tmp_path / "run", data)
+    with pytest.raises(Crash):
+        go_on(tmp_path / "run", stepped=lambda step: step.number == 6 and crash())
+    curve = tmp_path / "run" / "losses.csv"
+    curve.write_bytes(curve.read_bytes()[:-50])
+    go_on(tmp_path / "run")
+    same_run(tmp_path / "run", whole)
+
+
+# Damage.
+
+
+def flip(path, _):
+    content = bytearray(path.read_bytes())
+    for place in range(len(content) // 2, len(content), 97):
+        content[place] ^= 1
+    path.write_bytes(content)
+
+
+def flip_one_bit(path, _):
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 16
+    path.write_bytes(content)
+
+
+def truncate(path, _):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def empty(path, _):
+    path.write_bytes(b"")
+
+
+def replace(path, other):
+    shutil.copy(other / "checkpoints" / LAST, path)
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory, data):
+    """Another run, of the same sizes."""
+    folder = tmp_path_factory.mktemp("other") / "run"
+    trained(folder, data, seed=5)
+    return folder
+
+
+@pytest.mark.parametrize("damage", [flip, flip_one_bit, truncate, empty, replace])
+def test_a_damaged_last_checkpoint(tmp_path, data, whole, other, damage):
+    new_run(tmp_path / "run", data)
+    go_on(tmp_path / "run", stop=lambda trainer: trainer.done == 10)
+    damage(tmp_path / "run" / "checkpoints" / LAST, other)
+    complaints, steps = [], []
+    trainer, done = go_on(tmp_path / "run", complain=complaints.append, stepped=lambda step: steps.append(step.number))
+    assert done
+    assert len(complaints) == 1
+    assert str(tmp_path / "run" / "checkpoints" / LAST) in complaints[0]
+    assert steps[0] == 9  # from the check at 8, not anew
+    same_run(tmp_path / "run", whole)
+    assert step_of(tmp_path / "run", PREVIOUS) == 8  # what was damaged is not kept
+
+
+@pytest.mark.parametrize("damage", [flip, truncate, replace])
+def test_both_checkpoints_damaged(tmp_path, data, other, damage):
+    new_run(tmp_path / "run", data)
+    go_on(tmp_path / "run", stop=lambda trainer: trainer.done == 10)
+    before = (tmp_path / "run" / "losses.csv").read_bytes()
+    for name in (LAST, PREVIOUS):
+        damage(tmp_path / "run" / "checkpoints" / name, other)
+    with pytest.raises(ValueError, match=LAST) as caught:
+        go_on(tmp_path / "run", complain=lambda _: None)
+    assert PREVIOUS in str(caught.value)
+    assert (tmp_path / "run" / "losses.csv").read_bytes() == before
+
+
+def test_other_text(tmp_path, data):
+    moved = shutil.copy(data, tmp_path / "text.txt")
+    new_run(tmp_path / "run", tmp_path / "text.txt")
+    go_on(tmp_path / "run", stop=lambda trainer: trainer.done == 2)
+    moved.write_text(moved.read_text() + "\none more sentence")
+    with pytest.raises(ValueError, match=r"text\.txt must be the text that .* was trained on"):
+        fresh(tmp_path / "run")
+
+
+# Losses that are not numbers.
+
+
+def spoil(monkeypatch, done, how):
+    """Make the loss, or only its gradient, not a number at the step after `done` steps."""
+    plain = Trainer._elbo
+
+    def spoiled(trainer, batch):
+        elbo = plain(trainer, batch)
+        if trainer.done != done:
+            return elbo
+        if how == "gradient":
+            elbo.words.register_hook(lambda gradient: gradient * math.inf)
+            return elbo
+        return Elbo(elbo.words * (math.nan if how == "nan" else math.inf), elbo.states, elbo.entropy)
+
+    monkeypatch.setattr(Trainer, "_elbo", spoiled)
+
+
+@pytest.mark.parametrize("how", ["nan", "infinite", "gradient"])
+def test_not_finite(tmp_path, data, whole, monkeypatch, how):
+    new_run(tmp_path / "run", data)
+    with monkeypatch.context() as patch:
+        spoil(patch, 5, how)
+        with pytest.raises(NotFiniteError) as caught:
+            go_on(tmp_path / "run")
+    failure = read(tmp_path / "run" / "failure.safetensors")
+    named = int(re.search(r"step (\d+)", str(caught.value))[1])
+    assert named == failure.facts["step"]
+    assert str(tmp_path / "run" / "failure.safetensors") in str(caught.value)
+
+    trainer = fresh(tmp_path / "run")
+    sentences = [trainer.corpus.train[i] for i in trainer.order.at(5)]
+    assert failure.facts["sentences"] == [" ".join(trainer.corpus.sentence(each)) for each in sentences]
+    assert failure.tensors["lengths"].tolist() == [len(each) for each in sentences]
+    for row, each in zip(failure.tensors["words"].tolist(), sentences, strict=True):
+        assert row == each + [0] * (len(row) - len(each))
+    trainer, _ = go_on(tmp_path / "run", stop=lambda trainer: trainer.done == 5)
+    weights = {name: value for name, value in failure.tensors.items() if name not in {"words", "lengths"}}
+    same_tensors(weights, trainer.checkpoint().tensors)  # as they were before the step
+
+    assert step_of(tmp_path / "run", PREVIOUS) == 4
+    go_on(tmp_path / "run")
+    same_run(tmp_path / "run", whole)
+
+
+def test_not_finite_is_named_as_in_the_curve(tmp_path, data, monkeypatch):
+    new_run(tmp_path / "run", data)
+    spoil(monkeypatch, 5, "nan")
+    with pytest.raises(NotFiniteError) as caught:
+        go_on(tmp_path / "run")
+    assert len(rows(tmp_path / "run")) == 5
+    assert "step 6 " in str(caught.value)
+
+
+def test_weights_that_are_not_finite(tmp_path, data):
+    """An absurd rate: it is the next step that finds out, in the middle of its work."""
+    new_run(tmp_path / "run", data, rate=1e30)
+    with pytest.raises(NotFiniteError, match="step"):
+        go_on(tmp_path / "run")
+    assert read(tmp_path / "run" / "failure.safetensors").facts["sentences"]
+
+
+# Several processes.
+
+
+@pytest.mark.parametrize(("shards", "count"), [(1, 2), (3, 2), (2, 4)])
+def test_shards_and_processes(tmp_path, data, shards, count):
+    run = new_run(tmp_path / "run", data, shards=shards)
+    with pytest.raises(ValueError, match=f"shards must be a multiple of {count}.* got {shards}"):
+        Trainer(run, run.corpus(), CPU, Processes(0, count))
+
+
+@pytest.mark.parametrize("shards", [2, 3])
+def test_processes_share_the_work(tmp_path, data, shards, monkeypatch):
+    """What each of several processes adds up to what one does alone: no sentence is left out or done twice."""
+    run = new_run(tmp_path / "run", data, shards=shards, batch=7)
+    once = Trainer(run, run.corpus(), CPU, Processes())
+    monkeypatch.setattr(Processes, "add_up", lambda *_: None)
+    several = [Trainer(run, run.corpus(), CPU, Processes(rank, shards)) for rank in range(shards)]
+    short = next(step for step in range(100) if len(once.order.at(step)) < shards)
+    for trainer in (once, *several):
+        trainer.done = short  # a batch so small that some have nothing to do
+        trainer.optimiser.step = lambda: None
+    step, parts = once.step(), [trainer.step() for trainer in several]
+    assert step.words == sum(part.words for part in parts)
+    torch.testing.assert_close(step.elbo.total, sum(part.elbo.total for part in parts))
+
+
+# What is watched on the way.
+
+
+def events(folder):
+    """All scalars that TensorBoard shows, by name: pairs of step and value."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    found = accumulator.EventAccumulator(str(folder / "events"), size_guidance={accumulator.SCALARS: 0})
+    found.Reload()
+    return {name: [(x.step, x.value) for x in found.Scalars(name)] for name in found.Tags()["scalars"]}
+
+
+def check_events(folder):
+    """Every step once, and what the curve says."""
+    found = events(folder)
+    parts = {f"train/{name}" for name in ("elbo", "words", "states", "entropy", "nll a word", "gradient norm")}
+    assert set(found) == {*parts, "dev/nll a word", "schedule/rate", "schedule/weight", "schedule/temperature"}
+    for name, part in (("train/nll a word", "train"), ("dev/nll a word", "dev")):
+        wanted = [(int(row["step"]), float(row["nll"])) for row in rows(folder, part)]
+        assert [step for step, _ in found[name]] == [step for step, _ in wanted]
+        assert [value for _, value in found[name]] == pytest.approx([value for _, value in wanted])
+    elbo = [sum(float(row[name]) for name in ("words", "states", "entropy")) for row in rows(folder)]
+    assert [value for _, value in found["train/elbo"]] == pytest.approx(elbo)
+
+
+@pytest.fixture
+def console(tmp_path):
+    with (tmp_path / "screen").open("w") as file:
+        yield Console(file=file, width=160)
+
+
+@pytest.mark.filterwarnings("ignore")  # tensorboard's own
+def test_curves_for_tensorboard(tmp_path, data, console):
+    run = new_run(tmp_path / "run", data, final_temperature=0.5)
+    assert session.train_run(tmp_path / "run", None, console, "cpu")
+    check_events(tmp_path / "run")
+    found = events(tmp_path / "run")
+    for name in ("rate", "weight", "temperature"):
+        wanted = [getattr(run.settings, f"{name}_at")(step) for step in range(STEPS)]
+        assert [value for _, value in found[f"schedule/{name}"]] == pytest.approx(wanted)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("damaged", [False, True])
+def test_curves_for_tensorboard_after_a_crash(tmp_path, data, console, monkeypatch, damaged):
+    new_run(tmp_path / "run", data)
+    plain = Trainer.step
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", lambda trainer: plain(trainer) if trainer.done < 10 else crash())
+        with pytest.raises(Crash):
+            session.train_run(tmp_path / "run", None, console, "cpu")
+    if damaged:
+        flip(tmp_path / "run" / "checkpoints" / LAST, None)
+    assert session.train_run(tmp_path / "run", None, console, "cpu")
+    check_events(tmp_path / "run")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_interrupted(tmp_path, data, console, monkeypatch, whole):
+    """The step at hand is finished and saved; the handlers of before are back afterwards."""
+    new_run(tmp_path / "run", data)
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    plain = Trainer._elbo
+
+    def press(trainer, batch):
+        if trainer.done == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        return plain(trainer, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_elbo", press)
+        assert not session.train_run(tmp_path / "run", None, console, "cpu")
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert step_of(tmp_path / "run") == 5
+    assert session.train_run(tmp_path / "run", None, console, "cpu")
+    same_run(tmp_path / "run", whole)
+    check_events(tmp_path / "run")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_interrupted_twice(tmp_path, data, console, monkeypatch, whole):
+    """Who does not want to wait does not, and loses no more than what came after the last check."""
+    new_run(tmp_path / "run", data)
+
+    def press(trainer, batch):
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    plain = Trainer._elbo
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Trainer,
+            "_elbo",
+            lambda trainer, batch: (trainer.done == 6 and press(trainer, batch)) or plain(trainer, batch),
+        )
+        with pytest.raises(KeyboardInterrupt):
+            session.train_run(tmp_path / "run", None, console, "cpu")
+    assert step_of(tmp_path / "run") == 4
+    assert session.train_run(tmp_path / "run", None, console, "cpu")
+    same_run(tmp_path / "run", whole)
+
+
+# The best model.
+
+
+def test_the_best_is_kept(tmp_path, data):
+    trained(tmp_path / "run", data, rate=2.0, clip=1e6, steps=16, check_every=2)  # it gets worse
+    losses = {int(row["step"]): float(row["nll"]) for row in rows(tmp_path / "run", "dev")}
+    best = min(losses, key=losses.get)
+    assert best != 16
+    assert step_of(tmp_path / "run", BEST) == best
+    assert (
+        checkpoint(tmp_path / "run").facts["best"] == losses[best] == checkpoint(tmp_path / "run", BEST).facts["best"]
+    )
+    model = Run.open(tmp_path / "run").model()
+    wanted = checkpoint(tmp_path / "run", BEST).tensors
+    same_tensors(
+        {f"model.{name}": value for name, value in model.state_dict().items()},
+        {name: value for name, value in wanted.items() if name.startswith("model.")},
+    )
+
+
+def test_training_learns(tmp_path, data):
+    trained(tmp_path / "run", data, steps=60, check_every=20, dropout=0.0, word_dropout=0.0)
+    losses = [float(row["nll"]) for row in rows(tmp_path / "run", "dev")]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < float(rows(tmp_path / "run")[0]["nll"]) - 0.5
