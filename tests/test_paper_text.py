@@ -10,8 +10,8 @@ import torch
 
 from tailsum.chain import LinearChain
 from tailsum.paper import trained
-from tailsum.text import Split, Vocabulary, sentences, tokens
 from tailsum.paper.trained import Settings, WordCRF, WordHMM, load, save, train
+from tailsum.text import Split, Vocabulary, sentences, tokens
 
 SMALL = Settings("crf", n_states=20, size=8, steps=25, batch=8)
 
@@ -25,7 +25,7 @@ def library():
 @pytest.fixture
 def text(library):
     """A little of it, to train on."""
-    return Split(library.train[:1500], library.test[:100])
+    return Split(library.train[:1500], [], library.test[:100])
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +53,10 @@ def annotations(*captions):
 
 
 def test_every_python_has_sentences(library):
-    together = library.train + library.test
+    together = library.train + library.dev + library.test
     assert len(library.train) > 3000
     assert len(library.test) == len(together) // 10
+    assert abs(len(library.dev) - len(library.test)) <= 1
     assert len({tuple(sentence) for sentence in together}) == len(together)
     assert all(3 <= len(sentence) <= 25 for sentence in together)
     words = {word for sentence in together for word in sentence}
@@ -80,21 +81,25 @@ def test_tokens():
 def test_a_text_file(write):
     path = write("lines.txt", "".join(f"Sentence number {i}.\n\n" for i in range(30)))
     split = sentences(path)
-    assert [sentence[2] for sentence in split.train] == [str(i) for i in range(27)]
+    assert [sentence[2] for sentence in split.train] == [str(i) for i in range(24)]
+    assert [sentence[2] for sentence in split.dev] == ["24", "25", "26"]
     assert [sentence[2] for sentence in split.test] == ["27", "28", "29"]
 
 
 def test_one_file_of_captions_is_split_by_image(write):
     pairs = [(image % 20, f"caption {image}") for image in range(60)]
     split = sentences(write("captions.json", annotations(*pairs)))
-    assert {int(number) % 20 for _, number in split.train} == set(range(18))
+    assert {int(number) % 20 for _, number in split.train} == set(range(16))
+    assert sorted(int(number) for _, number in split.dev) == [16, 17, 36, 37, 56, 57]
     assert sorted(int(number) for _, number in split.test) == [18, 19, 38, 39, 58, 59]
 
 
 def test_a_folder_of_captions(write, tmp_path):
     write("captions_train.json", annotations((1, "A cat."), (2, "A dog.")))
+    write("captions_dev.json", annotations((4, "A cow.")))
     write("captions_test.json", annotations((3, "A bird.")))
-    assert sentences(tmp_path) == Split([["a", "cat", "."], ["a", "dog", "."]], [["a", "bird", "."]])
+    train = [["a", "cat", "."], ["a", "dog", "."]]
+    assert sentences(tmp_path) == Split(train, [["a", "cow", "."]], [["a", "bird", "."]])
 
 
 def test_the_real_captions(captions):
@@ -129,7 +134,7 @@ def test_errors_of_missing_files(write, tmp_path):
     with pytest.raises(ValueError, match=r"nowhere\.txt does not exist"):
         sentences(tmp_path / "nowhere.txt")
     write("captions_train.json", annotations((1, "A cat.")))
-    with pytest.raises(ValueError, match=r"captions_test\.json does not exist"):
+    with pytest.raises(ValueError, match=r"captions_dev\.json does not exist"):
         sentences(tmp_path)
 
 
@@ -262,7 +267,7 @@ def test_errors_of_saved_models(text, tmp_path, write):
         (name, value), *_ = change.items()
         with pytest.raises(ValueError, match=rf"crf\.pt must hold a model trained with {name} = {value}: got "):
             load(path, dataclasses.replace(found.settings, **change), text)
-    other = Split([[f"word{i}" for i in range(20)]], text.test)
+    other = Split([[f"word{i}" for i in range(20)]], [], text.test)
     with pytest.raises(ValueError, match="trained on another"):
         load(path, found.settings, other)
     whole = path.read_bytes()
@@ -281,6 +286,6 @@ def test_errors_of_training(text, unchecked):
     with pytest.raises(ValueError, match="steps must be a whole number of at least 1: got 0"):
         Settings("crf", steps=0)
     with pytest.raises(ValueError, match="at least n = 19 different words"):
-        train(SMALL, Split([["a", "b"]], [["a"]]))
+        train(SMALL, Split([["a", "b"]], [], [["a"]]))
     with pytest.raises(ValueError, match=r"split\.test must have sentences of up to 20 words"):
-        train(SMALL, Split(text.train, [["a"] * 21]))
+        train(SMALL, Split(text.train, [], [["a"] * 21]))

@@ -22,8 +22,8 @@ from tailsum.paper.reproduce import TABLES, Settings, plan, reproduce
 from tailsum.paper.rows import Estimate, read_rows, write_rows
 from tailsum.paper.suite import hard
 from tailsum.paper.tables import chain_subject, table2, table3, table4
-from tailsum.text import Split
 from tailsum.paper.trained import Settings as Training
+from tailsum.text import Split
 
 
 def a_row(**changes):
@@ -167,7 +167,7 @@ def test_models_of_text(tmp_path, monkeypatch):
     """Trained when first needed, then read from their files; the CRF's loss is differentiated too."""
     words = [f"{chr(97 + i % 26)}{i}" for i in range(120)]
     lines = [[words[(7 * i + j) % 120] for j in range(4 + i % 3)] for i in range(80)]
-    monkeypatch.setattr(text_cells, "_sentences", lambda data: Split(lines[:40], lines[40:]))
+    monkeypatch.setattr(text_cells, "_sentences", lambda data: Split(lines[:40], [], lines[40:]))
     monkeypatch.setattr(
         text_cells, "Settings", lambda kind, seed=0: Training(kind, n_states=100, size=8, steps=3, batch=8, seed=seed)
     )

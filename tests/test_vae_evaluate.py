@@ -85,12 +85,12 @@ def test_the_likelihood_is_that_of_all_paths():
     assert abs(found.nll.per_sentence + expected.mean()) < 5 * found.sampling_error
     words = sum(map(len, SENTENCES))
     assert found.nll.per_word == pytest.approx(found.nll.per_sentence * len(SENTENCES) / words)
-    assert found.nll.standard_error == pytest.approx(expected.std().item() / math.sqrt(7), rel=0.02)
+    assert found.nll.standard_error == pytest.approx(expected.std().item() / math.sqrt(7), rel=0.05)
     gap = -found.nll.per_sentence - found.bound.total.item()
     assert gap > 0.01  # the bound is a bound, and not tight
 
 
-def test_the_parts_of_the_bound_are_means_over_sentences_and_samples():
+def test_the_parts_of_the_bound_are_means_over_sentences_and_samples(monkeypatch):
     """With samples taken in several goes, of which the last is smaller."""
     model, weighed = vae(), []
     original = model.weigh
@@ -99,7 +99,7 @@ def test_the_parts_of_the_bound_are_means_over_sentences_and_samples():
         weighed.append(original(*given))
         return weighed[-1]
 
-    model.weigh = spy
+    monkeypatch.setattr(model, "weigh", spy)
     found = likelihood(model, SENTENCES, FULL, n_samples=50)
     assert sum(len(each.log_weights) for each in weighed) == 50
     assert len(weighed) > 1
@@ -260,8 +260,7 @@ def test_the_model_goes_on_training_after_an_exception(function):
 def test_the_model_goes_on_training_when_not_all_samples_are_taken(monkeypatch):
     monkeypatch.setattr(evaluate, "BATCH", 2)
     model, before = vae().train(), torch.get_rng_state()
-    samples = drawn(model, SENTENCES, FULL)
-    next(samples)
-    samples.close()
+    for _ in drawn(model, SENTENCES, FULL):
+        break
     assert torch.equal(torch.get_rng_state(), before)
     assert model.training

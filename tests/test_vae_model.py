@@ -666,7 +666,7 @@ def test_a_word_is_known_by_all_of_its_sentence(kind):
 
 
 def test_bad_encoders_and_sentences_are_named():
-    with pytest.raises(ValueError, match="size must be even.* 5"):
+    with pytest.raises(ValueError, match=r"size must be even.* 5"):
         LSTMEncoder(N_WORDS, 5)
     with pytest.raises(ValueError, match=r"at most 3 .* got 4"):
         TransformerEncoder(N_WORDS, 8, longest=3)(torch.zeros(1, 4).long(), torch.tensor([2]))

@@ -14,6 +14,13 @@ pytest.importorskip("safetensors")
 pytest.importorskip("typer")
 
 from rich.console import Console
+
+from tailsum.vae import session
+from tailsum.vae.checkpoint import BEST, LAST, PREVIOUS, read
+from tailsum.vae.model import Elbo
+from tailsum.vae.processes import Processes
+from tailsum.vae.run import Run
+from tailsum.vae.train import NotFiniteError, Trainer, Watcher, train
 from vae_cases import (
     CPU,
     STEPS,
@@ -29,13 +36,6 @@ from vae_cases import (
     trained,
 )
 
-from tailsum.vae import session
-from tailsum.vae.checkpoint import BEST, LAST, PREVIOUS, read
-from tailsum.vae.model import Elbo
-from tailsum.vae.processes import Processes
-from tailsum.vae.run import Run
-from tailsum.vae.train import NotFiniteError, Trainer, Watcher, train
-
 HOW = {
     "full": {"estimator": "full"},
     "full, soft": {"estimator": "full", "hard": False, "final_temperature": 0.3},
@@ -46,7 +46,7 @@ HOW = {
     "tailsum": {"estimator": "tailsum", "kept": 6, "landmarks": 5},
     "tailsum, soft": {"estimator": "tailsum", "kept": 6, "hard": False, "temperature": 0.7},
     "transformer": {"estimator": "tailsum", "kept": 6, "encoder": "transformer"},
-    "shards": {"estimator": "full", "shards": 3, "batch": 7},  # the last batch of an epoch has one sentence
+    "shards": {"estimator": "full", "shards": 3, "batch": 119},  # every third batch has two sentences
 }
 
 
@@ -89,16 +89,17 @@ def crash(*_):
 
 @pytest.mark.parametrize("how", HOW)
 def test_stopped_after_every_step(tmp_path, data, how):
-    once = trained(tmp_path / "once", data, **HOW[how])
-    new_run(tmp_path / "often", data, **HOW[how])
-    for step in range(1, STEPS + 1):
+    settings = {**HOW[how], "steps": 7, "check_every": 3}
+    once = trained(tmp_path / "once", data, **settings)
+    new_run(tmp_path / "often", data, **settings)
+    for step in range(1, 8):
         often, done = go_on(tmp_path / "often", stop=lambda _: True)
         assert often.done == step == step_of(tmp_path / "often")
-        assert done == (step == STEPS)
+        assert done == (step == 7)
     same_run(tmp_path / "often", tmp_path / "once")
     same_tensors(often.checkpoint().tensors, once.checkpoint().tensors)
-    assert len(rows(tmp_path / "once")) == STEPS
-    assert [int(row["step"]) for row in rows(tmp_path / "once", "dev")] == [4, 8, 12]
+    assert len(rows(tmp_path / "once")) == 7
+    assert [int(row["step"]) for row in rows(tmp_path / "once", "dev")] == [3, 6, 7]
 
 
 def test_random_numbers_matter_and_the_seed_decides(tmp_path, data, whole):
@@ -143,7 +144,7 @@ def test_the_callers_random_state_is_left_alone(tmp_path, data):
 # Crashes: nothing is saved on the way out.
 
 
-@pytest.mark.parametrize("every", [1, 3, 5])
+@pytest.mark.parametrize("every", [1, 4])
 def test_crashes_after_steps(tmp_path, data, whole, every):
     """A process that crashes after each `every` steps it makes: those that the checks are too far apart for go round."""
     new_run(tmp_path / "run", data)
@@ -164,7 +165,9 @@ def test_crashes_at_a_check(tmp_path, data, whole, monkeypatch, place):
     trainer = fresh(tmp_path / "run")
     keeper, name = trainer.run.keeper, place.removeprefix("after ")
 
-    def strike(given, saved=getattr(keeper, name, None)):
+    saved = getattr(keeper, name, None)
+
+    def strike(given):
         if given.facts["step"] == 8:
             if place.startswith("after"):
                 saved(given)
@@ -232,7 +235,7 @@ def test_a_damaged_last_checkpoint(tmp_path, data, whole, other, damage):
     go_on(tmp_path / "run", stop=lambda trainer: trainer.done == 10)
     damage(tmp_path / "run" / "checkpoints" / LAST, other)
     complaints, steps = [], []
-    trainer, done = go_on(tmp_path / "run", complain=complaints.append, stepped=lambda step: steps.append(step.number))
+    _, done = go_on(tmp_path / "run", complain=complaints.append, stepped=lambda step: steps.append(step.number))
     assert done
     assert len(complaints) == 1
     assert str(tmp_path / "run" / "checkpoints" / LAST) in complaints[0]
@@ -336,7 +339,7 @@ def test_shards_and_processes(tmp_path, data, shards, count):
         Trainer(run, run.corpus(), CPU, Processes(0, count))
 
 
-@pytest.mark.parametrize("shards", [2, 3])
+@pytest.mark.parametrize("shards", [3, 5])
 def test_processes_share_the_work(tmp_path, data, shards, monkeypatch):
     """What each of several processes adds up to what one does alone: no sentence is left out or done twice."""
     run = new_run(tmp_path / "run", data, shards=shards, batch=7)
@@ -409,21 +412,22 @@ def test_curves_for_tensorboard_after_a_crash(tmp_path, data, console, monkeypat
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_interrupted(tmp_path, data, console, monkeypatch, whole):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted(tmp_path, data, console, monkeypatch, whole, number):
     """The step at hand is finished and saved; the handlers of before are back afterwards."""
     new_run(tmp_path / "run", data)
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     plain = Trainer._elbo
 
     def press(trainer, batch):
         if trainer.done == 4:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
         return plain(trainer, batch)
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_elbo", press)
         assert not session.train_run(tmp_path / "run", None, console, "cpu")
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
     assert step_of(tmp_path / "run") == 5
     assert session.train_run(tmp_path / "run", None, console, "cpu")
     same_run(tmp_path / "run", whole)
@@ -434,18 +438,15 @@ def test_interrupted(tmp_path, data, console, monkeypatch, whole):
 def test_interrupted_twice(tmp_path, data, console, monkeypatch, whole):
     """Who does not want to wait does not, and loses no more than what came after the last check."""
     new_run(tmp_path / "run", data)
+    plain = Trainer._elbo
 
     def press(trainer, batch):
-        for _ in range(2):
+        for _ in range(2 if trainer.done == 6 else 0):
             os.kill(os.getpid(), signal.SIGINT)
+        return plain(trainer, batch)
 
-    plain = Trainer._elbo
     with monkeypatch.context() as patch:
-        patch.setattr(
-            Trainer,
-            "_elbo",
-            lambda trainer, batch: (trainer.done == 6 and press(trainer, batch)) or plain(trainer, batch),
-        )
+        patch.setattr(Trainer, "_elbo", press)
         with pytest.raises(KeyboardInterrupt):
             session.train_run(tmp_path / "run", None, console, "cpu")
     assert step_of(tmp_path / "run") == 4
@@ -457,10 +458,10 @@ def test_interrupted_twice(tmp_path, data, console, monkeypatch, whole):
 
 
 def test_the_best_is_kept(tmp_path, data):
-    trained(tmp_path / "run", data, rate=2.0, clip=1e6, steps=16, check_every=2)  # it gets worse
+    trained(tmp_path / "run", data, rate=2.0, clip=1e6, steps=10, check_every=2)  # it gets worse
     losses = {int(row["step"]): float(row["nll"]) for row in rows(tmp_path / "run", "dev")}
     best = min(losses, key=losses.get)
-    assert best != 16
+    assert best != 10
     assert step_of(tmp_path / "run", BEST) == best
     assert (
         checkpoint(tmp_path / "run").facts["best"] == losses[best] == checkpoint(tmp_path / "run", BEST).facts["best"]
@@ -474,7 +475,7 @@ def test_the_best_is_kept(tmp_path, data):
 
 
 def test_training_learns(tmp_path, data):
-    trained(tmp_path / "run", data, steps=60, check_every=20, dropout=0.0, word_dropout=0.0)
+    trained(tmp_path / "run", data, steps=30, check_every=10, rate=0.05, dropout=0.0, word_dropout=0.0)
     losses = [float(row["nll"]) for row in rows(tmp_path / "run", "dev")]
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < float(rows(tmp_path / "run")[0]["nll"]) - 0.5

@@ -1,7 +1,6 @@
 """Small runs of the structured VAE to train, to stop, to kill and to compare."""
 
 import contextlib
-import json
 import os
 import random
 import subprocess
@@ -10,7 +9,6 @@ import time
 
 import torch
 
-from tailsum.cli import app
 from tailsum.vae.checkpoint import BEST, LAST, read
 from tailsum.vae.data import Corpus
 from tailsum.vae.processes import Processes
@@ -21,16 +19,26 @@ from tailsum.vae.train import Trainer, Watcher, train
 CPU = torch.device("cpu")
 STEPS = 12
 SMALL = {
-    **{"states": 20, "size": 8, "state_size": 4, "hidden": 8, "longest": 14, "words": 60},
-    **{"steps": STEPS, "batch": 8, "check_every": 4, "dropout": 0.3, "word_dropout": 0.3, "rate": 0.02},
+    "states": 20,
+    "size": 8,
+    "state_size": 4,
+    "hidden": 8,
+    "longest": 14,
+    "words": 60,
+    "steps": STEPS,
+    "batch": 8,
+    "check_every": 4,
+    "dropout": 0.3,
+    "word_dropout": 0.3,
+    "rate": 0.02,
 }
 
 
 def text(folder):
     """A file of 300 sentences that have something to learn: words of one kind follow those of another."""
     rng = random.Random(0)
-    kinds = ["the a every no".split(), "dog cat man bird house".split(), "sees eats has likes".split()]
-    kinds += ["often never".split(), ["and", "but"]]
+    kinds = [["the", "a", "every", "no"], ["dog", "cat", "man", "bird", "house"], ["sees", "eats", "has", "likes"]]
+    kinds += [["often", "never"], ["and", "but"]]
     lines = [" ".join(rng.choice(kinds[i % 5]) for i in range(rng.randint(1, 13))) + "." for _ in range(300)]
     path = folder / "text.txt"
     path.write_text("\n".join(lines))
@@ -116,8 +124,8 @@ def alone():
 
 
 def run(*arguments, torchrun=0):
-    how = {"capture_output": True, "text": True, "check": False, "timeout": 120, "env": alone()}
-    return subprocess.run(command(*arguments, torchrun=torchrun), **how)
+    how = {"capture_output": True, "text": True, "timeout": 120, "env": alone()}
+    return subprocess.run(command(*arguments, torchrun=torchrun), check=False, **how)
 
 
 @contextlib.contextmanager
@@ -151,12 +159,3 @@ def _lines(folder):
     with contextlib.suppress(FileNotFoundError):
         return [line for line in (folder / "losses.csv").read_text().splitlines() if line.count(",") == 5]
     return []
-
-
-if __name__ == "__main__":  # several commands in turn, each a JSON list: torchrun takes long to start
-    for each in sys.argv[1:]:
-        try:
-            app(json.loads(each))
-        except SystemExit as end:
-            if int(os.environ["RANK"]) == 0:
-                print("ended with", end.code, flush=True)

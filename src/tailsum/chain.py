@@ -42,6 +42,8 @@ from tailsum.select import Subset, at_least, check_sample_shape
 from tailsum.structure import RelaxedSample, Structure, Terms
 from tailsum.sweep import ChainSweep
 
+TABLE_BYTES = 1 << 30  # for the scores of pairs of kept states, `[*batch, T-1, K, K]`
+
 
 class Paths(NamedTuple):
     """The best paths, best first, and their scores (minus infinity where there are fewer paths than asked for)."""
@@ -143,7 +145,10 @@ class LinearChain(Structure[Tensor]):
 
     def _gather(self, index: Int[Tensor, "*#batch T k"]) -> None:
         self._nodes = self._nodes.gather(None, index)
-        self._pairs = self._pairs.gather(index[..., :-1, :], index[..., 1:, :])
+        pairs = self._pairs.gather(index[..., :-1, :], index[..., 1:, :])
+        # Factors would be multiplied anew in each pass over the chain: a table is several times faster, if there is room.
+        room = pairs.lead.numel() * pairs.n_from * pairs.n_to * self.dtype.itemsize <= TABLE_BYTES
+        self._pairs = Dense(pairs.block()) if isinstance(pairs, Factored) and room else pairs
 
     def parts(self, configuration: Int[Tensor, "*sample_batch T"]) -> Float[Tensor, "*sample_batch T n"]:
         used = F.one_hot(configuration, self.n_states).to(self.dtype)

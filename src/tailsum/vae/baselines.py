@@ -177,7 +177,7 @@ class WordLSTM(nn.Module):
         nn.init.normal_(self.words.weight, std=size**-0.5)
         self.start = nn.Parameter(torch.zeros(size))
         self.lstm = nn.LSTM(size, hidden, batch_first=True)
-        self.to_word = nn.Sequential(nn.Linear(hidden, size), _ACTIVATIONS[activation](), nn.Dropout(dropout))
+        self.to_word = nn.Sequential(nn.Linear(hidden, hidden), _ACTIVATIONS[activation](), nn.Linear(hidden, size))
         self.output = None if tied else nn.Parameter(torch.randn(n_words, size) * size**-0.5)
         self.bias = nn.Parameter(torch.zeros(n_words))
         self.dropout = nn.Dropout(dropout)
@@ -204,7 +204,8 @@ class WordLSTM(nn.Module):
     def _read(self, words: Tensor) -> Tensor:
         """What the LSTM knows before each position `[B, T, hidden]`."""
         start = self.start.expand(len(words), 1, -1)
-        return self.lstm(self.dropout(torch.cat([start, self.words(words[:, :-1])], 1)))[0]
+        read = torch.cat([start, self.dropout(self.words(words[:, :-1]))], 1)
+        return self.dropout(self.lstm(read)[0])
 
     def _logits(self, context: Tensor) -> Tensor:
         table = self.words.weight if self.output is None else self.output
@@ -225,6 +226,16 @@ def sentence_log_probs(model: WordLSTM, sentences: Sentences, batch: int = 128) 
         found[chosen] = model.log_prob(words, lengths).double().cpu()
     model.train(training)
     return found
+
+
+def rate_share(step: int, steps: int) -> float:
+    """The share of the learning rate at a step: it grows over the first steps, and falls in the second half.
+
+    >>> [round(rate_share(step, 100), 2) for step in (0, 9, 50, 75, 99)]
+    [0.1, 1.0, 1.0, 0.5, 0.02]
+    """
+    grown = min(1.0, (step + 1) / min(100, max(1, steps // 10)))
+    return grown * min(1.0, max(0.02, 2 * (1 - step / steps)))
 
 
 class TrainedLSTM(NamedTuple):
@@ -269,7 +280,7 @@ def train_lstm(
     device: torch.device | str = "cpu",
     step: Callable[[], None] = lambda: None,
 ) -> TrainedLSTM:
-    """Train a `WordLSTM` by Adam, its rate falling linearly; `step` is called after each step.
+    """Train a `WordLSTM` by Adam, its rate as in the autoencoder's training; `step` is called after each step.
 
     The result follows from the seed; the caller's random state is left alone. The loss on dev is checked `n_checks` times
     at equal distances, last at the end.
@@ -287,7 +298,7 @@ def train_lstm(
     with seeded(seed, device):
         model = WordLSTM(n_words, size, hidden, dropout, tied, activation).to(device)
         optimiser = torch.optim.Adam(model.parameters(), rate)
-        schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.02, steps)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda done: rate_share(done, steps))
         for done in range(1, steps + 1):
             words, lengths = batch_of([list(train[i]) for i in order.at(done - 1)]).to(device)
             loss = -model.log_prob(words, lengths).sum() / scale

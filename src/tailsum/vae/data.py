@@ -41,7 +41,7 @@ class Corpus:
 
     @classmethod
     def of(cls, split: Split, n_words: int = 10_000, rare: int = 1, longest: int = 40) -> "Corpus":
-        """Number the words of a text; those that occur no more than `rare` times become "<unk>".
+        """Number the words of a text, `n_words` at most; those that occur no more than `rare` times become "<unk>".
 
         Sentences of more than `longest` words are left out.
         """
@@ -50,7 +50,8 @@ class Corpus:
         for name, part in zip(Split._fields, parts, strict=True):
             if not part:
                 raise ValueError(f"the {name} part must have sentences of up to {longest} words: got none")
-        vocabulary = Vocabulary.of(parts[0], n_words, rare)
+        words = Vocabulary.of((sentence[:-1] for sentence in parts[0]), n_words, rare).words
+        vocabulary = Vocabulary((words[0], END, *words[1:]))
         return cls(vocabulary, *([vocabulary.encode(sentence) for sentence in part] for part in parts))
 
     @classmethod

@@ -70,14 +70,22 @@ class Decoder(nn.Module):
         inside = torch.arange(words.shape[1], device=words.device) < lengths[:, None]
         shape = mixed.shape[:-1]
 
-        logits = self.to_word(torch.cat([context, flat], -1)) @ self.words.weight.mT + self.word_bias
+        logits = self.word_logits(context, flat)
         said = -nn.functional.cross_entropy(logits.mT, words.repeat(copies, 1), reduction="none").reshape(shape)
 
-        logits = self.to_state(context) @ self.states.weight.mT + self.state_bias
+        logits = self.state_logits(context)
         kept = logits.reshape(*shape, -1).gather(-1, sample.states.expand(*shape, -1))
         weights = sample.weights if sample.chances is None else sample.chances
         chosen = (weights * (kept - logits.logsumexp(-1).reshape(shape)[..., None])).sum(-1)
         return Joint((said * inside).sum(-1), (chosen * inside).sum(-1))
+
+    def state_logits(self, context: Float[Tensor, "*n hidden"]) -> Float[Tensor, "*n N"]:
+        """Scores of the next state, from what the LSTM knows."""
+        return nn.functional.linear(self.to_state(context), self.states.weight, self.state_bias)
+
+    def word_logits(self, context: Float[Tensor, "*n hidden"], states: Float[Tensor, "*n d"]) -> Float[Tensor, "*n V"]:
+        """Scores of the next word, from what the LSTM knows and the embedding of the next state."""
+        return nn.functional.linear(self.to_word(torch.cat([context, states], -1)), self.words.weight, self.word_bias)
 
     def _read(self, words: Tensor, states: Tensor) -> Tensor:
         """What the LSTM knows before each position `[B, T, hidden]`."""

@@ -41,6 +41,8 @@ class TransformerEncoder(nn.Module):
         self, n_words: int, size: int = 128, longest: int = 64, layers: int = 2, heads: int = 4, dropout: float = 0.0
     ) -> None:
         super().__init__()
+        if size % heads:
+            raise ValueError(f"size must be a multiple of {heads}, the number of heads: got {size}")
         self.size, self.longest = size, longest
         self.words = nn.Embedding(n_words, size)
         self.places = nn.Parameter(0.1 * torch.randn(longest, size))

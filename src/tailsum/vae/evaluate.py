@@ -24,7 +24,8 @@ class Likelihood:
     """What importance sampling found of some sentences, in nats; `bound` has the mean parts of the ELBO of a sentence.
 
     The standard error of `nll` is that of a mean over sentences. `sampling_error` is the part of it, about, that more
-    samples of the states would remove; too few samples also make the likelihood look worse than it is, never better.
+    samples of the states would remove (nan where there is but one draw); too few samples also make the likelihood look
+    worse than it is, never better.
     """
 
     nll: Score
@@ -64,20 +65,31 @@ def likelihood(
     variance, bound = torch.empty_like(log_p), torch.zeros(3, dtype=torch.double)
     at_once = max(1, SAMPLES_AT_ONCE // BATCH)
     for chosen, batch in _batches(model, sentences, seed):
-        parts: list[Tensor] = []
+        parts, sketched = list[Tensor](), False
         for done in range(0, n_samples, at_once):
             count = min(at_once, n_samples - done)
             weighed = model.weigh(*batch, estimator, count)
             parts.append(weighed.log_weights.double().cpu())
+            sketched |= weighed.sketched
             bound += count / n_samples * torch.stack([part.double().sum().cpu() for part in weighed.bound])
         log_weights = torch.cat(parts)
         log_p[chosen] = log_mean_exp(log_weights)
-        # By the delta method, the variance of a logarithm is the variance of what it is of, relative to its square.
-        variance[chosen] = (log_weights - log_p[chosen]).exp().var(0, correction=min(1, n_samples - 1)) / n_samples
+        if sketched:  # those of one sketch belong together: each sketch counts as one draw
+            log_weights = torch.stack([log_mean_exp(part) for part in parts])
+        variance[chosen] = _variance_of_log(log_weights - log_p[chosen])
         step()
     n = len(sentences)
     nll = score(log_p, [len(sentence) for sentence in sentences])
     return Likelihood(nll, variance.sum().sqrt().item() / n, Elbo(*(bound / n)), n, n_samples)
+
+
+def _variance_of_log(relative: Float[Tensor, "n B"]) -> Float[Tensor, " B"]:
+    """The variance of the logarithm of a mean, from the logarithms of what it is a mean of, less its own.
+
+    By the delta method it is the variance of the mean, relative to its square. One draw alone says nothing of it.
+    """
+    n = len(relative)
+    return relative.exp().var(0) / n if n > 1 else relative.new_full(relative.shape[1:], math.nan)
 
 
 @torch.no_grad()
@@ -97,6 +109,7 @@ def state_counts(
     return counts
 
 
+@torch.no_grad()
 def drawn(
     model: StructuredVAE, sentences: Sequence[Numbered], estimator: Estimator, seed: int = 0
 ) -> Iterator[tuple[list[int], Int[Tensor, "B T"], Int[Tensor, " B"]]]:
@@ -115,7 +128,9 @@ def _batches(model: StructuredVAE, sentences: Sequence[Numbered], seed: int) -> 
     """Batches on the model's device, each with random numbers of its own; the model is not in training meanwhile."""
     device, training = model.inference.states.device, model.training
     model.eval()
-    for number, chosen in enumerate(in_turn(sentences, BATCH)):
-        with seeded(mixed(seed, number), device):
-            yield chosen, batch_of([sentences[i] for i in chosen]).to(device)
-    model.train(training)
+    try:
+        for number, chosen in enumerate(in_turn(sentences, BATCH)):
+            with seeded(mixed(seed, number), device):
+                yield chosen, batch_of([sentences[i] for i in chosen]).to(device)
+    finally:
+        model.train(training)

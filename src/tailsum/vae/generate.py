@@ -44,10 +44,10 @@ def _drawn(decoder: Decoder, n: int, longest: int, end: int) -> tuple[list[list[
     while len(words) < longest and not ended.all():
         context, memory = decoder.lstm(read, memory)
         context = context[:, 0]
-        states.append(_choice(decoder.to_state(context) @ decoder.states.weight.mT + decoder.state_bias))
-        known = torch.cat([context, decoder.states(states[-1])], -1)
-        words.append(_choice(decoder.to_word(known) @ decoder.words.weight.mT + decoder.word_bias))
-        read = torch.cat([decoder.words(words[-1]), decoder.states(states[-1])], -1)[:, None]
+        states.append(_choice(decoder.state_logits(context)))
+        embedded = decoder.states(states[-1])
+        words.append(_choice(decoder.word_logits(context, embedded)))
+        read = torch.cat([decoder.words(words[-1]), embedded], -1)[:, None]
         ended |= words[-1] == end
     return torch.stack(words, 1).tolist(), torch.stack(states, 1).tolist()
 

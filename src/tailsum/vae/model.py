@@ -74,15 +74,17 @@ class StructuredVAE(nn.Module):
         small = estimator.sketch(self.posterior(words, lengths))
         states = small.sample((n_samples,))
         log_q = small.score(states) - small.log_partition()
-        joint = self.decoder(words, lengths, as_sample(states))
-        return Weighed(joint.total - log_q, Elbo(joint.words.mean(0), joint.states.mean(0), -log_q.mean(0)))
+        joint = self.decoder(words, lengths, as_sample(states, small.dtype))
+        bound = Elbo(joint.words.mean(0), joint.states.mean(0), -log_q.mean(0))
+        return Weighed(joint.total - log_q, bound, small.kept is not None)
 
 
 class Weighed(NamedTuple):
-    """Logarithms of importance weights, and the mean over the samples of the parts of the bound."""
+    """Logarithms of importance weights, the mean over the samples of the parts of the bound, and whether from a sketch."""
 
     log_weights: Float[Tensor, "n_samples B"]
     bound: Elbo
+    sketched: bool
 
 
 def turned(x: Shaped[Tensor, "B T *rest"], lengths: Int[Tensor, " B"]) -> Shaped[Tensor, "B T *rest"]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
 
 from tailsum.select import at_least
+from tailsum.vae.baselines import rate_share
 from tailsum.vae.inference import EXACT_UP_TO, Estimator, Method
 
 OWN_ENCODERS = ("lstm", "transformer")
@@ -62,7 +63,9 @@ class Settings:
         if not 0 <= self.warm_up <= 1:
             raise ValueError(f"warm_up must be a share of all steps, between 0 and 1: got {self.warm_up}")
         if not 0 <= self.entropy_weight < math.inf:
-            raise ValueError(f"entropy_weight must be at least 0: got {self.entropy_weight}")
+            raise ValueError(f"entropy_weight must be at least 0 and finite: got {self.entropy_weight}")
+        if self.estimator not in get_args(Method):
+            raise ValueError(f"estimator must be one of {', '.join(get_args(Method))}: got {self.estimator!r}")
         if self.shards > self.batch:
             raise ValueError(f"shards must be at most {self.batch}, the size of a batch: got {self.shards}")
         self.sums()
@@ -77,10 +80,8 @@ class Settings:
         return Estimator(self.estimator, min(kept, self.states), landmarks)
 
     def rate_at(self, step: int) -> float:
-        """The learning rate: it grows over the first steps, and falls in the second half."""
-        done = step / self.steps
-        grown = min(1.0, (step + 1) / min(100, max(1, self.steps // 10)))
-        return self.rate * grown * min(1.0, max(0.02, 2 * (1 - done)))
+        """The learning rate."""
+        return self.rate * rate_share(step, self.steps)
 
     def weight_at(self, step: int) -> float:
         """The weight on what keeps the posterior near the prior."""
