@@ -23,7 +23,7 @@ SMALL = {
     "size": 8,
     "state_size": 4,
     "hidden": 8,
-    "longest": 14,
+    "longest": 7,
     "words": 60,
     "steps": STEPS,
     "batch": 8,
@@ -39,7 +39,7 @@ def text(folder):
     rng = random.Random(0)
     kinds = [["the", "a", "every", "no"], ["dog", "cat", "man", "bird", "house"], ["sees", "eats", "has", "likes"]]
     kinds += [["often", "never"], ["and", "but"]]
-    lines = [" ".join(rng.choice(kinds[i % 5]) for i in range(rng.randint(1, 13))) + "." for _ in range(300)]
+    lines = [" ".join(rng.choice(kinds[i % 5]) for i in range(rng.randint(1, 6))) + "." for _ in range(300)]
     path = folder / "text.txt"
     path.write_text("\n".join(lines))
     return path

@@ -1,0 +1,133 @@
+"""The paper's Table 5 and Figure 2: structured VAEs trained by each estimator, three seeds each, and how well they do.
+
+    python -m benchmarks.table5 --data captions --output table5 --device cuda --workers 18
+
+Each run is a process of its own; what is finished stays in the output folder, and the same command goes on from there.
+"""
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from tailsum.vae.build import learned
+from tailsum.vae.checkpoint import Checkpoint, write
+from tailsum.vae.data import Corpus
+from tailsum.vae.evaluate import likelihood, state_counts, sums_for
+from tailsum.vae.inference import Method
+from tailsum.vae.processes import Processes
+from tailsum.vae.run import Run, read_json, write_json
+from tailsum.vae.settings import Settings
+from tailsum.vae.train import Trainer, Watcher, train
+
+ROWS: dict[str, tuple[Method, int]] = {
+    "Full-100": ("full", 100),
+    "TopK-100": ("topk", 100),
+    "RDP-100": ("rdp", 100),
+    "TopK-2000": ("topk", 2000),
+    "RDP-2000": ("rdp", 2000),
+    "ours-2000": ("tailsum", 2000),
+}
+SEEDS = (0, 1, 2)
+COMMON: dict[str, Any] = {"steps": 1500, "state_size": 128, "spread": 0.2, "check_every": 250}
+
+
+def names() -> Iterator[str]:
+    """Every run, the slow ones first."""
+    for seed in SEEDS:
+        yield from (f"{row}-{seed}" for row in reversed(ROWS))
+
+
+def run_one(name: str, given: argparse.Namespace) -> None:
+    """Train and evaluate one run; its results go to `output/name.json`, its weights beside it."""
+    row, seed = name.rsplit("-", 1)
+    method, states = ROWS[row]
+    own = {"data": str(given.data), "states": states, "estimator": method, "seed": int(seed)}
+    settings = Settings(**{**own, **COMMON, **given.changes})
+    corpus, folder, place = Corpus.read(given.data), given.output / "runs" / name, torch.device(given.device)
+    run = Run.open(folder) if (folder / "settings.json").exists() else Run.create(folder, settings, corpus)
+    train(Trainer(run, corpus, place, Processes()), Watcher())
+    model = run.model(place)
+    sums, trained = sums_for(model, settings.sums()), settings.sums()
+    found: dict[str, Any] = {"row": row, "seed": int(seed), "settings": settings.as_json()}
+    for part in ("dev", "test"):
+        sentences = getattr(corpus, part)
+        some = sentences[:: max(1, -(-len(sentences) // given.sentences))]
+        result = likelihood(model, some, sums, given.samples)
+        bound = {key: value.item() for key, value in result.bound._asdict().items()}
+        found[part] = {**result.nll._asdict(), "sampling_error": result.sampling_error, **bound}
+    # Figure 2: of the posterior itself, and as the run's own estimator draws from it.
+    found["counts"] = state_counts(model, corpus.train, sums).tolist()
+    found["counts as trained"] = state_counts(model, corpus.train[::4], trained).tolist()
+    write(folder / "weights.safetensors", Checkpoint(learned(model), {"settings": settings.as_json()}))
+    write_json(given.output / f"{name}.json", found)
+
+
+def report(output: Path) -> str:
+    """The table, in Markdown, from all runs that are finished; a CSV file beside it has every run."""
+    found = [read_json(path) for path in sorted(output.glob("*-?.json"))]
+    with (output / "table5.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["row", "seed", "dev", "test", "kl", "used", "used as trained"])
+        writer.writerows([each["row"], each["seed"], *_numbers(each)] for each in found)
+    lines = ["| | dev NLL | test NLL | KL | states in use | in its own samples |", "|---|---|---|---|---|---|"]
+    for row in ROWS:
+        if columns := list(zip(*(_numbers(each) for each in found if each["row"] == row), strict=True)):
+            dev, test, kl = (_spread(column) for column in columns[:3])
+            lines.append(f"| {row} | {dev} | {test} | {kl} | {mean(columns[3]):.1%} | {mean(columns[4]):.1%} |")
+    return "\n".join(lines)
+
+
+def _numbers(each: dict[str, Any]) -> list[float]:
+    used = [sum(count > 0 for count in each[key]) / len(each[key]) for key in ("counts", "counts as trained")]
+    divergence = -(each["test"]["states"] + each["test"]["entropy"])
+    return [each["dev"]["per_sentence"], each["test"]["per_sentence"], divergence, *used]
+
+
+def _spread(column: tuple[float, ...]) -> str:
+    return f"{mean(column):.2f}" + (f" ± {stdev(column):.2f}" if len(column) > 1 else "")
+
+
+def main() -> None:
+    """Run what is not finished, so many at a time, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--samples", type=int, default=100)
+    parser.add_argument("--sentences", type=int, default=100_000, help="of dev and test, at most")
+    parser.add_argument("--changes", type=json.loads, default={}, help="other settings, as JSON")
+    parser.add_argument("--only", help="one run, such as ours-2000-0")
+    given = parser.parse_args()
+    if given.only:
+        run_one(given.only, given)
+        return
+    given.output.mkdir(parents=True, exist_ok=True)
+    waiting = [name for name in names() if not (given.output / f"{name}.json").exists()]
+    console = Console()
+
+    def start(name: str) -> None:
+        command = [sys.executable, "-m", "benchmarks.table5", *sys.argv[1:], "--only", name]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603  (our own)
+        said = "finished" if done.returncode == 0 else f"failed: {done.stderr[-500:]}"
+        console.print(f"{name} {said}", markup=False)
+
+    with ThreadPoolExecutor(given.workers) as pool:
+        list(pool.map(start, waiting))
+    table = report(given.output)
+    (given.output / "table5.md").write_text(table + "\n")
+    console.print(table, markup=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()
