@@ -21,7 +21,7 @@ from rich.console import Console
 
 from tailsum.vae.build import learned
 from tailsum.vae.checkpoint import Checkpoint, write
-from tailsum.vae.data import Corpus
+from tailsum.vae.data import Corpus, evenly
 from tailsum.vae.evaluate import likelihood, state_counts, sums_for
 from tailsum.vae.inference import Method
 from tailsum.vae.processes import Processes
@@ -38,7 +38,7 @@ ROWS: dict[str, tuple[Method, int]] = {
     "ours-2000": ("tailsum", 2000),
 }
 SEEDS = (0, 1, 2)
-COMMON: dict[str, Any] = {"steps": 1500, "state_size": 128, "spread": 0.2, "check_every": 250}
+COMMON: dict[str, Any] = {"steps": 1000, "state_size": 128, "spread": 0.1, "check_every": 250}
 
 
 def names() -> Iterator[str]:
@@ -52,6 +52,7 @@ def run_one(name: str, given: argparse.Namespace) -> None:
     row, seed = name.rsplit("-", 1)
     method, states = ROWS[row]
     own = {"data": str(given.data), "states": states, "estimator": method, "seed": int(seed)}
+    own |= {"kept": states // 10} if method in ("topk", "rdp") else {}
     settings = Settings(**{**own, **COMMON, **given.changes})
     corpus, folder, place = Corpus.read(given.data), given.output / "runs" / name, torch.device(given.device)
     run = Run.open(folder) if (folder / "settings.json").exists() else Run.create(folder, settings, corpus)
@@ -60,8 +61,7 @@ def run_one(name: str, given: argparse.Namespace) -> None:
     sums, trained = sums_for(model, settings.sums()), settings.sums()
     found: dict[str, Any] = {"row": row, "seed": int(seed), "settings": settings.as_json()}
     for part in ("dev", "test"):
-        sentences = getattr(corpus, part)
-        some = sentences[:: max(1, -(-len(sentences) // given.sentences))]
+        some = evenly(getattr(corpus, part), given.sentences)
         result = likelihood(model, some, sums, given.samples)
         bound = {key: value.item() for key, value in result.bound._asdict().items()}
         found[part] = {**result.nll._asdict(), "sampling_error": result.sampling_error, **bound}

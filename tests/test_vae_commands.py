@@ -130,13 +130,14 @@ def test_stopped(tmp_path, data, long, number):
 
 
 def test_stopped_before_the_first_step(tmp_path, data, monkeypatch):
-    """What is there then can be gone on with."""
+    """Nothing is there then, and the same command starts anew."""
     settings = vae_cases.Settings(**{**vae_cases.SMALL, "data": str(data)})
     monkeypatch.setattr("tailsum.vae.session.Trainer", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     code, _ = train(tmp_path / "run", *options(data))
     assert code == 130
     monkeypatch.undo()
-    code, said = train(tmp_path / "run", "--resume")
+    assert not (tmp_path / "run").exists()
+    code, said = train(tmp_path / "run", *options(data))
     assert code == 0, said
     assert len(rows(tmp_path / "run")) == settings.steps
 

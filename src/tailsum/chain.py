@@ -42,7 +42,7 @@ from tailsum.select import Subset, at_least, check_sample_shape
 from tailsum.structure import RelaxedSample, Structure, Terms
 from tailsum.sweep import ChainSweep
 
-TABLE_BYTES = 1 << 30  # for the scores of pairs of kept states, `[*batch, T-1, K, K]`
+TABLE_BYTES = 1 << 28  # for the scores of pairs of kept states, `[*batch, T-1, K, K]`
 
 
 class Paths(NamedTuple):

@@ -106,3 +106,12 @@ def in_turn(sentences: Sequence[Numbered], size: int) -> list[list[int]]:
     """The numbers of all sentences in batches, short ones first."""
     ranked = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
     return [ranked[start : start + size] for start in range(0, len(ranked), size)]
+
+
+def evenly(sentences: list[Numbered], at_most: int) -> list[Numbered]:
+    """So many sentences at most, at equal distances.
+
+    >>> evenly([[1], [2], [3], [4], [5]], 3)
+    [[1], [3], [5]]
+    """
+    return sentences[:: -(-len(sentences) // at_most)]

@@ -57,7 +57,12 @@ def processes(device: torch.device) -> Iterator[Processes]:
 def device_of(name: str | None = None) -> torch.device:
     """The device to train on: the one named, or a GPU of this process's own if there is one, or the CPU."""
     if name is not None:
-        return torch.device(name)
+        try:
+            return torch.empty(0, device=name).device
+        except (AssertionError, RuntimeError) as error:
+            raise ValueError(
+                f"device must be one that torch has here, such as cpu or cuda: got {name!r} ({error})"
+            ) from None
     if torch.cuda.is_available():
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return torch.device("cpu")

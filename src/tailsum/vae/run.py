@@ -28,15 +28,24 @@ class Run:
         self.keeper = Keeper(folder / "checkpoints")
 
     @classmethod
-    def create(cls, folder: Path, settings: Settings, corpus: Corpus) -> "Run":
-        """A new run; a ValueError if the folder holds one already."""
+    def new(cls, folder: Path, settings: Settings, corpus: Corpus) -> "Run":
+        """A new run, of which nothing is written yet; a ValueError if the folder holds one already."""
         if (folder / "settings.json").exists():
             raise ValueError(f"{folder} holds a run already: go on with --resume, or choose another --output")
-        run = cls(folder, settings, corpus.vocabulary, digest(corpus))
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "words.json", {"words": list(corpus.vocabulary.words), "digest": run.digest})
-        write_json(folder / "settings.json", settings.as_json())
+        return cls(folder, settings, corpus.vocabulary, digest(corpus))
+
+    @classmethod
+    def create(cls, folder: Path, settings: Settings, corpus: Corpus) -> "Run":
+        """A new run, with its folder."""
+        run = cls.new(folder, settings, corpus)
+        run.write()
         return run
+
+    def write(self) -> None:
+        """Make the folder, with settings and words in it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.folder / "words.json", {"words": list(self.vocabulary.words), "digest": self.digest})
+        write_json(self.folder / "settings.json", self.settings.as_json())
 
     @classmethod
     def open(cls, folder: Path) -> "Run":

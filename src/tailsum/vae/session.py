@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tailsum.vae.baselines import bigram, score, sentence_log_probs, train_lstm, unigram
-from tailsum.vae.data import Corpus
+from tailsum.vae.data import Corpus, evenly
 from tailsum.vae.evaluate import Likelihood, likelihood, n_batches, state_counts, sums_for
 from tailsum.vae.processes import device_of, processes
 from tailsum.vae.run import Run, write_json
@@ -34,14 +34,18 @@ def train_run(folder: Path, settings: Settings | None, console: Console, device:
     """
     place = device_of(device)
     with processes(place) as all_of_us:
-        if settings is not None and all_of_us.first:
+        if settings is None:
+            run = Run.open(folder)
+            trainer = Trainer(run, run.corpus(), place, all_of_us)
+        else:
             corpus = Corpus.read(
                 Path(settings.data) if settings.data else None, settings.words, longest=settings.longest
             )
-            Run.create(folder, settings, corpus)
-        all_of_us.wait()
-        run = Run.open(folder)
-        trainer = Trainer(run, run.corpus(), place, all_of_us)
+            run = Run.new(folder, settings, corpus)
+            trainer = Trainer(run, corpus, place, all_of_us)
+            all_of_us.wait()  # none may look for the run's files before all have found that there are none
+            if all_of_us.first:
+                run.write()
         quiet = Console(quiet=True)
         with ExitStack() as stack:
             stop = stack.enter_context(_until_interrupted())
@@ -105,12 +109,18 @@ def _events(run: Run, console: Console) -> Iterator[Callable[[str, float, int], 
         console.print("No curves for TensorBoard: it is not installed (pip install 'tailsum[vae]').")
         yield lambda _name, _value, _step: None
         return
-    done = len([row for row in run.losses() if row["part"] == "train"])
-    writer = SummaryWriter(str(run.folder / "events"), purge_step=done + 1)
+    writers: list[SummaryWriter] = []
+
+    def put(name: str, value: float, step: int) -> None:
+        if not writers:  # only now is it known where the run goes on from
+            writers.append(SummaryWriter(str(run.folder / "events"), purge_step=step))
+        writers[0].add_scalar(name, value, step)
+
     try:
-        yield writer.add_scalar
+        yield put
     finally:
-        writer.close()
+        for writer in writers:
+            writer.close()
 
 
 @contextmanager
@@ -153,7 +163,9 @@ def evaluate_run(
     run, place = Run.open(folder), device_of(device)
     corpus, model = run.corpus(data), run.model(place)
     sums = sums_for(model, run.settings.sums())
-    parts = {name: _some(getattr(corpus, name), sentences) for name in PARTS}
+    parts: dict[str, list[list[int]]] = {name: getattr(corpus, name) for name in PARTS}
+    if sentences is not None:
+        parts = {name: evenly(part, sentences) for name, part in parts.items()}
     found: dict[str, Any] = {"estimator": sums.method, "states": run.settings.states}
     with _bar(console) as bar:
         for name, part in parts.items():
@@ -177,17 +189,13 @@ def _flat(result: Likelihood) -> dict[str, Any]:
     return {**result.nll._asdict(), **bound, **counts}
 
 
-def _some(sentences: list[list[int]], at_most: int | None) -> list[list[int]]:
-    return sentences if at_most is None else sentences[:: max(1, -(-len(sentences) // at_most))]
-
-
 def _baselines(
     run: Run, corpus: Corpus, parts: dict[str, list[list[int]]], device: torch.device, bar: Progress
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Scores of models that only count, and of an LSTM as large as the decoder's, trained as long on the same text."""
     settings, n_words = run.settings, len(corpus.vocabulary)
     task = bar.add_task("LSTM to compare with", total=settings.steps)
-    watched = _some(corpus.dev, settings.check_sentences)
+    watched = evenly(corpus.dev, settings.check_sentences)
     options = {name: getattr(settings, name) for name in ("batch", "rate", "seed", "size", "hidden", "dropout", "clip")}
     lstm = train_lstm(
         corpus.train, watched, n_words, settings.steps, **options, device=device, step=lambda: bar.advance(task)

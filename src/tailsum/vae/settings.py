@@ -37,7 +37,8 @@ class Settings:
     temperature: float = 1.0
     final_temperature: float = 1.0
     entropy_weight: float = 1.0
-    warm_up: float = 0.5  # the share of all steps in which the weight on entropy and log p(states) grows from zero
+    kl_weight: float = 1.0  # on log p(states) and the entropy together, which keep the posterior near the prior
+    warm_up: float = 0.5  # the share of all steps in which that weight grows from zero
     steps: int = 1000
     batch: int = 64
     shards: int = 1  # parts of a batch that are worked on one after the other, or by as many processes
@@ -62,8 +63,9 @@ class Settings:
                 raise ValueError(f"{name} must be at least 0 and less than 1: got {getattr(self, name)}")
         if not 0 <= self.warm_up <= 1:
             raise ValueError(f"warm_up must be a share of all steps, between 0 and 1: got {self.warm_up}")
-        if not 0 <= self.entropy_weight < math.inf:
-            raise ValueError(f"entropy_weight must be at least 0 and finite: got {self.entropy_weight}")
+        for name in ("entropy_weight", "kl_weight"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be at least 0 and finite: got {getattr(self, name)}")
         if self.estimator not in get_args(Method):
             raise ValueError(f"estimator must be one of {', '.join(get_args(Method))}: got {self.estimator!r}")
         if self.shards > self.batch:
@@ -85,7 +87,7 @@ class Settings:
 
     def weight_at(self, step: int) -> float:
         """The weight on what keeps the posterior near the prior."""
-        return min(1.0, step / (self.warm_up * self.steps)) if self.warm_up else 1.0
+        return self.kl_weight * (min(1.0, step / (self.warm_up * self.steps)) if self.warm_up else 1.0)
 
     def temperature_at(self, step: int) -> float:
         """The temperature of relaxed samples: it changes in the second half only, geometrically."""

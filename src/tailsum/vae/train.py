@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tailsum.vae.build import build, learned
 from tailsum.vae.checkpoint import Checkpoint, write
-from tailsum.vae.data import Batch, Corpus, Order, batch_of
+from tailsum.vae.data import Batch, Corpus, Order, batch_of, evenly
 from tailsum.vae.evaluate import likelihood, sums_for
 from tailsum.vae.model import Elbo
 from tailsum.vae.processes import Processes
@@ -85,10 +85,12 @@ class Trainer:
         self.processes.add_up(self._gradients())
         norm = nn.utils.clip_grad_norm_(self.parameters, settings.clip)
         if not (totals.isfinite().all() and norm.isfinite()):
-            self._give_up(number, chosen)
+            self._give_up("the loss or the gradient", number + 1, chosen)
         for group in self.optimiser.param_groups:
             group["lr"] = settings.rate_at(number)
         self.optimiser.step()
+        if not nn.utils.get_total_norm(self.parameters).isfinite():
+            self._give_up("a weight", number + 1, chosen)
         self.done += 1
         *parts, words = totals.cpu()
         return Step(self.done, Elbo(*(part / len(chosen) for part in parts)), len(chosen), int(words), norm.item())
@@ -104,7 +106,7 @@ class Trainer:
                 parameter.grad = torch.zeros_like(parameter)
         return [p.grad for p in self.parameters if p.grad is not None]
 
-    def _give_up(self, number: int, chosen: list[int]) -> None:
+    def _give_up(self, what: str, number: int, chosen: list[int]) -> None:
         """Keep the batch and the weights for study, and stop."""
         batch = batch_of([self.corpus.train[i] for i in chosen])
         path = self.run.folder / "failure.safetensors"
@@ -113,14 +115,14 @@ class Trainer:
             sentences = [" ".join(self.corpus.sentence(self.corpus.train[i])) for i in chosen]
             write(path, Checkpoint(tensors, {**self._facts(), "step": number, "sentences": sentences}))
         raise NotFiniteError(
-            f"the loss of step {number} is not a number any more: its batch and the weights are in {path}. "
+            f"{what} of step {number} is not a number any more: its batch and the weights are in {path}. "
             "A lower rate or a lower clip may help"
         )
 
     @torch.no_grad()
     def check(self) -> float:
         """The negative log-likelihood of some of the dev part, in nats per word, by a few samples."""
-        some = self.corpus.dev[:: max(1, len(self.corpus.dev) // self.settings.check_sentences)]
+        some = evenly(self.corpus.dev, self.settings.check_sentences)
         seed = mixed(self.settings.seed, self.done)
         return likelihood(
             self.model, some, sums_for(self.model, self.sums), self.settings.check_samples, seed
