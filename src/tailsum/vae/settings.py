@@ -19,7 +19,7 @@ class Settings:
     data: str | None = None  # a file or a folder; None: Python's own documentation
     words: int = 10_000  # in the vocabulary, at most
     longest: int = 40  # words in a sentence
-    states: int = 500
+    states: int = 300
     estimator: Method = "tailsum"
     kept: int | None = (
         None  # states at each position; None: all if affordable (full, tailsum), a fifth (topk, rdp), or 200
@@ -39,7 +39,7 @@ class Settings:
     entropy_weight: float = 1.0
     kl_weight: float = 1.0  # on log p(states) and the entropy together, which keep the posterior near the prior
     warm_up: float = 0.5  # the share of all steps in which that weight grows from zero
-    steps: int = 1000
+    steps: int = 600
     batch: int = 64
     shards: int = 1  # parts of a batch that are worked on one after the other, or by as many processes
     rate: float = 3e-3
