@@ -1,7 +1,7 @@
-"""A neural CRF tagger with 20,000 tags, whose training never sums over more than 100 of them. Run: python examples/tagger.py
+"""A neural CRF tagger with 20,000 tags, whose training never sums over more than 100 of them.
 
 A toy world writes sentences: words stand beside their neighbours in the list of words, and every word has a tag of its
-own. The normaliser is sketched anew for each batch; tagging, at the end, is exact.
+own. The normaliser is sketched anew for each batch; tagging, at the end, is exact. Run: python examples/tagger.py
 """
 
 import torch

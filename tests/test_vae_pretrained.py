@@ -536,7 +536,7 @@ def test_training_with_real_weights(minilm, tmp_path):
     text.write_text("The dog barked in the river.\nA cat barked loudly in a bank of money.\n" * 30)
     corpus = Corpus.read(text)
     settings = Settings(
-        data=str(text), states=12, encoder=str(minilm), steps=3, batch=8, check_every=2, hidden=16, size=8
+        data=str(text), states=12, encoder=str(minilm), steps=3, batch=8, check_every=3, hidden=16, size=8
     )
     run = Run.create(tmp_path / "run", settings, corpus)
     trainer = Trainer(run, corpus, torch.device("cpu"), Processes())
