@@ -87,6 +87,26 @@ def report(output: Path) -> str:
     return "\n".join(lines)
 
 
+def figure(output: Path) -> None:
+    """Figure 2: how often each state occurs, sorted, in one sample for each training sentence; of the first seed."""
+    import matplotlib as mpl  # noqa: PLC0415  (heavy, and only here)
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt  # noqa: PLC0415
+
+    shown, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
+    titles = {"counts": "Samples from the posterior", "counts as trained": "Samples as the estimator draws them"}
+    for ax, (key, title) in zip(axes, titles.items(), strict=True):
+        for row in ("TopK-2000", "RDP-2000", "ours-2000"):
+            counts = sorted(read_json(output / f"{row}-0.json")[key], reverse=True)
+            used = sum(count > 0 for count in counts)
+            ax.plot([count / sum(counts) for count in counts[:used]], label=f"{row}: {used / len(counts):.1%} in use")
+        ax.set(title=title, xlabel="states, by frequency", yscale="log", xlim=(0, 2000))
+        ax.legend(frameon=False)
+    axes[0].set_ylabel("share of all words")
+    shown.savefig(output / "figure2.png", dpi=150)
+
+
 def _numbers(each: dict[str, Any]) -> list[float]:
     used = [sum(count > 0 for count in each[key]) / len(each[key]) for key in ("counts", "counts as trained")]
     divergence = -(each["test"]["states"] + each["test"]["entropy"])
@@ -126,6 +146,7 @@ def main() -> None:
         list(pool.map(start, waiting))
     table = report(given.output)
     (given.output / "table5.md").write_text(table + "\n")
+    figure(given.output)
     console.print(table, markup=False, soft_wrap=True)
 
 
