@@ -34,3 +34,12 @@ def unchecked():
 @pytest.fixture
 def generator():
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def one_thread():
+    """Where tensors are small, threads would only wait for one another."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

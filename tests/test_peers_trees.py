@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 import tailsum as ts
 
 pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:.*does not define `arg_constraints`"),  # torch-struct's distributions
     pytest.mark.filterwarnings("ignore:Using a non-tuple sequence"),  # supar pads so
 ]
@@ -30,15 +31,6 @@ seeds = pytest.mark.parametrize("seed", range(3))
 two_seeds = pytest.mark.parametrize("seed", range(2))  # where the peer is slow
 some_forbidden = pytest.mark.parametrize("forbid", [False, True])
 roots = pytest.mark.parametrize("multiroot", [False, True])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    """Tensors are small here: threads would only wait for one another."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

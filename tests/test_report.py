@@ -3,10 +3,10 @@
 import math
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
 
+from outline import Outline
 from tailsum.paper import published
 from tailsum.paper.report import Results, headline, write_report
 from tailsum.paper.report.page import to_html
@@ -18,7 +18,6 @@ from tailsum.paper.rows import Check, Direction, Estimate, write_rows
 ABOUT = {"seed": "0", "repeats": "2", "machine": 'two <cores> & "more"', "date": "2026-01-01"}
 HERE = "Paper's method: here"
 RATIO = "Paper's method here / ours"
-VOID = {"meta", "img", "br", "link", "hr", "input"}
 
 
 def estimates(method, errors, label="1%", kept=20, model="chain, dense", states=2000, quantity="log Z", exact=0.0):
@@ -65,30 +64,6 @@ def only(name, rows):
 
 def cell(table, header, row=0):
     return table.rows[row][table.headers.index(header)]
-
-
-class Outline(HTMLParser):
-    """What a browser would see: text, tags, and everything that leads elsewhere."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.tags, self.links, self.words = [], [], [], []
-        self.feed(text)
-        self.close()
-        assert not self.open, self.open
-
-    def handle_starttag(self, tag, attrs):
-        attributes = dict(attrs)
-        self.tags.append((tag, attributes))
-        self.links += [value for name, value in attrs if name in {"src", "href", "srcset", "data", "action"}]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.words.append(data)
 
 
 @pytest.fixture(scope="module")

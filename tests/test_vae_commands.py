@@ -11,7 +11,6 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-import torch
 
 pytest.importorskip("safetensors")
 pytest.importorskip("typer")
@@ -45,16 +44,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # tensorboard's own, which th
 
 
 @pytest.fixture(autouse=True)
-def _quick(unchecked):
+def _quick(unchecked, one_thread):
     """Checks of all types take most of the time: processes of their own do not have them either."""
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,12 @@ import math
 import re
 import sys
 from collections import Counter
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 import torch
 
+from outline import Outline
 from tailsum.text import Split
 from tailsum.vae.build import build
 from tailsum.vae.data import END, Corpus, batch_of
@@ -28,7 +28,6 @@ from tailsum.vae.report.layout import BENDS, GAP, arrange, bend, choose
 from tailsum.vae.run import Run
 from tailsum.vae.settings import Settings
 
-VOID = {"meta", "img", "br", "link", "hr", "input"}
 FULL = Estimator("full", 30)
 WORDS = ["the", "dog", "&", "saw", "<b>", "$x^$", "cat", "'quoted\"", "fish", "日本"]
 SCORES = {"per_word": 3.25, "per_sentence": 31.5, "standard_error": 0.75}
@@ -63,32 +62,6 @@ def new_run(folder, corpus, **how):
     for row in losses():
         run.add_to_curve(row)
     return run
-
-
-class Outline(HTMLParser):
-    """What a browser would see: text, tags, and everything that leads elsewhere."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.tags, self.links, self.words = [], [], [], []
-        self.feed(text)
-        self.close()
-        assert not self.open, self.open
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        self.links += [value for name, value in attrs if name in {"src", "href", "srcset", "data", "action"}]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.words.append(data)
-
-    def ids(self):
-        return [attributes["id"] for _, attributes in self.tags if "id" in attributes]
 
 
 def outline(path):

@@ -51,16 +51,8 @@ HOW = {
 
 
 @pytest.fixture(autouse=True)
-def _quick(unchecked):
+def _quick(unchecked, one_thread):
     """Checks of all types take most of the time: the runs that all others are compared with have them, these not."""
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -18,14 +18,15 @@ def write_report(output: Path, results: Results, about: Mapping[str, str]) -> Pa
     It links to the rows, `table2.csv` and so on, where they lie in the same folder. The same rows give the same files:
     whatever changes from run to run, such as the date, stands in `about`.
     """
-    from tailsum.paper.report.plots import pictures, save  # noqa: PLC0415  (heavy, and only here)
+    from tailsum.paper.report.plots import pictures  # noqa: PLC0415  (heavy, and only here)
+    from tailsum.picture import save  # noqa: PLC0415
 
     output.mkdir(parents=True, exist_ok=True)
     parts = sections(results)
     for part in parts:
         (output / f"{part.name}.md").write_text(_markdown(part), encoding="utf-8")
     shots = [
-        Shot(picture.table, picture.caption, save(picture, output / "plots").read_bytes())
+        Shot(picture.section, picture.caption, save(picture, output / "plots").read_bytes())
         for picture in pictures(results)
     ]
     files = [file.name for file in sorted(output.iterdir())]

@@ -11,37 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from tailsum.paper.report.compare import shown
-from tailsum.plot.style import INK, QUIET
+from tailsum.picture import WIDTH
 
-WIDTH = 9.0  # inches
-DPI = 150  # half as many again as the page shows
-GRID = "#E3E6EA"
 FEW_DECADES = 2.2
-LOOK = {
-    "font.family": "DejaVu Sans",
-    "font.size": 9.0,
-    "text.color": INK,
-    "axes.edgecolor": QUIET,
-    "axes.labelcolor": INK,
-    "axes.titlesize": 9.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.7,
-    "xtick.color": QUIET,
-    "ytick.color": QUIET,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "legend.frameon": False,
-    "figure.constrained_layout.w_pad": 0.08,
-    "figure.constrained_layout.h_pad": 0.08,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 5.5,
-}
 
 # Okabe and Ito's palette: distinct for colour-blind eyes. The marks tell methods apart without any colour.
 _COLOURS = {

@@ -1,41 +1,17 @@
 """Which plots the report has: a list of pictures, each drawn when it is saved."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-
-from matplotlib import style
-from matplotlib.figure import Figure
+from collections.abc import Sequence
 
 from tailsum.paper import published
 from tailsum.paper.report import draw
 from tailsum.paper.report.compare import capital, level_of, lines_of
-from tailsum.paper.report.look import DPI, LOOK
 from tailsum.paper.report.results import Results
 from tailsum.paper.report.summary import Summary, grouped, summarise, summarise_directions
 from tailsum.paper.report.tables import block_of, key_of, proposals
 from tailsum.paper.rows import Check, Direction, Estimate
+from tailsum.picture import Picture
 
 Shown = dict[str, list[Summary]]
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A plot, the table it belongs to, and what is said of it."""
-
-    name: str
-    table: str
-    caption: str
-    draw: Callable[[], Figure]
-
-
-def save(picture: Picture, folder: Path) -> Path:
-    """Draw it as a PNG file that depends on nothing but what it shows."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{picture.name}.png"
-    with style.context(["default", LOOK]):
-        picture.draw().savefig(path, dpi=DPI, format="png", metadata={"Software": None})
-    return path
 
 
 def pictures(results: Results) -> list[Picture]:

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from tailsum.vae.report.figures import pictures, save
+from tailsum.picture import save
+from tailsum.vae.report.figures import pictures
 from tailsum.vae.report.findings import Findings
 from tailsum.vae.report.page import page
 

@@ -1,21 +1,18 @@
 """The page's pictures: how the states are used, how they follow one another, and how training went."""
 
 import math
-import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-from tailsum.paper.report.look import DPI, LOOK, WIDTH, log_axis
+from tailsum.paper.report.look import log_axis
+from tailsum.picture import WIDTH, Picture
 from tailsum.plot.canvas import Canvas
 from tailsum.plot.lettering import text_width, visible
 from tailsum.plot.style import INK, LINE, QUIET, SMALL, WORD, state_colour
@@ -32,26 +29,6 @@ NAMES = {
     "entropy": "entropy of q",
 }
 COLOURS = {"total": "#C5CBD2", "words": ORANGE, "states": GREEN, "entropy": "#CC79A7"}
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A plot, the section that it belongs to, and what is said of it."""
-
-    name: str
-    section: str
-    caption: str
-    draw: Callable[[], Figure]
-
-
-def save(picture: Picture, folder: Path) -> Path:
-    """Draw it as a PNG file that depends on nothing but what it shows."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{picture.name}.png"
-    with style.context(["default", LOOK]), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # words may be in any script
-        picture.draw().savefig(path, dpi=DPI, format="png", metadata={"Software": None})
-    return path
 
 
 def pictures(findings: Findings) -> list[Picture]:

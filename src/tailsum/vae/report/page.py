@@ -6,12 +6,12 @@ from html import escape
 
 from tailsum.html import document, embedded
 from tailsum.paper.report.wording import number
+from tailsum.picture import Picture
 from tailsum.plot.style import state_colour
 from tailsum.text import UNKNOWN
 from tailsum.vae.data import END
 from tailsum.vae.explore import Context
 from tailsum.vae.generate import Generated
-from tailsum.vae.report.figures import Picture
 from tailsum.vae.report.findings import Findings, at, curve
 from tailsum.vae.report.scores import NAMES, bound_table, likelihood_table
 from tailsum.vae.settings import Settings
