@@ -38,7 +38,7 @@ ROWS: dict[str, tuple[Method, int]] = {
     "ours-2000": ("tailsum", 2000),
 }
 SEEDS = (0, 1, 2)
-COMMON: dict[str, Any] = {"steps": 1000, "state_size": 128, "spread": 0.1, "check_every": 250}
+COMMON: dict[str, Any] = {"steps": 1000, "state_size": 128, "spread": 0.1, "kl_weight": 1.0, "check_every": 250}
 
 
 def names() -> Iterator[str]:

@@ -327,11 +327,11 @@ def test_the_rate_is_never_zero_nor_above_what_was_asked(steps, rate):
     assert all(0 < settings.rate_at(step) <= rate for step in range(steps))
 
 
-def test_the_weight_grows_to_one():
-    settings = Settings(steps=100, warm_up=0.2)
+def test_the_weight_grows_to_its_end():
+    settings = Settings(steps=100, warm_up=0.2, kl_weight=1.0)
     assert [settings.weight_at(step) for step in (0, 5, 20, 99)] == [0, 0.25, 1, 1]
-    assert Settings(steps=10, warm_up=1.0).weight_at(9) == pytest.approx(0.9)
-    assert Settings(steps=10, warm_up=0.0).weight_at(0) == 1
+    assert Settings(steps=10, warm_up=1.0, kl_weight=2.0).weight_at(9) == pytest.approx(1.8)
+    assert Settings(steps=10, warm_up=0.0, kl_weight=0.7).weight_at(0) == 0.7
 
 
 def test_the_temperature_changes_geometrically_in_the_second_half():

@@ -199,7 +199,9 @@ def train(
     temperature: Annotated[float, typer.Option(help="Of relaxed samples.")] = 1.0,
     final_temperature: Annotated[float, typer.Option(help="What it comes to in the second half.")] = 1.0,
     entropy_weight: Annotated[float, typer.Option(help="The weight on the entropy of the posterior.")] = 1.0,
-    kl_weight: Annotated[float, typer.Option(help="The weight on what keeps the posterior near the prior.")] = 1.0,
+    kl_weight: Annotated[
+        float, typer.Option(help="The weight on what keeps the posterior near the prior; 1 is the ELBO.")
+    ] = 0.5,
     warm_up: Annotated[float, typer.Option(help="The share of all steps in which that weight grows from zero.")] = 0.5,
     spread: Annotated[float, typer.Option(help="Of the state embeddings of the posterior at the start.")] = 0.1,
     size: Annotated[int, typer.Option(min=2, help="Of word embeddings and of the encoder.")] = 128,

@@ -37,7 +37,7 @@ class Settings:
     temperature: float = 1.0
     final_temperature: float = 1.0
     entropy_weight: float = 1.0
-    kl_weight: float = 1.0  # on log p(states) and the entropy together, which keep the posterior near the prior
+    kl_weight: float = 0.5  # on log p(states) and the entropy together, which keep the posterior near the prior
     warm_up: float = 0.5  # the share of all steps in which that weight grows from zero
     steps: int = 600
     batch: int = 64
