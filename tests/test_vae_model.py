@@ -750,3 +750,44 @@ def test_a_pretrained_encoder_that_learns_is_learned():
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters(), strict=True))
     with pytest.raises(ValueError, match="it holds others"):
         load(other, learned(pretrained(True, 0)))
+
+
+# Careless input.
+
+
+def careless_model():
+    return StructuredVAE(LSTMEncoder(20, 8), CRFInference(8, 30, 4), Decoder(20, 30, 8, 4, 8))
+
+
+@pytest.mark.parametrize(
+    ("words", "lengths", "message"),
+    [
+        (torch.ones(0, 5, dtype=torch.long), [], "at least one sentence"),
+        (torch.ones(2, 5, dtype=torch.long), [5, 0], "lengths"),
+        (torch.ones(2, 5, dtype=torch.long), [6, 1], "lengths"),
+        (torch.full((2, 5), 20), [5, 1], "words must lie between 0 and V-1 = 19"),
+    ],
+)
+@pytest.mark.parametrize("part", ["encoder", "transformer", "decoder"])
+def test_bad_sentences_are_named(words, lengths, message, part, unchecked):
+    lengths, model = torch.tensor(lengths, dtype=torch.long), careless_model()
+    call = {
+        "encoder": lambda: model.encoder(words, lengths),
+        "transformer": lambda: TransformerEncoder(20, 8)(words, lengths),
+        "decoder": lambda: model.decoder(words, lengths, as_sample(torch.zeros_like(words))),
+    }[part]
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_vectors_of_another_size_are_named(unchecked):
+    with pytest.raises(ValueError, match=r"encoded must be \[B, T, 8\]: got \[2, 3, 9\]"):
+        careless_model().inference(torch.randn(2, 3, 9))
+
+
+def test_half_precision():
+    words, lengths = torch.randint(1, 20, (3, 5)), torch.tensor([5, 1, 3])
+    model = careless_model()
+    exact = model.weigh(words, lengths, Estimator("full", 2), 400).bound
+    found = model.bfloat16().weigh(words, lengths, Estimator("full", 2), 400).bound
+    torch.testing.assert_close(found.total.float(), exact.total, rtol=0.05, atol=0.5)

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from tailsum.check import check_lengths, check_whole
+from tailsum.check import check_whole
 from tailsum.select import at_least
-from tailsum.vae.data import Order, batch_of, in_turn
+from tailsum.vae.data import Order, batch_of, checked_inside, in_turn
 from tailsum.vae.seeds import seeded
 
 Sentences = Sequence[Sequence[int]]
@@ -184,22 +184,11 @@ class WordLSTM(nn.Module):
 
     def log_prob(self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
         """The log-probability of each sentence."""
-        inside = self._inside(words, lengths)
+        inside = checked_inside(words, lengths, self.n_words)
         words = torch.where(inside, words, 0)
         logits = self._logits(self._read(words)[inside])
         each = -nn.functional.cross_entropy(logits, words[inside], reduction="none")
         return each.new_zeros(words.shape).masked_scatter(inside, each).sum(-1)
-
-    def _inside(self, words: Tensor, lengths: Tensor) -> Tensor:
-        """Which positions are not padding, once words and lengths are known to be in order."""
-        if words.dim() != 2 or lengths.shape != words.shape[:1] or not words.numel():
-            got = f"{list(words.shape)} and {list(lengths.shape)}"
-            raise ValueError(f"words must be [B, T] and lengths [B], with at least one sentence: got {got}")
-        check_lengths(lengths, words.shape[1])
-        inside = torch.arange(words.shape[1], device=words.device) < lengths[:, None]
-        if (inside & ((words < 0) | (words >= self.n_words))).any():
-            raise ValueError(f"words must lie between 0 and V-1 = {self.n_words - 1}: got one outside")
-        return inside
 
     def _read(self, words: Tensor) -> Tensor:
         """What the LSTM knows before each position `[B, T, hidden]`."""

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from tailsum.structure import RelaxedSample
+from tailsum.vae.data import checked_inside
 
 
 class Joint(NamedTuple):
@@ -63,11 +64,12 @@ class Decoder(nn.Module):
 
         `seen`, if given, is what the LSTM reads in place of the words: the same with some left out.
         """
-        mixed = sample.mix(self.states.weight)  # [*sample, B, T, d]
+        inside = checked_inside(words, lengths, self.words.num_embeddings)
+        words = words.masked_fill(~inside, 0)
+        mixed = sample.mix(self.states.weight).to(self.states.weight.dtype)  # [*sample, B, T, d]
         flat = mixed.flatten(0, -3)
         copies = len(flat) // len(words)
         context = self._read((words if seen is None else seen).repeat(copies, 1), flat)
-        inside = torch.arange(words.shape[1], device=words.device) < lengths[:, None]
         shape = mixed.shape[:-1]
 
         logits = self.word_logits(context, flat)

@@ -5,6 +5,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from tailsum.vae.data import checked_inside
+
 
 class LSTMEncoder(nn.Module):
     """Word embeddings, and a bidirectional LSTM over them.
@@ -24,7 +26,8 @@ class LSTMEncoder(nn.Module):
 
     def forward(self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"]) -> Float[Tensor, "B T size"]:
         """A vector for each word: its own, and what both directions make of its context."""
-        embedded = self.dropout(self.words(words))
+        inside = checked_inside(words, lengths, self.words.num_embeddings)
+        embedded = self.dropout(self.words(words.masked_fill(~inside, 0)))
         packed = pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
         read, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=words.shape[1])
         return embedded + read
@@ -57,8 +60,8 @@ class TransformerEncoder(nn.Module):
         steps = words.shape[1]
         if steps > self.longest:
             raise ValueError(f"words must have at most {self.longest} positions, as this encoder was made: got {steps}")
-        read = self.dropout(self.words(words) + self.places[:steps])
-        padding = torch.arange(steps, device=words.device) >= lengths[:, None]
+        inside = checked_inside(words, lengths, self.words.num_embeddings)
+        read = self.dropout(self.words(words.masked_fill(~inside, 0)) + self.places[:steps])
         for layer in self.layers:
-            read = layer(read, src_key_padding_mask=padding)
+            read = layer(read, src_key_padding_mask=~inside)
         return read

@@ -36,6 +36,8 @@ class CRFInference(nn.Module):
 
     def forward(self, encoded: Float[Tensor, "B T size"], lengths: Int[Tensor, " B"] | None = None) -> LinearChain:
         """The distribution over the states of each sentence of a batch, from a vector for each word."""
+        if encoded.shape[-1:] != (self.read.in_features,):
+            raise ValueError(f"encoded must be [B, T, {self.read.in_features}]: got {list(encoded.shape)}")
         return LinearChain(Factored(self.read(encoded), self.states), Factored(self.states, self.states), lengths)
 
 
