@@ -288,7 +288,7 @@ def test_a_value_of_a_wrong_type_is_named(name, value):
 
 BAD = {
     **dict.fromkeys(("words", "longest", "size", "state_size", "hidden", "steps", "batch", "shards"), (0, -1)),
-    **dict.fromkeys(("check_every", "check_sentences", "check_samples", "landmarks"), (0, -1)),
+    **dict.fromkeys(("check_every", "check_sentences", "check_samples", "landmarks", "probes"), (0, -1)),
     **dict.fromkeys(("states", "kept"), (1, 0, -1)),
     **dict.fromkeys(("rate", "clip", "temperature", "final_temperature", "spread"), (0.0, -1.0, math.inf, math.nan)),
     **dict.fromkeys(("dropout", "word_dropout"), (-0.1, 1.0, math.inf, math.nan)),

@@ -15,7 +15,7 @@ from tailsum import LinearChain
 from tailsum.structure import RelaxedSample
 from tailsum.text import Vocabulary
 from tailsum.vae.build import build, learned, load
-from tailsum.vae.decoder import Decoder, as_sample
+from tailsum.vae.decoder import Decoder, Probes, as_sample
 from tailsum.vae.encoder import LSTMEncoder, TransformerEncoder
 from tailsum.vae.inference import CRFInference, Estimator
 from tailsum.vae.model import StructuredVAE, turned
@@ -24,6 +24,7 @@ from tailsum.vae.settings import Settings
 
 N_WORDS, END = 3, 1
 FULL, EXACT = Estimator("full", 2), Estimator("tailsum", 99)
+PROBED, AT_SAMPLE = Estimator("tailsum", 99, probes=2), Estimator("tailsum", 99, probes=1)
 SHAPES = {
     "lengths": st.lists(st.integers(1, 4), min_size=1, max_size=3),
     "n": st.integers(2, 4),
@@ -68,8 +69,11 @@ def one_hot(states, n):
     return nn.functional.one_hot(states, n).double()
 
 
-def plain(decoder, words, weights, prior=None, seen=None):
-    """The log-probabilities of words `[R, L]` and of states with weights `[R, L, N]`, each position on its own `[R, L]`."""
+def plain(decoder, words, weights, prior=None, seen=None, probes=None):
+    """The log-probabilities of words `[R, L]` and of states with weights `[R, L, N]`, each position on its own `[R, L]`.
+
+    With `probes [R, L, N]`, weights too, a word's is the mean by them of what it is with each state.
+    """
     table, rows = decoder.states.weight, len(words)
     ours, theirs = (getattr(decoder.lstm, f"weight_{x}_l0") for x in ("ih", "hh"))
     bias = decoder.lstm.bias_ih_l0 + decoder.lstm.bias_hh_l0
@@ -82,8 +86,15 @@ def plain(decoder, words, weights, prior=None, seen=None):
         mixed = weights[:, t] @ table
         states = (decoder.to_state(hidden) @ table.mT + decoder.state_bias).log_softmax(-1)
         chosen.append(((weights if prior is None else prior)[:, t] * states).sum(-1))
-        scores = decoder.to_word(torch.cat((hidden, mixed), -1)) @ decoder.words.weight.mT + decoder.word_bias
-        said.append(scores.log_softmax(-1)[torch.arange(rows), words[:, t]])
+
+        def say(state, hidden=hidden, t=t):
+            scores = decoder.to_word(torch.cat((hidden, state), -1)) @ decoder.words.weight.mT + decoder.word_bias
+            return scores.log_softmax(-1)[torch.arange(rows), words[:, t]]
+
+        if probes is None:
+            said.append(say(mixed))
+        else:
+            said.append(sum(probes[:, t, i] * say(state.expand(rows, -1)) for i, state in enumerate(table)))
         read = torch.cat((decoder.words.weight[(words if seen is None else seen)[:, t]], mixed), -1)
     return torch.stack(said, -1), torch.stack(chosen, -1)
 
@@ -115,12 +126,13 @@ class Heard:
     words: Any
     sample: Any
     seen: Any
+    probes: Any
 
     def __init__(self, decoder):
         decoder.register_forward_pre_hook(self.hear)
 
     def hear(self, _, given):
-        self.words, _, self.sample, self.seen = (*given, None)[:4]
+        self.words, _, self.sample, self.seen, self.probes = (*given, None, None)[:5]
 
 
 def mean_is(samples, expected, deviations=5.0):
@@ -154,6 +166,38 @@ def test_the_decoder_is_a_loop_over_positions_and_samples(lengths, n, seed, samp
             close(joint.words[(*s, b)], said.sum())
             close(joint.states[(*s, b)], chosen.sum())
             close(joint.total[(*s, b)], said.sum() + chosen.sum())
+
+
+@given(**SHAPES, samples=st.sampled_from([(), (2,), (2, 2)]), m=st.integers(1, 5))
+@settings(max_examples=20)
+def test_a_word_is_expected_over_the_probes_of_its_own_position(lengths, n, seed, samples, m):
+    """What is read of the positions before stays the sample, and so does what is said of the states."""
+    decoder, words, length = decoder_of(n), words_of(lengths, seed), torch.tensor(lengths)
+    shape = (*samples, *words.shape)
+    hard, states = torch.randint(n, shape), torch.randint(n, (*shape, m))  # some states more than once
+    weights = weights_of(*shape, m, seed=seed).requires_grad_()
+    sample = as_sample(hard, torch.double)
+    joint = decoder(words, length, sample, probes=Probes(states, weights))
+    close(joint.states, decoder(words, length, sample).states)
+    spread = torch.zeros(*shape, n).double().scatter_add(-1, states, weights)
+    expected = torch.zeros(*samples, len(lengths)).double()
+    for s in itertools.product(*map(range, samples)):
+        for b, row in enumerate(lengths):
+            chosen, asked = one_hot(hard[(*s, b)][None, :row], n), spread[(*s, b)][None, :row]
+            said, _ = plain(decoder, words[b : b + 1, :row], chosen, probes=asked)
+            expected[(*s, b)] = said.sum()
+    close(joint.words, expected)
+    *found, of_weights = with_gradients(decoder, joint.words, weights)
+    for a, b in zip(found, with_gradients(decoder, expected), strict=True):
+        close(a, b)
+    # In the weights: how much more each state says of the word than the sampled one does.
+    own = decoder(words, length, sample, probes=Probes(hard[..., None], torch.ones(*shape, 1).double()))
+    close(own.words, decoder(words, length, sample).words)
+    same = states == hard[..., None]
+    assert of_weights[same].abs().sum() < 1e-12
+    inside = (torch.arange(words.shape[1]) < length[:, None])[..., None].expand_as(states)
+    assert not of_weights[~inside].any()
+    assert (of_weights[inside & ~same].abs() > 1e-9).all()
 
 
 @given(**SHAPES, k=st.integers(1, 3))
@@ -422,7 +466,7 @@ def test_turned_is_each_row_backwards_and_its_own_inverse(lengths, n, seed, rest
 
 LENGTHS = torch.tensor([3, 1, 2, 3])
 WORDS = torch.tensor([[2, 0, 1], [1, 2, 0], [0, 1, 2], [2, 2, 1]])
-ESTIMATORS = [FULL, EXACT, Estimator("topk", 2), Estimator("rdp", 2), Estimator("tailsum", 2, 2)]
+ESTIMATORS = [FULL, EXACT, PROBED, AT_SAMPLE, Estimator("topk", 2), Estimator("rdp", 2), Estimator("tailsum", 2, 2)]
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
@@ -432,25 +476,39 @@ def test_the_parts_of_the_bound_are_what_the_decoder_says_of_the_sample(estimato
     heard = Heard(model.decoder)
     elbo = model.elbo(WORDS, LENGTHS, estimator, 0.6, hard)
     sample = heard.sample
-    exact = estimator in (FULL, EXACT)
+    exact = estimator in (FULL, EXACT, PROBED, AT_SAMPLE)
     assert sample.weights.shape == (4, 3, 4 if exact else 2)
     empty = torch.zeros(4, 3, 4).double()
     weights, prior = (empty.scatter_add(-1, sample.states, x) for x in (sample.weights, sample.chances))
     if not hard:
         assert ((weights > 0) & (weights < 1)).any()
+    probes = None
+    if estimator.method == "tailsum" and estimator.probes > 1:
+        count = min(estimator.probes, sample.weights.shape[-1])
+        assert heard.probes.states.shape == heard.probes.weights.shape == (4, 3, count)
+        probes = empty.scatter_add(-1, heard.probes.states, heard.probes.weights)
+        if count == sample.weights.shape[-1]:
+            close(probes, prior)
+    else:
+        assert heard.probes is None
     for b, row in enumerate(LENGTHS.tolist()):
         assert not sample.hard[b, row:].any()
         assert not weights[b, row:].any()
         if hard:
             close(weights[b, :row], one_hot(sample.hard[b, :row], 4))
-        said, chosen = plain(model.decoder, WORDS[b : b + 1, :row], weights[b : b + 1, :row], prior[b : b + 1, :row])
+        asked = None if probes is None else probes[b : b + 1, :row]
+        said, chosen = plain(
+            model.decoder, WORDS[b : b + 1, :row], weights[b : b + 1, :row], prior[b : b + 1, :row], probes=asked
+        )
         close(elbo.words[b], said.sum())
+        if asked is not None:
+            close(asked.sum(-1), torch.ones(1, row).double())
         close(elbo.states[b], chosen.sum())
         close(prior[b, :row].sum(-1), torch.ones(row).double())
         truth = Enumerated(model, WORDS[b, :row])
         if exact:
             close(elbo.entropy[b], truth.q.entropy)
-        if estimator == EXACT:  # each state's chances, given the states before it
+        if exact and estimator != FULL:  # each state's chances, given the states before it
             pairs = model.inference.states @ model.inference.states.mT
             scores = (
                 model.inference.read(model.encoder(WORDS[b : b + 1, :row], LENGTHS[b : b + 1])[0])
@@ -465,7 +523,7 @@ def test_the_parts_of_the_bound_are_what_the_decoder_says_of_the_sample(estimato
 COUNT = 6000
 
 
-@pytest.mark.parametrize("estimator", [FULL, EXACT], ids=str)
+@pytest.mark.parametrize("estimator", [FULL, EXACT, PROBED, AT_SAMPLE], ids=str)
 @pytest.mark.parametrize("row", [1, 3])
 def test_the_mean_of_the_bound_is_that_of_all_paths(estimator, row):
     """Also of the sample's frequencies: drawn backwards, read forwards."""
@@ -475,24 +533,29 @@ def test_the_mean_of_the_bound_is_that_of_all_paths(estimator, row):
     with torch.no_grad():
         elbo = model.elbo(padded, torch.full((COUNT,), row), estimator, hard=True)
     q = truth.log_q.exp()
-    mean_is(elbo.words, (q * truth.words).sum())
-    if row > 1 or estimator == FULL:
-        mean_is(elbo.states, (q * truth.states).sum())
-    else:  # all of it is known
-        close(elbo.states, (q * truth.states).sum().expand(COUNT))
-    mean_is(elbo.total, truth.bound)
+    for found, expected, known in (
+        (elbo.words, (q * truth.words).sum(), estimator == EXACT),
+        (elbo.states, (q * truth.states).sum(), estimator != FULL),
+        (elbo.total, truth.bound, estimator == EXACT),
+    ):
+        if row == 1 and known:  # all of it
+            close(found, expected.expand(COUNT))
+        else:
+            mean_is(found, expected)
     assert truth.bound < truth.log_p
     counts = truth.place(heard.sample.hard[:, :row]).bincount(minlength=len(q)) / COUNT
     assert ((counts - q).abs() < 5 * (q * (1 - q) / COUNT).sqrt()).all()
     assert not heard.sample.hard[:, row:].any()
 
 
-def test_chances_take_noise_out_of_the_bound():
-    model, lengths = vae(3), torch.full((COUNT,), 3)
+def test_chances_and_probes_take_noise_out_of_the_bound():
+    model, lengths = vae(4, sure=0.3), torch.full((COUNT,), 3)
     words = WORDS[0].expand(COUNT, -1)
     with torch.no_grad():
-        noisy, calm = (model.elbo(words, lengths, estimator, hard=True).states.var() for estimator in (FULL, EXACT))
-    assert 0 < calm < 0.8 * noisy
+        noisy, calm, probed = (model.elbo(words, lengths, each, hard=True) for each in (FULL, EXACT, PROBED))
+    assert 0 < calm.states.var() < 0.8 * noisy.states.var()
+    assert 0 < calm.words.var() < 0.9 * probed.words.var()
+    assert probed.words.var() < 0.8 * noisy.words.var()
 
 
 def test_the_bound_is_below_the_likelihood():
@@ -539,6 +602,37 @@ def test_the_gradient_of_the_words_in_the_decoder_is_that_at_the_sample():
     found = with_gradients(model.decoder, 2 * elbo.words + elbo.states)
     for a, b in zip(found, with_gradients(model.decoder, total), strict=True):
         close(a, b)
+
+
+@pytest.mark.parametrize("hard", [True, False])
+def test_the_gradient_of_one_words_expected_probability_is_exact_by_all_states(hard):
+    model, words = vae(4), torch.tensor([[2], [1], [0]])
+    truths = [Enumerated(model, row) for row in words]
+    expected = torch.stack([(truth.log_q.exp() * truth.words).sum() for truth in truths])
+    found = model.elbo(words, torch.ones(3).long(), EXACT, hard=hard).words
+    close(found, expected)
+    gradients = [with_gradients(model, x) for x in (found, expected)]
+    assert gradients[0][0].any()
+    for a, b in zip(*gradients, strict=True):
+        close(a, b)
+
+
+@pytest.mark.parametrize("probes", [2, 3])
+def test_the_gradient_of_one_words_expected_probability_by_probes_has_the_exact_one_as_mean(probes):
+    model = vae(5, sure=0.3)
+    reads = list[torch.Tensor]()
+    model.inference.read.register_forward_hook(lambda _module, _given, read: reads.append(read))
+    words = WORDS[0, :1].expand(COUNT, -1)
+    estimator = Estimator("tailsum", 99, probes=probes)
+    elbo = model.elbo(words, torch.ones(COUNT).long(), estimator, hard=True)
+    found = torch.autograd.grad(elbo.words.sum(), reads[0])[0][:, 0]
+    one = reads[0][0, 0].detach().requires_grad_()
+    said = Enumerated(model, WORDS[0, :1]).words.detach()
+    expected = torch.autograd.grad(((model.inference.states @ one).softmax(0) * said).sum(), one)[0]
+    assert expected.abs().min() > 1e-3
+    for i, value in enumerate(expected):
+        mean_is(found[:, i], value)
+        assert found[:, i].std() / math.sqrt(COUNT) < 0.1 * expected.abs().max()
 
 
 @pytest.mark.parametrize("hard", [True, False])
@@ -675,7 +769,7 @@ def test_bad_encoders_and_sentences_are_named():
             TransformerEncoder(N_WORDS, size)
 
 
-@pytest.mark.parametrize("bad", [{"method": "sum"}, {"kept": 1}, {"landmarks": 0}])
+@pytest.mark.parametrize("bad", [{"method": "sum"}, {"kept": 1}, {"landmarks": 0}, {"probes": 0}])
 def test_an_estimator_names_bad_arguments(bad, unchecked):
     with pytest.raises(ValueError, match=next(iter(bad))):
         Estimator(**{"method": "rdp", "kept": 4, **bad})

@@ -4,7 +4,7 @@
 `StructuredVAE` trains one with the other; `tailsum train` does it all.
 """
 
-from tailsum.vae.decoder import Decoder, Joint, as_sample
+from tailsum.vae.decoder import Decoder, Joint, Probes, as_sample
 from tailsum.vae.encoder import LSTMEncoder, TransformerEncoder
 from tailsum.vae.inference import CRFInference, Estimator
 from tailsum.vae.model import Elbo, StructuredVAE
@@ -18,6 +18,7 @@ __all__ = [
     "Joint",
     "LSTMEncoder",
     "PretrainedEncoder",
+    "Probes",
     "StructuredVAE",
     "TransformerEncoder",
     "as_sample",

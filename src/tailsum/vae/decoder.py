@@ -22,6 +22,13 @@ class Joint(NamedTuple):
         return self.words + self.states
 
 
+class Probes(NamedTuple):
+    """States of each position, and weights by which sums over them estimate expectations over the position's states."""
+
+    states: Int[Tensor, "*sample B T m"]
+    weights: Float[Tensor, "*sample B T m"]
+
+
 class Decoder(nn.Module):
     """`p(x, y) = prod_t p(x_t | x_<t, y_<t) p(y_t | x_<=t, y_<t)`: first a state, then a word.
 
@@ -59,10 +66,12 @@ class Decoder(nn.Module):
         lengths: Int[Tensor, " B"],
         sample: RelaxedSample,
         seen: Int[Tensor, "B T"] | None = None,
+        probes: Probes | None = None,
     ) -> Joint:
         """The log-probabilities of words and (relaxed) states `[*sample, B, T, K]`.
 
-        `seen`, if given, is what the LSTM reads in place of the words: the same with some left out.
+        `seen`, if given, is what the LSTM reads in place of the words: the same with some left out. With `probes` each
+        word's log-probability is its expectation over the state of its own position, the states before it as sampled.
         """
         inside = checked_inside(words, lengths, self.words.num_embeddings)
         words = words.masked_fill(~inside, 0)
@@ -72,8 +81,17 @@ class Decoder(nn.Module):
         context = self._read((words if seen is None else seen).repeat(copies, 1), flat)
         shape = mixed.shape[:-1]
 
-        logits = self.word_logits(context, flat)
-        said = -nn.functional.cross_entropy(logits.mT, words.repeat(copies, 1), reduction="none").reshape(shape)
+        words = words.repeat(copies, 1)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and probes is None):
+            said = self._say(context, flat, words)
+        if probes is not None:
+            # What is said at the sample, which the probes know nothing of, takes the noise out of their sum's gradient.
+            states, weights = (x.flatten(0, -3) for x in probes)
+            each = self._say(
+                context[..., None, :].expand(*states.shape, -1), self.states(states), words[..., None].expand_as(states)
+            )
+            said = said + (weights * (each - said[..., None])).sum(-1)
+        said = said.reshape(shape)
 
         logits = self.state_logits(context)
         kept = logits.reshape(*shape, -1).gather(-1, sample.states.expand(*shape, -1))
@@ -88,6 +106,13 @@ class Decoder(nn.Module):
     def word_logits(self, context: Float[Tensor, "*n hidden"], states: Float[Tensor, "*n d"]) -> Float[Tensor, "*n V"]:
         """Scores of the next word, from what the LSTM knows and the embedding of the next state."""
         return nn.functional.linear(self.to_word(torch.cat([context, states], -1)), self.words.weight, self.word_bias)
+
+    def _say(
+        self, context: Float[Tensor, "*n hidden"], states: Float[Tensor, "*n d"], words: Int[Tensor, "*n"]
+    ) -> Float[Tensor, "*n"]:
+        """The log-probability of each word."""
+        logits = self.word_logits(context, states).flatten(0, -2)
+        return -nn.functional.cross_entropy(logits, words.flatten(), reduction="none").reshape(words.shape)
 
     def _read(self, words: Tensor, states: Tensor) -> Tensor:
         """What the LSTM knows before each position `[B, T, hidden]`."""

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from tailsum.chain import LinearChain
 from tailsum.potential import Factored
 from tailsum.propose import LocalGlobal, Lookahead
-from tailsum.select import TopAndSample, TopK, at_least
+from tailsum.select import Optimal, TopAndSample, TopK, at_least
 from tailsum.structure import RelaxedSample
+from tailsum.vae.decoder import Probes
 
 EXACT_UP_TO = 20_000  # states: with a transition that all steps and sentences share, sums over more are slow
 
@@ -47,18 +48,20 @@ class Estimator:
 
     "topk" keeps the best by the paper's proposal, "rdp" half of them so and half drawn (the paper's method). "tailsum"
     chooses with the knowledge of both neighbours (`Lookahead`, `Optimal`) and refines the entropy, or sums exactly if
-    all states are kept; and it takes the expectation of log p(x_t) over x_t, where the others take it at the sample.
+    all states are kept. And where the others take log p(x_t, y_t) at the sample, it takes its expectation over x_t: of
+    log p(x_t) by all states, of log p(y_t | x_t) by a weighted subset of them, `probes` in number (at the sample, if 1).
     """
 
     method: Method
     kept: int
     landmarks: int = 256
+    probes: int = 4
 
     def __post_init__(self) -> None:
         if self.method not in get_args(Method):
             raise ValueError(f"method must be one of {', '.join(get_args(Method))}: got {self.method!r}")
         at_least(2, kept=self.kept)
-        at_least(1, landmarks=self.landmarks)
+        at_least(1, landmarks=self.landmarks, probes=self.probes)
 
     def sketch(self, chain: LinearChain) -> LinearChain:
         """What samples are drawn from: the chain itself, or a sketch of it."""
@@ -82,3 +85,13 @@ class Estimator:
         """By what to weigh log p(x_t): the chances that x_t was drawn by, or the relaxed sample of it."""
         assert sample.chances is not None
         return sample.chances if self.method == "tailsum" else sample.weights
+
+    def probe(self, sample: RelaxedSample) -> Probes | None:
+        """At which states to take log p(y_t | x_t), by the chances that x_t was drawn by; None: at the sample."""
+        if self.method != "tailsum" or self.probes == 1:
+            return None
+        assert sample.chances is not None
+        chances = sample.chances
+        kept = Optimal(self.probes)(chances.detach().log())
+        states = sample.states.expand(chances.shape).gather(-1, kept.index)
+        return Probes(states, kept.log_weight.exp() * chances.gather(-1, kept.index))

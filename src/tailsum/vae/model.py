@@ -55,12 +55,13 @@ class StructuredVAE(nn.Module):
         # Backwards, so that each state is drawn given those before it, as the decoder's are.
         sample = small.rsample(temperature, hard)
         states = sample.states if small.kept is None else turned(sample.states, lengths)
-        weights, chosen, prior = (
-            turned(x, lengths) for x in (sample.weights, sample.hard, estimator.prior_weights(sample))
-        )
-        sample = RelaxedSample(weights, states, chosen, prior)
+        assert sample.chances is not None
+        weights, chosen, chances = (turned(x, lengths) for x in (sample.weights, sample.hard, sample.chances))
+        sample = RelaxedSample(weights, states, chosen, chances)
+        probes = estimator.probe(sample)
+        sample = sample._replace(chances=estimator.prior_weights(sample))
         seen = words.masked_fill(torch.rand(words.shape, device=words.device) < word_dropout, 0)
-        joint = self.decoder(words, lengths, sample, seen)
+        joint = self.decoder(words, lengths, sample, seen, probes)
         return Elbo(joint.words, joint.states, estimator.entropy(small))
 
     @torch.no_grad()

@@ -25,6 +25,7 @@ class Settings:
         None  # states at each position; None: all if affordable (full, tailsum), a fifth (topk, rdp), or 200
     )
     landmarks: int = 256
+    probes: int = 4  # states of each position at which p(word | state) is asked for (tailsum)
     encoder: str = "lstm"  # or "transformer", or a folder or name of a pretrained model
     frozen: bool = True  # a pretrained encoder
     size: int = 128  # of word embeddings, and of an encoder of our own
@@ -79,7 +80,7 @@ class Settings:
             kept = self.states
         elif kept is None:
             kept = 200 if self.estimator == "tailsum" else max(2, self.states // 5)
-        return Estimator(self.estimator, min(kept, self.states), landmarks)
+        return Estimator(self.estimator, min(kept, self.states), landmarks, self.probes)
 
     def rate_at(self, step: int) -> float:
         """The learning rate."""
