@@ -180,7 +180,7 @@ def train(
     landmarks: Annotated[int, typer.Option(min=1, help="States that guide the choice of the kept ones.")] = 256,
     probes: Annotated[
         int, typer.Option(min=1, help="States of each position at which p(word | state) is asked for (tailsum).")
-    ] = 4,
+    ] = 1,
     encoder: Annotated[
         str, typer.Option(help="lstm, transformer, or a pretrained model: a folder, or its name on the hub.")
     ] = "lstm",

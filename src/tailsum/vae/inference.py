@@ -48,14 +48,14 @@ class Estimator:
 
     "topk" keeps the best by the paper's proposal, "rdp" half of them so and half drawn (the paper's method). "tailsum"
     chooses with the knowledge of both neighbours (`Lookahead`, `Optimal`) and refines the entropy, or sums exactly if
-    all states are kept. And where the others take log p(x_t, y_t) at the sample, it takes its expectation over x_t: of
-    log p(x_t) by all states, of log p(y_t | x_t) by a weighted subset of them, `probes` in number (at the sample, if 1).
+    all states are kept; and it takes the expectation of log p(x_t) over x_t, where the others take it at the sample.
+    With two or more `probes` so it does with log p(y_t | x_t): by a weighted subset of so many states.
     """
 
     method: Method
     kept: int
     landmarks: int = 256
-    probes: int = 4
+    probes: int = 1
 
     def __post_init__(self) -> None:
         if self.method not in get_args(Method):

@@ -25,7 +25,7 @@ class Settings:
         None  # states at each position; None: all if affordable (full, tailsum), a fifth (topk, rdp), or 200
     )
     landmarks: int = 256
-    probes: int = 4  # states of each position at which p(word | state) is asked for (tailsum)
+    probes: int = 1  # states of each position at which p(word | state) is asked for (tailsum)
     encoder: str = "lstm"  # or "transformer", or a folder or name of a pretrained model
     frozen: bool = True  # a pretrained encoder
     size: int = 128  # of word embeddings, and of an encoder of our own
