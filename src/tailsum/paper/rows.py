@@ -1,11 +1,12 @@
 """What an experiment measures: rows of plain values, read from and written to CSV files."""
 
 import csv
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
+
+from tailsum.files import whole
 
 
 @dataclass(frozen=True)
@@ -63,15 +64,10 @@ Row = TypeVar("Row", Estimate, Direction, Check)
 
 def write_rows(path: Path, rows: Iterable[Row], kind: type[Row]) -> None:
     """Write a CSV file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".part")
-    with draft.open("w", newline="") as file:
+    with whole(path) as file:
         writer = csv.DictWriter(file, [f.name for f in fields(kind)], lineterminator="\n")
         writer.writeheader()
         writer.writerows(asdict(row) for row in rows)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
 
 
 def read_rows(path: Path, kind: type[Row]) -> list[Row]:

@@ -5,7 +5,6 @@ Every loss here sums over all states: the models owe nothing to the estimators t
 """
 
 import math
-import os
 import pickle
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -19,6 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from tailsum.chain import LinearChain
+from tailsum.files import whole
 from tailsum.hmm import HMM
 from tailsum.potential import Factored
 from tailsum.select import at_least
@@ -210,13 +210,8 @@ def save(path: Path, trained: Trained) -> None:
         "record": asdict(trained.record),
         "state": trained.model.state_dict(),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.part")
-    with draft.open("wb") as file:
+    with whole(path, "wb") as file:
         torch.save(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
 
 
 def load(path: Path, settings: Settings, split: Split) -> Trained:

@@ -4,10 +4,8 @@ Beside the tensors, a file's metadata has the name and version of its format, th
 SHA-256 digest of the file itself, with zeros in the digest's own place: safetensors does not notice changed bytes.
 """
 
-import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from tailsum.files import whole
 
 FORMAT = "tailsum-vae"
 VERSION = 1
@@ -41,7 +41,9 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
 
     Tensors may be on any device, share memory and have any strides. An OSError, of a full disk for example, passes.
     """
-    _put(path, _encoded(checkpoint))
+    parts = _encoded(checkpoint)
+    with whole(path, "wb") as file:
+        file.writelines(parts)
 
 
 def read(path: Path) -> Checkpoint:
@@ -81,7 +83,9 @@ class Keeper:
         """
         last, previous = self.folder / LAST, self.folder / PREVIOUS
         keep = not self._last_is_unusable and _is_whole(last)
-        _put(last, _encoded(checkpoint), previous if keep else None)
+        parts = _encoded(checkpoint)
+        with whole(last, "wb", previous if keep else None) as file:
+            file.writelines(parts)
         self._last_is_unusable = False
 
     def save_best(self, checkpoint: Checkpoint) -> None:
@@ -165,34 +169,6 @@ def _plain(name: str, tensor: Tensor) -> Tensor:
     if tensor.layout is not torch.strided or tensor.is_meta:
         raise ValueError(f"tensors[{name!r}] must be dense and hold values: got {tensor.layout} on {tensor.device}")
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor.detach())
-
-
-def _put(path: Path, parts: _Parts, former: Path | None = None) -> None:
-    """Write a file that appears under its name only when it is whole; `former` is a new name for the one it replaces."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.part")
-    try:
-        with draft.open("wb") as file:
-            file.writelines(parts)
-            file.flush()
-            os.fsync(file.fileno())
-        if former is not None:
-            os.replace(path, former)  # noqa: PTH105  (os, throughout: what happens to the files is easy to see and to test)
-        os.replace(draft, path)  # noqa: PTH105
-    except BaseException:
-        with contextlib.suppress(OSError):  # the first error is the one to tell
-            draft.unlink(missing_ok=True)
-        raise
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    """Without this, the new names of files may not outlive a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # Reading.

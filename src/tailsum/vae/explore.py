@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tailsum.files import whole
 from tailsum.text import Vocabulary
 from tailsum.vae.data import END, Corpus, Numbered
 from tailsum.vae.evaluate import drawn, n_batches
@@ -194,11 +195,9 @@ def _evaluation(path: Path) -> dict[str, Any]:
 def write_states(path: Path, found: Occurrences, vocabulary: Vocabulary) -> None:
     """All states as a table, those in use most often first: how often each occurs, and its most frequent words."""
     counts, words = found.counts.tolist(), found.words_of(WORDS_IN_FILE)
-    draft = path.with_name(f"{path.name}.part")
-    with draft.open("w", newline="", encoding="utf-8") as file:
+    with whole(path) as file:
         writer = csv.writer(file)
         writer.writerow(["state", "count", "words"])
         for state in found.ranked():
             said = vocabulary.decode([word for word, _ in words[state]])
             writer.writerow([state, counts[state], " ".join(said)])
-    draft.replace(path)

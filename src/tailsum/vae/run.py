@@ -3,13 +3,13 @@
 import csv
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from tailsum.files import whole
 from tailsum.text import Vocabulary
 from tailsum.vae.build import build, load
 from tailsum.vae.checkpoint import Checkpoint, Keeper
@@ -108,12 +108,10 @@ class Run:
     def cut_curve(self, step: int) -> None:
         """Forget what came after a step."""
         kept = [row for row in self.losses() if int(row["step"]) <= step]
-        draft = self.curve.with_suffix(".part")
-        with draft.open("w", newline="") as file:
+        with whole(self.curve) as file:
             writer = csv.DictWriter(file, CURVE)
             writer.writeheader()
             writer.writerows(kept)
-        draft.replace(self.curve)
 
     def add_to_curve(self, row: Mapping[str, object]) -> None:
         """Write one more row, to the last bit of each number."""
@@ -129,12 +127,8 @@ def digest(corpus: Corpus) -> str:
 
 def write_json(path: Path, content: Any) -> None:
     """Write a file, whole or not at all."""
-    draft = path.with_name(f"{path.name}.part")
-    with draft.open("w", encoding="utf-8") as file:
+    with whole(path) as file:
         json.dump(content, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
 
 
 def read_json(path: Path) -> Any:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tailsum.files import whole
 from tailsum.picture import save
 from tailsum.vae.report.figures import pictures
 from tailsum.vae.report.findings import Findings
@@ -14,7 +15,6 @@ def write_page(folder: Path, findings: Findings) -> Path:
     """Write `index.html` and, in `plots`, its pictures; gives the page's path."""
     shots = [(picture, save(picture, folder / "plots").read_bytes()) for picture in pictures(findings)]
     path = folder / "index.html"
-    draft = path.with_name(f"{path.name}.part")
-    draft.write_text(page(findings, shots), encoding="utf-8")
-    draft.replace(path)
+    with whole(path) as file:
+        file.write(page(findings, shots))
     return path

@@ -1,0 +1,40 @@
+"""Files that are written whole or not at all."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Literal
+
+
+@contextlib.contextmanager
+def whole(path: Path, mode: Literal["w", "wb"] = "w", former: Path | None = None) -> Iterator[IO[Any]]:
+    """A file to write to, which appears under its name only when it is complete and on the disk.
+
+    Until then, and after an error, whatever had that name before has it still; `former` is a new name for it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.part")
+    newline, encoding = ("", "utf-8") if mode == "w" else (None, None)
+    try:
+        with draft.open(mode, newline=newline, encoding=encoding) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if former is not None:
+            os.replace(path, former)  # noqa: PTH105  (os, throughout: what happens to the files is easy to see and to test)
+        os.replace(draft, path)  # noqa: PTH105
+    except BaseException:
+        with contextlib.suppress(OSError):  # the first error is the one to tell
+            draft.unlink(missing_ok=True)
+        raise
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Without this, the new names of files may not outlive a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
