@@ -133,6 +133,22 @@ def test_the_callers_random_state_is_left_alone(tmp_path, data):
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_two_processes_do_not_train_one_run(tmp_path, data, whole):
+    run = new_run(tmp_path / "run", data)
+    refused = []
+
+    def begin_too(_):
+        with pytest.raises(ValueError, match="in training by another process"):
+            train(fresh(tmp_path / "run"), Watcher())
+        refused.append(True)
+
+    go_on(tmp_path / "run", stepped=begin_too)
+    assert len(refused) == STEPS
+    same_run(tmp_path / "run", whole)
+    with run.alone(), pytest.raises(ValueError, match="another --output"):
+        go_on(tmp_path / "run")
+
+
 # Crashes: nothing is saved on the way out.
 
 

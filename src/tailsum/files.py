@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and by one process at a time."""
 
 import contextlib
 import os
@@ -29,6 +29,28 @@ def whole(path: Path, mode: Literal["w", "wb"] = "w", former: Path | None = None
             draft.unlink(missing_ok=True)
         raise
     _sync(path.parent)
+
+
+@contextlib.contextmanager
+def alone(path: Path, message: str) -> Iterator[None]:
+    """Hold a lock on a file, which is made where it is missing; a ValueError with the message if another process has it.
+
+    The lock goes when the process goes, however it ends. Where the system or the disk has no locks, nothing is locked.
+    """
+    try:
+        import fcntl  # noqa: PLC0415  (not everywhere)
+    except ImportError:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(message) from None
+        except OSError:  # no locks here
+            pass
+        yield
 
 
 def _sync(folder: Path) -> None:

@@ -4,12 +4,13 @@ import csv
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tailsum.files import whole
+from tailsum.files import alone, whole
 from tailsum.text import Vocabulary
 from tailsum.vae.build import build, load
 from tailsum.vae.checkpoint import Checkpoint, Keeper
@@ -59,6 +60,11 @@ class Run:
         except (KeyError, TypeError, ValueError):
             raise ValueError(f"{folder / 'words.json'} must hold the run's words: it is damaged") from None
         return cls(folder, settings, vocabulary, found)
+
+    def alone(self) -> AbstractContextManager[None]:
+        """While this lasts, no other process may train the run."""
+        message = f"{self.folder} is in training by another process: wait for its end, or choose another --output"
+        return alone(self.folder / "lock", message)
 
     def corpus(self, data: Path | None = None) -> Corpus:
         """The text of this run, read again (from another place, if given); a ValueError if it has changed."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -160,8 +161,14 @@ def train(trainer: Trainer, watcher: Watcher) -> bool:
     """Train to the end, from where the run's last checkpoint left off; whether the end was reached.
 
     At each check, and when `watcher.stop` says so, a checkpoint is written. Whatever ends the process in between, the next
-    one goes on from the last checkpoint, and comes to the same weights, bit by bit, on the same machine.
+    one goes on from the last checkpoint, and comes to the same weights, bit by bit, on the same machine. A ValueError if
+    another process is training the same run.
     """
+    with trainer.run.alone() if trainer.processes.first else nullcontext():
+        return _train(trainer, watcher)
+
+
+def _train(trainer: Trainer, watcher: Watcher) -> bool:
     run, settings, first = trainer.run, trainer.settings, trainer.processes.first
     if checkpoint := run.keeper.latest(watcher.complain, run.accept):
         trainer.restore(checkpoint)
