@@ -263,6 +263,8 @@ def test_options_become_settings(tmp_path, data):
         "final_temperature": 0.5,
         "entropy_weight": 0.9,
         "warm_up": 0.25,
+        "probes": 3,
+        "final_word_dropout": 0.1,
         "spread": 0.2,
         "seed": 3,
         "clip": 2.0,

@@ -273,8 +273,9 @@ def wrong_types():
     for field in dataclasses.fields(Settings):
         if field.name == "estimator":
             wrong = ("sum", None, 3, ["rdp"])
-        elif field.name in ("data", "kept"):
-            wrong = tuple(x for x in WRONG[str if field.name == "data" else int] if x is not None)
+        elif field.default is None:
+            kind = {"data": str, "kept": int, "final_word_dropout": float}[field.name]
+            wrong = tuple(x for x in WRONG[kind] if x is not None)
         else:
             wrong = WRONG[type(field.default)]
         yield from ((field.name, value) for value in wrong)
@@ -291,8 +292,8 @@ BAD = {
     **dict.fromkeys(("check_every", "check_sentences", "check_samples", "landmarks", "probes"), (0, -1)),
     **dict.fromkeys(("states", "kept"), (1, 0, -1)),
     **dict.fromkeys(("rate", "clip", "temperature", "final_temperature", "spread"), (0.0, -1.0, math.inf, math.nan)),
-    **dict.fromkeys(("dropout", "word_dropout"), (-0.1, 1.0, math.inf, math.nan)),
-    "warm_up": (-0.1, 1.1, math.nan),
+    "dropout": (-0.1, 1.0, math.inf, math.nan),
+    **dict.fromkeys(("warm_up", "word_dropout", "final_word_dropout"), (-0.1, 1.1, math.inf, math.nan)),
     "entropy_weight": (-0.1, math.inf, math.nan),
     "estimator": ("sum", "TopK"),
 }
@@ -339,6 +340,13 @@ def test_the_temperature_changes_geometrically_in_the_second_half():
     found = [settings.temperature_at(step) for step in (0, 50, 75, 100)]
     assert found == pytest.approx([2.0, 2.0, 1.0, 0.5])
     assert Settings(temperature=0.7, final_temperature=0.7).temperature_at(999) == pytest.approx(0.7)
+
+
+def test_word_dropout_changes_linearly_in_the_first_half():
+    settings = Settings(steps=100, word_dropout=1.0, final_word_dropout=0.2)
+    assert [settings.word_dropout_at(step) for step in (0, 25, 50, 99)] == pytest.approx([1.0, 0.6, 0.2, 0.2])
+    assert Settings(steps=100, word_dropout=0.3).word_dropout_at(40) == 0.3
+    assert Settings(steps=100, word_dropout=0.3, final_word_dropout=0.0).word_dropout_at(99) == pytest.approx(0.0)
 
 
 def test_how_many_states_are_kept():

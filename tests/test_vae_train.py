@@ -17,7 +17,7 @@ from rich.console import Console
 
 from tailsum.vae import session
 from tailsum.vae.checkpoint import BEST, LAST, PREVIOUS, read
-from tailsum.vae.model import Elbo
+from tailsum.vae.model import Elbo, StructuredVAE
 from tailsum.vae.processes import Processes
 from tailsum.vae.run import Run
 from tailsum.vae.train import NotFiniteError, Trainer, Watcher, train
@@ -131,6 +131,21 @@ def test_the_callers_random_state_is_left_alone(tmp_path, data):
     before = torch.get_rng_state()
     train(trainer, Watcher())
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_schedules_reach_the_model(tmp_path, data, monkeypatch):
+    given, plain = list[tuple[float, bool, float]](), StructuredVAE.elbo
+
+    def heard(self, words, lengths, estimator, *how):
+        given.append(how)
+        return plain(self, words, lengths, estimator, *how)
+
+    monkeypatch.setattr(StructuredVAE, "elbo", heard)
+    how = {"temperature": 0.9, "final_temperature": 0.5, "word_dropout": 1.0, "final_word_dropout": 0.1}
+    settings = trained(tmp_path / "run", data, **how).settings
+    wanted = [(settings.temperature_at(i), settings.hard, settings.word_dropout_at(i)) for i in range(STEPS)]
+    assert given == wanted
+    assert len(set(wanted)) == STEPS
 
 
 def test_two_processes_do_not_train_one_run(tmp_path, data, whole):
@@ -378,7 +393,8 @@ def check_events(folder):
     """Every step once, and what the curve says."""
     found = events(folder)
     parts = {f"train/{name}" for name in ("elbo", "words", "states", "entropy", "nll a word", "gradient norm")}
-    assert set(found) == {*parts, "dev/nll a word", "schedule/rate", "schedule/weight", "schedule/temperature"}
+    schedules = {f"schedule/{name}" for name in ("rate", "weight", "temperature", "word_dropout")}
+    assert set(found) == {*parts, "dev/nll a word", *schedules}
     for name, part in (("train/nll a word", "train"), ("dev/nll a word", "dev")):
         wanted = [(int(row["step"]), float(row["nll"])) for row in rows(folder, part)]
         assert [step for step, _ in found[name]] == [step for step, _ in wanted]
@@ -395,11 +411,11 @@ def console(tmp_path):
 
 @pytest.mark.filterwarnings("ignore")  # tensorboard's own
 def test_curves_for_tensorboard(tmp_path, data, console):
-    run = new_run(tmp_path / "run", data, final_temperature=0.5)
+    run = new_run(tmp_path / "run", data, final_temperature=0.5, final_word_dropout=0.0)
     assert session.train_run(tmp_path / "run", None, console, "cpu")
     check_events(tmp_path / "run")
     found = events(tmp_path / "run")
-    for name in ("rate", "weight", "temperature"):
+    for name in ("rate", "weight", "temperature", "word_dropout"):
         wanted = [getattr(run.settings, f"{name}_at")(step) for step in range(STEPS)]
         assert [value for _, value in found[f"schedule/{name}"]] == pytest.approx(wanted)
 

@@ -70,7 +70,7 @@ def _watching(run: Run, console: Console, stop: Callable[[], bool]) -> Iterator[
             parts = {name: part.item() for name, part in step.elbo._asdict().items()}
             for name, value in {"elbo": elbo, **parts, "nll a word": step.nll, "gradient norm": step.norm}.items():
                 writer(f"train/{name}", value, step.number)
-            for name in ("rate", "weight", "temperature"):
+            for name in ("rate", "weight", "temperature", "word_dropout"):
                 writer(f"schedule/{name}", getattr(settings, f"{name}_at")(step.number - 1), step.number)
 
         def checked(number: int, nll: float) -> None:

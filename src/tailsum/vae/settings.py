@@ -32,7 +32,8 @@ class Settings:
     state_size: int = 64
     hidden: int = 256  # of the decoder's LSTM
     dropout: float = 0.2
-    word_dropout: float = 0.0
+    word_dropout: float = 0.0  # the share of words that the decoder does not see
+    final_word_dropout: float | None = None  # what that comes to in the first half; None: it stays
     spread: float = 0.1  # of the inference network's state embeddings, at the start
     hard: bool = True  # samples are one-hot, with relaxed gradients
     temperature: float = 1.0
@@ -59,11 +60,11 @@ class Settings:
         for name in ("rate", "clip", "temperature", "final_temperature", "spread"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be positive and finite: got {getattr(self, name)}")
-        for name in ("dropout", "word_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 0 and less than 1: got {getattr(self, name)}")
-        if not 0 <= self.warm_up <= 1:
-            raise ValueError(f"warm_up must be a share of all steps, between 0 and 1: got {self.warm_up}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and less than 1: got {self.dropout}")
+        for name in ("word_dropout", "final_word_dropout", "warm_up"):
+            if not 0 <= (getattr(self, name) or 0.0) <= 1:
+                raise ValueError(f"{name} must be a share, between 0 and 1: got {getattr(self, name)}")
         for name in ("entropy_weight", "kl_weight"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be at least 0 and finite: got {getattr(self, name)}")
@@ -94,6 +95,11 @@ class Settings:
         """The temperature of relaxed samples: it changes in the second half only, geometrically."""
         late = max(0.0, 2 * step / self.steps - 1)
         return self.temperature * (self.final_temperature / self.temperature) ** late
+
+    def word_dropout_at(self, step: int) -> float:
+        """The share of words that the decoder does not see: it changes in the first half only, linearly."""
+        final = self.word_dropout if self.final_word_dropout is None else self.final_word_dropout
+        return self.word_dropout + (final - self.word_dropout) * min(1.0, 2 * step / self.steps)
 
     def as_json(self) -> dict[str, Any]:
         """What `from_json` reads."""

@@ -97,8 +97,8 @@ class Trainer:
         return Step(self.done, Elbo(*(part / len(chosen) for part in parts)), len(chosen), int(words), norm.item())
 
     def _elbo(self, batch: Batch) -> Elbo:
-        settings, number = self.settings, self.done
-        return self.model.elbo(*batch, self.sums, settings.temperature_at(number), settings.hard, settings.word_dropout)
+        temperature, dropped = self.settings.temperature_at(self.done), self.settings.word_dropout_at(self.done)
+        return self.model.elbo(*batch, self.sums, temperature, self.settings.hard, dropped)
 
     def _gradients(self) -> list[Tensor]:
         """Of all parameters; a process without a sentence to work on has zeros to add."""
