@@ -1,7 +1,6 @@
 """`tailsum train` and `evaluate`, as people run them, kill them, and go on; alone and under torchrun."""
 
 import json
-import os
 import random
 import re
 import shutil
@@ -123,7 +122,7 @@ def test_stopped(tmp_path, data, long, number):
 def test_stopped_before_the_first_step(tmp_path, data, monkeypatch):
     """Nothing is there then, and the same command starts anew."""
     settings = vae_cases.Settings(**{**vae_cases.SMALL, "data": str(data)})
-    monkeypatch.setattr("tailsum.vae.session.Trainer", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr("tailsum.vae.session.Trainer", lambda *_: signal.raise_signal(signal.SIGINT))
     code, _ = train(tmp_path / "run", *options(data))
     assert code == 130
     monkeypatch.undo()
@@ -264,7 +263,7 @@ def test_options_become_settings(tmp_path, data):
         "entropy_weight": 0.9,
         "warm_up": 0.25,
         "probes": 3,
-        "final_word_dropout": 0.1,
+        "last_word_dropout": 0.1,
         "spread": 0.2,
         "seed": 3,
         "clip": 2.0,

@@ -274,7 +274,7 @@ def wrong_types():
         if field.name == "estimator":
             wrong = ("sum", None, 3, ["rdp"])
         elif field.default is None:
-            kind = {"data": str, "kept": int, "final_word_dropout": float}[field.name]
+            kind = {"data": str, "kept": int, "last_word_dropout": float}[field.name]
             wrong = tuple(x for x in WRONG[kind] if x is not None)
         else:
             wrong = WRONG[type(field.default)]
@@ -293,7 +293,7 @@ BAD = {
     **dict.fromkeys(("states", "kept"), (1, 0, -1)),
     **dict.fromkeys(("rate", "clip", "temperature", "final_temperature", "spread"), (0.0, -1.0, math.inf, math.nan)),
     "dropout": (-0.1, 1.0, math.inf, math.nan),
-    **dict.fromkeys(("warm_up", "word_dropout", "final_word_dropout"), (-0.1, 1.1, math.inf, math.nan)),
+    **dict.fromkeys(("warm_up", "word_dropout", "last_word_dropout"), (-0.1, 1.1, math.inf, math.nan)),
     "entropy_weight": (-0.1, math.inf, math.nan),
     "estimator": ("sum", "TopK"),
 }
@@ -343,10 +343,10 @@ def test_the_temperature_changes_geometrically_in_the_second_half():
 
 
 def test_word_dropout_changes_linearly_in_the_first_half():
-    settings = Settings(steps=100, word_dropout=1.0, final_word_dropout=0.2)
+    settings = Settings(steps=100, word_dropout=1.0, last_word_dropout=0.2)
     assert [settings.word_dropout_at(step) for step in (0, 25, 50, 99)] == pytest.approx([1.0, 0.6, 0.2, 0.2])
     assert Settings(steps=100, word_dropout=0.3).word_dropout_at(40) == 0.3
-    assert Settings(steps=100, word_dropout=0.3, final_word_dropout=0.0).word_dropout_at(99) == pytest.approx(0.0)
+    assert Settings(steps=100, word_dropout=0.3, last_word_dropout=0.0).word_dropout_at(99) == pytest.approx(0.0)
 
 
 def test_how_many_states_are_kept():

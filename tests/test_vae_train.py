@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import os
 import re
 import shutil
 import signal
@@ -141,7 +140,7 @@ def test_schedules_reach_the_model(tmp_path, data, monkeypatch):
         return plain(self, words, lengths, estimator, *how)
 
     monkeypatch.setattr(StructuredVAE, "elbo", heard)
-    how = {"temperature": 0.9, "final_temperature": 0.5, "word_dropout": 1.0, "final_word_dropout": 0.1}
+    how = {"temperature": 0.9, "final_temperature": 0.5, "word_dropout": 1.0, "last_word_dropout": 0.1}
     settings = trained(tmp_path / "run", data, **how).settings
     wanted = [(settings.temperature_at(i), settings.hard, settings.word_dropout_at(i)) for i in range(STEPS)]
     assert given == wanted
@@ -411,7 +410,7 @@ def console(tmp_path):
 
 @pytest.mark.filterwarnings("ignore")  # tensorboard's own
 def test_curves_for_tensorboard(tmp_path, data, console):
-    run = new_run(tmp_path / "run", data, final_temperature=0.5, final_word_dropout=0.0)
+    run = new_run(tmp_path / "run", data, final_temperature=0.5, last_word_dropout=0.0)
     assert session.train_run(tmp_path / "run", None, console, "cpu")
     check_events(tmp_path / "run")
     found = events(tmp_path / "run")
@@ -445,7 +444,7 @@ def test_interrupted(tmp_path, data, console, monkeypatch, whole, number):
 
     def press(trainer, batch):
         if trainer.done == 4:
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
         return plain(trainer, batch)
 
     with monkeypatch.context() as patch:
@@ -466,7 +465,7 @@ def test_interrupted_twice(tmp_path, data, console, monkeypatch, whole):
 
     def press(trainer, batch):
         for _ in range(2 if trainer.done == 6 else 0):
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
         return plain(trainer, batch)
 
     with monkeypatch.context() as patch:

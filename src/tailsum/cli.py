@@ -196,7 +196,7 @@ def train(
     clip: Annotated[float, typer.Option(help="The largest norm of the gradient.")] = 5.0,
     dropout: Annotated[float, typer.Option(help="Of embeddings and the decoder's memory.")] = 0.2,
     word_dropout: Annotated[float, typer.Option(help='The share of words that the decoder reads as "<unk>".')] = 0.0,
-    final_word_dropout: Annotated[
+    last_word_dropout: Annotated[
         float | None, typer.Option(help="What it comes to in the first half. Default: it stays.")
     ] = None,
     hard: Annotated[

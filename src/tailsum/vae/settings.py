@@ -33,7 +33,7 @@ class Settings:
     hidden: int = 256  # of the decoder's LSTM
     dropout: float = 0.2
     word_dropout: float = 0.0  # the share of words that the decoder does not see
-    final_word_dropout: float | None = None  # what that comes to in the first half; None: it stays
+    last_word_dropout: float | None = None  # what that comes to in the first half; None: it stays
     spread: float = 0.1  # of the inference network's state embeddings, at the start
     hard: bool = True  # samples are one-hot, with relaxed gradients
     temperature: float = 1.0
@@ -62,7 +62,7 @@ class Settings:
                 raise ValueError(f"{name} must be positive and finite: got {getattr(self, name)}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and less than 1: got {self.dropout}")
-        for name in ("word_dropout", "final_word_dropout", "warm_up"):
+        for name in ("word_dropout", "last_word_dropout", "warm_up"):
             if not 0 <= (getattr(self, name) or 0.0) <= 1:
                 raise ValueError(f"{name} must be a share, between 0 and 1: got {getattr(self, name)}")
         for name in ("entropy_weight", "kl_weight"):
@@ -98,7 +98,7 @@ class Settings:
 
     def word_dropout_at(self, step: int) -> float:
         """The share of words that the decoder does not see: it changes in the first half only, linearly."""
-        final = self.word_dropout if self.final_word_dropout is None else self.final_word_dropout
+        final = self.word_dropout if self.last_word_dropout is None else self.last_word_dropout
         return self.word_dropout + (final - self.word_dropout) * min(1.0, 2 * step / self.steps)
 
     def as_json(self) -> dict[str, Any]:
