@@ -122,7 +122,11 @@ def test_stopped(tmp_path, data, long, number):
 def test_stopped_before_the_first_step(tmp_path, data, monkeypatch):
     """Nothing is there then, and the same command starts anew."""
     settings = vae_cases.Settings(**{**vae_cases.SMALL, "data": str(data)})
-    monkeypatch.setattr("tailsum.vae.session.Trainer", lambda *_: signal.raise_signal(signal.SIGINT))
+
+    def press(*_):  # no signal, which a process in the background may be deaf to
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tailsum.vae.session.Trainer", press)
     code, _ = train(tmp_path / "run", *options(data))
     assert code == 130
     monkeypatch.undo()
