@@ -104,7 +104,9 @@ def figure(output: Path) -> None:
     titles = {"counts": "Samples from the posterior", "counts as trained": "Samples as the estimator draws them"}
     for ax, (key, title) in zip(axes, titles.items(), strict=True):
         for row in ("TopK-2000", "RDP-2000", "ours-2000"):
-            counts = sorted(read_json(output / f"{row}-0.json")[key], reverse=True)
+            if not (found := output / f"{row}-0.json").exists():
+                continue
+            counts = sorted(read_json(found)[key], reverse=True)
             used = sum(count > 0 for count in counts)
             ax.plot([count / sum(counts) for count in counts[:used]], label=f"{row}: {used / len(counts):.1%} in use")
         ax.set(title=title, xlabel="states, by frequency", yscale="log", xlim=(0, 2000))

@@ -1,10 +1,10 @@
 """The gradient of the ELBO's CRF part in the state embeddings, by sketches, against the exact one.
 
-    python -m benchmarks.vae_gradients --data captions [--run RUN]
+    python -m benchmarks.vae_gradients --data captions [--weights WEIGHTS]
 
 The CRF part is H(q) + E_q[log p(x, y)]. Its second term is taken with the decoder's memory fixed at one sample of the
 states: then it is a sum over positions and states of q's marginals times what the decoder says of each state, and can
-be had exactly. 1 - cosine, mean over sketches, 2,000 states, 10% kept: at the start of training, and after it (of RUN).
+be had exactly. 1 - cosine, mean over sketches, 2,000 states, 10% kept: at the start of training, and after it (with WEIGHTS).
 """
 
 import argparse
@@ -34,9 +34,8 @@ def what_the_decoder_says(model: StructuredVAE, batch: Batch) -> Tensor:
     scores = model.decoder.state_logits(context).log_softmax(-1)
     for b in range(len(states)):
         for t in range(int(batch.lengths[b])):
-            every = context[b, t].expand(scores.shape[-1], -1)
-            said = model.decoder.word_logits(every, model.decoder.states.weight).log_softmax(-1)
-            scores[b, t] += said[:, batch.words[b, t]]
+            every, word = context[b, t].expand(scores.shape[-1], -1), batch.words[b, t].expand(scores.shape[-1])
+            scores[b, t] += model.decoder._say(every, model.decoder.states.weight, word)
     inside = torch.arange(states.shape[1]) < batch.lengths[:, None]
     return torch.where(inside[..., None], scores, 0.0)
 
@@ -90,11 +89,11 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=10)
     given = parser.parse_args()
-    corpus = Corpus.read(given.data)
     settings, trained = Settings(states=2000, state_size=128), None
     if given.weights:
         trained = read(given.weights)
         settings = Settings.from_json(trained.facts["settings"])
+    corpus = Corpus.read(given.data, settings.words, longest=settings.longest)  # the words that the weights belong to
     torch.manual_seed(0)
     batch = batch_of(evenly(corpus.dev, given.sentences))
     model = build(settings, corpus.vocabulary).eval()
