@@ -27,13 +27,13 @@ from tailsum.vae.run import Run, read_json, write_json
 from tailsum.vae.settings import Settings
 from tailsum.vae.train import Trainer, Watcher, train
 
-# Kept states as in the paper: the best tenth, and for RDP a tenth drawn beside it.
+# A tenth of the states is kept at each position: for TopK the best, for RDP half of them the best and half drawn.
 ROWS: dict[str, dict[str, Any]] = {
     "Full-100": {"estimator": "full", "states": 100},
     "TopK-100": {"estimator": "topk", "states": 100, "kept": 10},
-    "RDP-100": {"estimator": "rdp", "states": 100, "kept": 20},
-    "TopK-2000": {"estimator": "topk", "states": 2000, "kept": 200, "shards": 2},
-    "RDP-2000": {"estimator": "rdp", "states": 2000, "kept": 400, "shards": 2},
+    "RDP-100": {"estimator": "rdp", "states": 100, "kept": 10},
+    "TopK-2000": {"estimator": "topk", "states": 2000, "kept": 200},
+    "RDP-2000": {"estimator": "rdp", "states": 2000, "kept": 200},
     "ours-2000": {"estimator": "tailsum", "states": 2000},
 }
 SLOWEST_FIRST = ("RDP-2000", "TopK-2000", "ours-2000", "RDP-100", "TopK-100", "Full-100")

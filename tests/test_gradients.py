@@ -96,7 +96,8 @@ def test_factored_emission_and_sketch(operation):
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_log_space_path(operation, monkeypatch):
     """The path for scores beyond the range of float64, forced."""
-    monkeypatch.setattr("tailsum.kernels.forward._in_range", lambda *_: False)
+    for module in ("forward", "mean_score"):
+        monkeypatch.setattr(f"tailsum.kernels.{module}.in_range", lambda *_: False)
     monkeypatch.setattr("tailsum.kernels.forward.tile_rows", lambda *_: 2)
     for kind in ("dense", "factored"):
         leaves, make = potential(kind, ())

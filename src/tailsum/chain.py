@@ -24,8 +24,10 @@ from tailsum.check import (
 )
 from tailsum.kernels.best import best_messages
 from tailsum.kernels.forward import Forward, final_log_sum, forward
+from tailsum.kernels.mean_score import MeanScore, mean_score
 from tailsum.kernels.noise import gumbel
-from tailsum.kernels.table import tile_rows
+from tailsum.kernels.precision import full_precision
+from tailsum.kernels.table import fits_budget, tile_rows
 from tailsum.potential import (
     Dense,
     Factored,
@@ -42,7 +44,9 @@ from tailsum.select import Subset, at_least, check_sample_shape
 from tailsum.structure import RelaxedSample, Structure, Terms
 from tailsum.sweep import ChainSweep
 
-TABLE_BYTES = 1 << 28  # for the scores of pairs of kept states, `[*batch, T-1, K, K]`
+# A table of the scores of pairs of kept states, `[*batch, T-1, K, K]`, may take this share of the table budget: one over
+TABLE_SHARE = {"cpu": 16}
+TABLE_SHARE_ELSEWHERE = 4
 
 
 class Paths(NamedTuple):
@@ -135,6 +139,44 @@ class LinearChain(Structure[Tensor]):
         messages = self._messages(terms)
         return final_log_sum(messages, self._length() - 1).to(self.dtype).reshape(self.batch_shape)
 
+    def entropy(self) -> Float[Tensor, "*batch"]:
+        with full_precision(self.device):
+            terms = self._centred(self._tabled(self.terms()))
+            found = self._mean_score(self._weighted(terms), terms)
+        return super().entropy() if found is None else self._batched(found.log_partition - found.mean)
+
+    def _expected(self, terms: Terms) -> Tensor:
+        with full_precision(self.device):
+            found = self._mean_score(self._weighted(self._centred(self._tabled(self.terms()))), terms)
+        return super()._expected(terms) if found is None else self._batched(found.mean)
+
+    def _tabled(self, terms: Terms) -> Terms:
+        """The scores with a table of all pairs, if there is room for it."""
+        nodes, pairs = cast("tuple[Dense, Potential]", terms)
+        room = fits_budget(3 * self._table_bytes(pairs, pairs.lead))
+        return (nodes, Dense(pairs.block())) if room else terms
+
+    def _mean_score(self, own: Terms, terms: Terms) -> MeanScore | None:
+        """Of `terms` along the paths of the chain with scores `own`; None if tables or the range of scores are too large."""
+        (node, scores), (value, values) = cast("tuple[tuple[Dense, Potential], ...]", (own, terms))
+        same, lead = values is scores, torch.broadcast_shapes(scores.lead, values.lead)
+        if self.n_nodes == 1 or not fits_budget((3 if same else 4) * self._table_bytes(scores, lead)):
+            return None
+
+        def flat(pairs: Tensor) -> Tensor:
+            return Dense(pairs.expand(*lead, -1, -1)).flat_params(self.batch_shape)[0]
+
+        return mean_score(
+            self._time_first(node.scores),
+            flat(scores.block()),
+            self._time_first(value.finite().scores),
+            None if same else flat(values.finite().block()),
+            self._length() - 1,
+        )
+
+    def _batched(self, x: Tensor) -> Tensor:
+        return x.to(self.dtype).reshape(self.batch_shape)
+
     def _messages(self, terms: Terms) -> Forward:
         nodes, pairs = cast("tuple[Dense, Potential]", terms)
         return forward(self._time_first(nodes.scores), pairs.flat_params(self.batch_shape), self._length() - 1)
@@ -147,8 +189,12 @@ class LinearChain(Structure[Tensor]):
         self._nodes = self._nodes.gather(None, index)
         pairs = self._pairs.gather(index[..., :-1, :], index[..., 1:, :])
         # Factors would be multiplied anew in each pass over the chain: a table is several times faster, if there is room.
-        room = pairs.lead.numel() * pairs.n_from * pairs.n_to * self.dtype.itemsize <= TABLE_BYTES
+        share = TABLE_SHARE.get(self.device.type, TABLE_SHARE_ELSEWHERE)
+        room = fits_budget(share * self._table_bytes(pairs, pairs.lead))
         self._pairs = Dense(pairs.block()) if isinstance(pairs, Factored) and room else pairs
+
+    def _table_bytes(self, pairs: Potential, lead: torch.Size) -> int:
+        return lead.numel() * pairs.n_from * pairs.n_to * self.dtype.itemsize
 
     def parts(self, configuration: Int[Tensor, "*sample_batch T"]) -> Float[Tensor, "*sample_batch T n"]:
         used = F.one_hot(configuration, self.n_states).to(self.dtype)
@@ -270,28 +316,26 @@ class LinearChain(Structure[Tensor]):
         """
         if not temperature > 0:
             raise ValueError(f"temperature must be above 0: got {temperature}")
-        relaxed, chances = list[Tensor](), list[Tensor]()
+        messages, noises = self._column_messages(), list[Tensor]()
 
         def choose(logits: Tensor) -> Tensor:
-            impossible = (logits == -math.inf).all(-2, keepdim=True)
-            logits = logits.masked_fill(impossible, 0.0)
-            noisy = gumbel(logits, generator)
-            chances.append(logits.softmax(-2).masked_fill(impossible, 0.0))
-            soft = (noisy / temperature).softmax(-2)
-            picked = noisy.argmax(-2)
-            if hard:
-                soft = torch.zeros_like(soft).scatter(-2, picked[..., None, :], 1.0) + soft - soft.detach()
-            relaxed.append(soft.masked_fill(impossible, 0.0))
-            return picked
+            noises.append(gumbel(torch.zeros_like(logits), generator))
+            return (logits.masked_fill(_impossible(logits), 0.0) + noises[-1]).argmax(-2)
 
-        states = self._walk_back(self._column_messages(), math.prod(sample_shape), choose)
-        states = self._samples_first(states, sample_shape)
-        inside = self._inside()[..., None]
-        weights, drawn_by = (
-            torch.where(inside, self._samples_first(torch.stack(x[::-1], -3), sample_shape), 0.0)
-            for x in (relaxed, chances)
-        )
-        return RelaxedSample(weights, self.states, self._original(states), drawn_by)
+        with torch.no_grad():
+            states = self._walk_back(messages, math.prod(sample_shape), choose)
+        # Which states were chosen is known: now the logits of all positions at once, which carry the gradient.
+        logits = self._given_next(messages, states)
+        impossible = _impossible(logits)
+        logits = logits.masked_fill(impossible, 0.0)
+        chances = logits.softmax(-2)
+        weights = ((logits + torch.stack(noises[::-1], -3)) / temperature).softmax(-2)
+        if hard:
+            weights = torch.zeros_like(weights).scatter(-2, states[..., None, :], 1.0) + weights - weights.detach()
+        outside = impossible | ~self._inside()[..., None, None]
+        weights, chances = (self._samples_first(x.masked_fill(outside, 0.0), sample_shape) for x in (weights, chances))
+        states = self._original(self._samples_first(states, sample_shape))
+        return RelaxedSample(weights, self.states, states, chances)
 
     def _column_messages(self) -> Tensor:
         """Forward messages, each but for a constant, as `[T, *batch, N, 1]`."""
@@ -313,6 +357,12 @@ class LinearChain(Structure[Tensor]):
             states.append(choose(logits))
         return torch.stack(states[::-1], -2)
 
+    def _given_next(self, messages: Tensor, states: Tensor) -> Tensor:
+        """The logits `[*batch, T, N, count]` of each position's state given the next one in `states [*batch, T, count]`."""
+        following = self.pair_scores().block(None, states[..., 1:, :])
+        followed = self._inside()[..., 1:, None, None]
+        return messages.movedim(0, -3) + F.pad(torch.where(followed, following, 0.0), (0, 0, 0, 0, 0, 1))
+
     @staticmethod
     def _samples_first(states: Tensor, sample_shape: Sequence[int]) -> Tensor:
         states = states.movedim(-1, 0)
@@ -325,6 +375,11 @@ class LinearChain(Structure[Tensor]):
             everything = self.states.expand(*states.shape, -1)
             states = everything.gather(-1, states[..., None])[..., 0]
         return states if self.lengths is None else torch.where(self._inside(), states, 0)
+
+
+def _impossible(logits: Tensor) -> Tensor:
+    """Where no state is possible: `[..., 1, count]`."""
+    return (logits == -math.inf).all(-2, keepdim=True)
 
 
 def _pilot(sketch: LinearChain) -> Subset:

@@ -22,7 +22,7 @@ def forward(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Forward:
         return _normalise(node)
     table = Table(params)
     result, total = forward_scan(node, table, params)
-    if _in_range(node.detach(), table, result, total, last):
+    if in_range(node.detach(), table, result, total, last):
         return result
     del table, result, total
     if node.dtype == torch.float32:
@@ -31,7 +31,7 @@ def forward(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Forward:
     return log_space_scan(node, params)
 
 
-def _in_range(node: Tensor, table: Table, result: Forward, total: Tensor, last: Tensor) -> bool:
+def in_range(node: Tensor, table: Table, result: Forward, total: Tensor, last: Tensor) -> bool:
     """Whether the products lost nothing that changes the sum by more than rounding."""
     inside = torch.arange(len(node), device=node.device)[:, None, None] <= last[:, None]
     suspect = (total < table.floor) & (node > -math.inf) & inside

@@ -73,13 +73,19 @@ class _Forward(torch.autograd.Function):
             return None, None, None, *(None for _ in ctx.table.params)
         table: Table = ctx.table
         node, log_mass, total, *params = ctx.saved_tensors
-        mass, usable = log_mass.exp(), total >= table.floor  # below the floor no path arrives that matters
-        inverse = torch.where(usable, total.reciprocal(), 0.0)
-        if torch.is_grad_enabled():  # as a function of node and log_mass, the total is exp(log_mass - node + constants)
-            change = node - log_mass
-            inverse = inverse * torch.where(usable & (log_mass > -math.inf), change - change.detach(), 0.0).exp()
+        mass, inverse = log_mass.exp(), inverse_total(table, node, log_mass, total)
         flow, _ = _Flow.apply(table, True, grad, None, mass, inverse, *params)
         return None, None, flow, *_table_gradient(ctx, table, mass, inverse * flow, params, first=3)
+
+
+def inverse_total(table: Table, node: Tensor, log_mass: Tensor, total: Tensor) -> Tensor:
+    """One over the sum that entered each state, zero where no path arrives that matters; differentiable."""
+    usable = total >= table.floor
+    inverse = torch.where(usable, total.reciprocal(), 0.0)
+    if torch.is_grad_enabled():  # as a function of node and log_mass, the total is exp(log_mass - node + constants)
+        change = node - log_mass
+        inverse = inverse * torch.where(usable & (log_mass > -math.inf), change - change.detach(), 0.0).exp()
+    return inverse
 
 
 class _Flow(torch.autograd.Function):

@@ -111,27 +111,25 @@ class Table:
     def push(self, t: int, x: Tensor) -> Tensor:
         """`x [B, N]` times the table of step t: `[B, M]`."""
         step = min(t, self.steps - 1)
-        grouped = x.reshape(self.groups, len(x) // max(1, self.groups), self.n_from)
         if self.kept is not None:
-            out = _times(grouped, self.kept[:, step])
-        else:
-            out = x.new_zeros(*grouped.shape[:2], self.n_to)
-            for start in range(0, self.n_from, self.chunk):
-                stop = min(start + self.chunk, self.n_from)
-                out += _times(grouped[..., start:stop], self._tile(step, start, stop))
+            return push(self.kept[:, step], x)
+        grouped = _grouped(x, self.groups)
+        out = x.new_zeros(*grouped.shape[:2], self.n_to)
+        for start in range(0, self.n_from, self.chunk):
+            stop = min(start + self.chunk, self.n_from)
+            out += _times(grouped[..., start:stop], self._tile(step, start, stop))
         return out.reshape(len(x), self.n_to)
 
     def pull(self, t: int, y: Tensor) -> Tensor:
         """`y [B, M]` times the transposed table of step t: `[B, N]`."""
         step = min(t, self.steps - 1)
-        grouped = y.reshape(self.groups, len(y) // max(1, self.groups), self.n_to).mT
         if self.kept is not None:
-            out = product(self.kept[:, step], grouped)
-        else:
-            out = y.new_empty(self.groups, self.n_from, grouped.shape[-1])
-            for start in range(0, self.n_from, self.chunk):
-                stop = min(start + self.chunk, self.n_from)
-                out[:, start:stop] = product(self._tile(step, start, stop), grouped)
+            return pull(self.kept[:, step], y)
+        grouped = _grouped(y, self.groups).mT
+        out = y.new_empty(self.groups, self.n_from, grouped.shape[-1])
+        for start in range(0, self.n_from, self.chunk):
+            stop = min(start + self.chunk, self.n_from)
+            out[:, start:stop] = product(self._tile(step, start, stop), grouped)
         return out.mT.reshape(len(y), self.n_from)
 
     def gradient(self, x: Tensor, y: Tensor, params: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -139,7 +137,7 @@ class Table:
 
         One product over all steps that share a table, tile by tile; itself differentiable in x, y and `params`.
         """
-        x, y = self._by_table(x).mT, self._by_table(y)
+        x, y = self.by_table(x).mT, self.by_table(y)
         scale, chunk = self.scale, tile_rows(self.groups * self.steps * self.n_to, self.device)
         if len(params) == 1:
 
@@ -157,12 +155,27 @@ class Table:
         result = streamed(tile, Parts((params[0], x), (params[1], y)), chunk, 1)
         return result.rows + result.whole
 
-    def _by_table(self, x: Tensor) -> Tensor:
+    def by_table(self, x: Tensor) -> Tensor:
         """`[T-1, B, N]` as `[G, S, everything that shares a table, N]`."""
         steps, batch, size = x.shape
         together = batch // max(1, self.groups)
         x = x.reshape(steps, self.groups, together, size).movedim(1, 0)
         return x.reshape(self.groups, self.steps, steps // self.steps * together, size)
+
+
+def push(table: Tensor, x: Tensor) -> Tensor:
+    """`x [B, N]` times a table `[G, N, M]`: `[B, M]`."""
+    return _times(_grouped(x, len(table)), table).reshape(len(x), table.shape[-1])
+
+
+def pull(table: Tensor, y: Tensor) -> Tensor:
+    """`y [B, M]` times a transposed table `[G, N, M]`: `[B, N]`."""
+    return product(table, _grouped(y, len(table)).mT).mT.reshape(len(y), table.shape[-2])
+
+
+def _grouped(x: Tensor, groups: int) -> Tensor:
+    """`[B, N]` as `[G, everything that shares a table, N]`."""
+    return x.reshape(groups, len(x) // max(1, groups), x.shape[-1])
 
 
 def _times(x: Tensor, table: Tensor) -> Tensor:

@@ -1,0 +1,120 @@
+"""Entropy, divergence and cross-entropy of a chain by means that are carried along it, against the general way."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+import tailsum as ts
+import tailsum.chain as chain_module
+
+BATCH, LENGTH, STATES = 3, 5, 4
+LEADS = {"shared": (), "by step": (LENGTH - 1,), "by sequence": (BATCH, LENGTH - 1)}
+OPERATIONS = {
+    "entropy": lambda p, _: p.entropy(),
+    "kl": lambda p, q: p.kl(q),
+    "cross_entropy": lambda p, q: p.cross_entropy(q),
+}
+
+
+def made(kind, forbidden, seed):
+    """Leaves, and what makes a chain of them."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def randn(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.double)
+
+    nodes = randn(BATCH, LENGTH, STATES)
+    if kind == "factored":
+        embeddings = randn(STATES, 3)
+        return (nodes, embeddings), lambda x, e, lengths: ts.LinearChain(x, ts.Factored(e, e), lengths)
+    pairs, mask = 3 * randn(*LEADS[kind], STATES, STATES), torch.zeros(STATES, STATES).double()
+    if forbidden:
+        nodes[0, 1, 2], mask[0, 1] = -math.inf, -math.inf
+    return (nodes, pairs), lambda x, y, lengths: ts.LinearChain(x, y + mask, lengths)
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """Whether each call found its answer in this way; `taken.off` sends them all the general way."""
+
+    class Taken(list):
+        off = False
+
+    taken, inner = Taken(), chain_module.mean_score
+
+    def spy(*inputs):
+        found = None if taken.off else inner(*inputs)
+        taken.append(found is not None)
+        return found
+
+    monkeypatch.setattr(chain_module, "mean_score", spy)
+    return taken
+
+
+@pytest.mark.parametrize("lengths", [None, [LENGTH, 1, 3]], ids=["full", "ragged"])
+@pytest.mark.parametrize("kept", [None, 3], ids=["exact", "sketch"])
+@pytest.mark.parametrize(("kind", "other"), itertools.product([*LEADS, "factored"], repeat=2))
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_as_by_derivatives_of_the_log_partition(operation, kind, other, kept, lengths, taken):
+    """Values, gradients and gradients of gradients."""
+    (leaves, make), (others, make_other) = made(kind, True, 0), made(other, False, 1)
+    inputs = [x.clone().requires_grad_() for x in (*leaves, *others)]
+    used = inputs[:2] if operation == "entropy" else inputs
+    directions = [torch.randn_like(x) for x in used]
+    answers = []
+    for taken.off in (False, True):
+        p, q = make(*inputs[:2], lengths), make_other(*inputs[2:], lengths)
+        p = p if kept is None else p.sketch(kept, generator=torch.Generator().manual_seed(2))
+        value = OPERATIONS[operation](p, q)
+        assert value.isfinite().all()
+        first = torch.autograd.grad((value * torch.tensor([1.0, -2.0, 0.5])).sum(), used, create_graph=True)
+        slope = sum((x * y).sum() for x, y in zip(first, directions, strict=True))
+        answers.append((value, *first, *torch.autograd.grad(slope, used)))
+    assert taken[0]
+    torch.testing.assert_close(*answers, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_digits_are_not_lost_along_a_long_chain(operation, taken):
+    """In float32, where the means of whole paths have 10,000 times the size of what states differ by."""
+    scores = [torch.randn(3000, 8) * 2, torch.randn(8, 8), torch.randn(3000, 8), torch.randn(8, 8)]
+    used = 2 if operation == "entropy" else 4
+    answers = []
+    for dtype in (torch.float32, torch.float64):
+        leaves = [x.to(dtype).requires_grad_() for x in scores]
+        value = OPERATIONS[operation](ts.LinearChain(*leaves[:2]), ts.LinearChain(*leaves[2:]))
+        answers.append([x.double() for x in (value, *torch.autograd.grad(value, leaves[:used]))])
+    assert all(taken)
+    for single, double in zip(*answers, strict=True):
+        torch.testing.assert_close(single, double, rtol=0, atol=2e-5 * double.abs().max().item())
+
+
+def test_a_wide_range_goes_the_general_way(taken):
+    nodes = torch.tensor([[0.0, -150.0], [0.0, 0.0], [0.0, 300.0]])
+    pairs = torch.tensor([[0.0, -200.0], [-200.0, 0.0]])
+    single, double = ts.LinearChain(nodes, pairs).entropy(), ts.LinearChain(nodes.double(), pairs.double()).entropy()
+    assert taken == [False, False, True]  # the general way asks again, for the mean alone
+    torch.testing.assert_close(single.double(), double, rtol=0, atol=1e-5)
+
+
+def test_large_tables_go_the_general_way(taken):
+    (nodes, embeddings), make = made("factored", False, 0)
+    chain = make(nodes, embeddings, None)
+    kept = chain.entropy()
+    with ts.table_budget(0):
+        torch.testing.assert_close(chain.entropy(), kept)
+    assert taken == [True]
+
+
+def test_an_impossible_sequence_leaves_the_others_alone():
+    nodes = torch.randn(2, 4, 3).double()
+    nodes[0, 2] = -math.inf
+    nodes.requires_grad_()
+    entropy = ts.LinearChain(nodes, torch.zeros(3, 3).double()).entropy()
+    alone = ts.LinearChain(nodes[1], torch.zeros(3, 3).double()).entropy()
+    assert entropy[0] == -math.inf
+    torch.testing.assert_close(entropy[1], alone)
+    (gradient,) = torch.autograd.grad(entropy[1], nodes)
+    torch.testing.assert_close(gradient, torch.autograd.grad(alone, nodes)[0])
