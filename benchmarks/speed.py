@@ -1,7 +1,7 @@
 """Time and memory of exact and sketched inference, as ratios measured in one run."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -59,6 +59,36 @@ def _check_exact() -> None:
     single = LinearChain(context @ right.T, Factored(left, right))
     wide = LinearChain((context @ right.T).double(), (left.double() @ right.double().T))
     torch.testing.assert_close(single.log_partition().double(), wide.log_partition(), rtol=1e-6, atol=1e-5)
+
+
+def entropy_figures(n: int = 1000, length: int = 50, batch: int = 16) -> Iterator[Figure]:
+    """The entropy and its gradient: digits on a long chain in float32, and time against the log-partition."""
+    single, double = (_entropy_gradient(dtype) for dtype in (torch.float32, torch.float64))
+    error = ((single - double).abs().max() / double.abs().max()).item()
+    yield Figure(
+        "gradient of the entropy, T=5,000, float32: largest error", f"{error:.1e}", "at most 1e-04", error <= 1e-4
+    )
+    context, left, right = embeddings(n, length, batch)
+    emission = (context @ right.T).detach().requires_grad_()
+
+    def run(operation: Callable[[LinearChain], Tensor]) -> float:
+        return seconds(lambda: operation(LinearChain(emission, Factored(left, right))).sum().backward(), 3)
+
+    ratio = run(LinearChain.entropy) / run(LinearChain.log_partition)
+    yield Figure(
+        f"entropy forward + backward, N={n:,} T={length} B={batch}: time over the log-partition's",
+        f"{ratio:.1f}",
+        "at most 4",
+        ratio <= 4,
+    )
+
+
+def _entropy_gradient(dtype: torch.dtype, n: int = 20, length: int = 5000) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    nodes = torch.randn(length, n, generator=generator).mul_(2).to(dtype).requires_grad_()
+    pairs = torch.randn(n, n, generator=generator).to(dtype)
+    (gradient,) = torch.autograd.grad(LinearChain(nodes, pairs).entropy(), nodes)
+    return gradient.double()
 
 
 def sketch_figures(n: int = 30_000, k: int = 300, length: int = 20, batch: int = 4) -> Iterator[Figure]:

@@ -32,7 +32,7 @@ def made(kind, forbidden, seed):
     pairs, mask = 3 * randn(*LEADS[kind], STATES, STATES), torch.zeros(STATES, STATES).double()
     if forbidden:
         nodes[0, 1, 2], mask[0, 1] = -math.inf, -math.inf
-    return (nodes, pairs), lambda x, y, lengths: ts.LinearChain(x, y + mask, lengths)
+    return (nodes, pairs), lambda x, y, lengths: ts.LinearChain(x, y + mask.to(y.dtype), lengths)
 
 
 @pytest.fixture
@@ -89,6 +89,16 @@ def test_digits_are_not_lost_along_a_long_chain(operation, taken):
     assert all(taken)
     for single, double in zip(*answers, strict=True):
         torch.testing.assert_close(single, double, rtol=0, atol=2e-5 * double.abs().max().item())
+
+
+@pytest.mark.parametrize("operation", ["kl", "cross_entropy"])
+def test_the_other_model_may_have_another_type(operation):
+    (p, make), (q, make_other) = made("shared", False, 0), made("by step", False, 1)
+    answers = [
+        OPERATIONS[operation](make(*(x.to(a) for x in p), None), make_other(*(x.to(b) for x in q), None)).double()
+        for a, b in itertools.product((torch.float64, torch.float32), repeat=2)
+    ]
+    torch.testing.assert_close(torch.stack(answers), answers[0].expand(4, -1), rtol=1e-5, atol=1e-5)
 
 
 def test_a_wide_range_goes_the_general_way(taken):

@@ -44,9 +44,9 @@ from tailsum.select import Subset, at_least, check_sample_shape
 from tailsum.structure import RelaxedSample, Structure, Terms
 from tailsum.sweep import ChainSweep
 
-# A table of the scores of pairs of kept states, `[*batch, T-1, K, K]`, may take this share of the table budget: one over
-TABLE_SHARE = {"cpu": 16}
-TABLE_SHARE_ELSEWHERE = 4
+# So many tables of the scores of pairs of kept states, `[*batch, T-1, K, K]`, must fit the table budget, or none is made.
+TABLES = {"cpu": 16}
+TABLES_ELSEWHERE = 4
 
 
 class Paths(NamedTuple):
@@ -163,14 +163,15 @@ class LinearChain(Structure[Tensor]):
         if self.n_nodes == 1 or not fits_budget((3 if same else 4) * self._table_bytes(scores, lead)):
             return None
 
-        def flat(pairs: Tensor) -> Tensor:
-            return Dense(pairs.expand(*lead, -1, -1)).flat_params(self.batch_shape)[0]
+        def flat(pairs: Potential) -> Tensor:
+            table = pairs.block().to(self.dtype).expand(*lead, -1, -1)
+            return Dense(table).flat_params(self.batch_shape)[0]
 
         return mean_score(
             self._time_first(node.scores),
-            flat(scores.block()),
-            self._time_first(value.finite().scores),
-            None if same else flat(values.finite().block()),
+            flat(scores),
+            self._time_first(value.finite().scores.to(self.dtype)),
+            None if same else flat(values.finite()),
             self._length() - 1,
         )
 
@@ -189,8 +190,8 @@ class LinearChain(Structure[Tensor]):
         self._nodes = self._nodes.gather(None, index)
         pairs = self._pairs.gather(index[..., :-1, :], index[..., 1:, :])
         # Factors would be multiplied anew in each pass over the chain: a table is several times faster, if there is room.
-        share = TABLE_SHARE.get(self.device.type, TABLE_SHARE_ELSEWHERE)
-        room = fits_budget(share * self._table_bytes(pairs, pairs.lead))
+        count = TABLES.get(self.device.type, TABLES_ELSEWHERE)
+        room = fits_budget(count * self._table_bytes(pairs, pairs.lead))
         self._pairs = Dense(pairs.block()) if isinstance(pairs, Factored) and room else pairs
 
     def _table_bytes(self, pairs: Potential, lead: torch.Size) -> int:

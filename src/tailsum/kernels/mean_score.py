@@ -111,7 +111,8 @@ class _MeanScore(torch.autograd.Function):
         z, y = table.by_table(z), table.by_table(y)
         chance = product(first.mT, y)
         outer = product(torch.cat((first, second), -2).mT, torch.cat((z, y), -2))
-        of_scores = torch.addcmul(tables.plain * outer, tables.weighed, chance)
+        of_scores = tables.plain * outer if torch.is_grad_enabled() else outer.mul_(tables.plain)  # tables are large
+        of_scores = of_scores.addcmul_(tables.weighed, chance)
         of_values = None if values is None else tables.plain * chance
         of_node = of_log_z * back.chance + of_mean * back.excess
         return None, None, None, of_node, of_scores, of_mean * back.chance, of_values
