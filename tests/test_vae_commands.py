@@ -260,6 +260,7 @@ def test_options_become_settings(tmp_path, data):
     how = {
         "estimator": "rdp",
         "kept": 7,
+        "drawn": 2,
         "landmarks": 9,
         "hard": False,
         "temperature": 0.8,

@@ -274,7 +274,7 @@ def wrong_types():
         if field.name == "estimator":
             wrong = ("sum", None, 3, ["rdp"])
         elif field.default is None:
-            kind = {"data": str, "kept": int, "last_word_dropout": float}[field.name]
+            kind = {"data": str, "kept": int, "drawn": int, "last_word_dropout": float}[field.name]
             wrong = tuple(x for x in WRONG[kind] if x is not None)
         else:
             wrong = WRONG[type(field.default)]
@@ -289,7 +289,7 @@ def test_a_value_of_a_wrong_type_is_named(name, value):
 
 BAD = {
     **dict.fromkeys(("words", "longest", "size", "state_size", "hidden", "steps", "batch", "shards"), (0, -1)),
-    **dict.fromkeys(("check_every", "check_sentences", "check_samples", "landmarks", "probes"), (0, -1)),
+    **dict.fromkeys(("check_every", "check_sentences", "check_samples", "landmarks", "probes", "drawn"), (0, -1)),
     **dict.fromkeys(("states", "kept"), (1, 0, -1)),
     **dict.fromkeys(("rate", "clip", "temperature", "final_temperature", "spread"), (0.0, -1.0, math.inf, math.nan)),
     "dropout": (-0.1, 1.0, math.inf, math.nan),

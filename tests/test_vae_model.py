@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from enumeration import ChainTruth
-from tailsum import LinearChain
+from tailsum import LinearChain, LocalGlobal, TopK
 from tailsum.structure import RelaxedSample
 from tailsum.text import Vocabulary
 from tailsum.vae.build import build, learned, load
@@ -693,7 +693,23 @@ def test_importance_weights_in_double_precision_are_as_precise():
     close(weighed.log_weights[:, 0], (truth.log_joint - truth.log_q)[truth.place(heard.sample.hard[:, 0])], 1e-11)
 
 
-@pytest.mark.parametrize("estimator", [Estimator("rdp", 2), Estimator("rdp", 3), Estimator("tailsum", 2, 2)], ids=str)
+SKETCHED = [Estimator("rdp", 2), Estimator("rdp", 3), Estimator("rdp", 4, drawn=1), Estimator("tailsum", 2, 2)]
+
+
+@pytest.mark.parametrize(("drawn", "expected"), [(None, 3), (1, 1), (4, 4), (5, 5)])
+def test_so_many_states_are_drawn_and_the_others_are_the_best(drawn, expected):
+    model = vae(12)
+    chain = model.posterior(WORDS[:1], LENGTHS[:1])
+    best = chain.sketch(proposal=LocalGlobal(), selection=TopK(5)).states[0]
+    sketch = Estimator("rdp", 5, drawn=drawn).sketch(chain)
+    top = 5 - expected
+    assert torch.equal(sketch.states[0, :, :top], best[:, :top])
+    assert (sketch.log_weight[0, :, :top] == 0).all()
+    assert not (sketch.states[0, :, top:, None] == best[:, None, :top]).any()
+    assert (sketch.log_weight[0, :, top:] != 0).all()
+
+
+@pytest.mark.parametrize("estimator", SKETCHED, ids=str)
 @pytest.mark.parametrize("row", [1, 3])
 def test_importance_weights_from_a_sketch_have_the_probability_of_the_words_as_mean(estimator, row):
     model, count = vae(5, sure=0.3), 20_000
@@ -769,7 +785,9 @@ def test_bad_encoders_and_sentences_are_named():
             TransformerEncoder(N_WORDS, size)
 
 
-@pytest.mark.parametrize("bad", [{"method": "sum"}, {"kept": 1}, {"landmarks": 0}, {"probes": 0}])
+@pytest.mark.parametrize(
+    "bad", [{"method": "sum"}, {"kept": 1}, {"landmarks": 0}, {"probes": 0}, {"drawn": 0}, {"drawn": 5}]
+)
 def test_an_estimator_names_bad_arguments(bad, unchecked):
     with pytest.raises(ValueError, match=next(iter(bad))):
         Estimator(**{"method": "rdp", "kept": 4, **bad})

@@ -177,6 +177,9 @@ def train(
             help="States kept at each position. Default: all up to 20,000 (full, tailsum), else 200; a fifth (topk, rdp).",
         ),
     ] = None,
+    drawn: Annotated[
+        int | None, typer.Option(min=1, help="How many of the kept states are drawn (rdp). Default: half.")
+    ] = None,
     landmarks: Annotated[int, typer.Option(min=1, help="States that guide the choice of the kept ones.")] = 256,
     probes: Annotated[
         int, typer.Option(min=1, help="States of each position at which p(word | state) is asked for (tailsum).")

@@ -24,6 +24,7 @@ class Settings:
     kept: int | None = (
         None  # states at each position; None: all if affordable (full, tailsum), a fifth (topk, rdp), or 200
     )
+    drawn: int | None = None  # how many of them are drawn (rdp); None: half
     landmarks: int = 256
     probes: int = 1  # states of each position at which p(word | state) is asked for (tailsum)
     encoder: str = "lstm"  # or "transformer", or a folder or name of a pretrained model
@@ -81,7 +82,7 @@ class Settings:
             kept = self.states
         elif kept is None:
             kept = 200 if self.estimator == "tailsum" else max(2, self.states // 5)
-        return Estimator(self.estimator, min(kept, self.states), landmarks, self.probes)
+        return Estimator(self.estimator, min(kept, self.states), landmarks, self.probes, self.drawn)
 
     def rate_at(self, step: int) -> float:
         """The learning rate."""
