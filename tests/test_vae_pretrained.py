@@ -223,7 +223,7 @@ def test_context_matters(folders):
     """Else the tests above would pass with a table of vectors."""
     encoder = PretrainedEncoder.load(folders / "bert", WORDS)
     one, other = encoder(torch.tensor([[2, 3, 1], [2, 7, 1]]), torch.tensor([3, 3]))
-    assert (one[0] - other[0]).abs().max() > 0.01
+    assert (one[0] - other[0]).abs().max() > 1e-4  # how much depends on the numbers of the pieces, which vary
 
 
 def test_weights_are_those_of_the_folder(folders):
