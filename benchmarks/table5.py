@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from tailsum import table_budget
 from tailsum.vae.build import learned
 from tailsum.vae.checkpoint import Checkpoint, write
 from tailsum.vae.data import Corpus, evenly
@@ -136,11 +137,15 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--samples", type=int, default=100)
     parser.add_argument("--sentences", type=int, default=100_000, help="of dev and test, at most")
+    parser.add_argument(
+        "--budget", type=int, default=4, help="GiB for tables of pair scores; more kept states need more"
+    )
     parser.add_argument("--changes", type=json.loads, default={}, help="other settings, as JSON")
     parser.add_argument("--only", help="one run, such as ours-2000-0")
     given = parser.parse_args()
     if given.only:
-        run_one(given.only, given)
+        with table_budget(given.budget << 30):
+            run_one(given.only, given)
         return
     given.output.mkdir(parents=True, exist_ok=True)
     waiting = [name for name in names() if not (given.output / f"{name}.json").exists()]
