@@ -106,7 +106,7 @@ def figure(output: Path) -> None:
         runs = [read_json(path) for path in sorted(output.glob(f"{row}-?.json"))]
         label = f"{row}: {mean(_used(run['counts']) for run in runs):.0%} in use" if runs else None
         for run in runs:
-            counts = sorted(run["counts"], reverse=True)[: sum(count > 0 for count in run["counts"])]
+            counts = sorted((count for count in run["counts"] if count), reverse=True)
             ax.plot([count / sum(counts) for count in counts], color=f"C{colour}", lw=1, label=label)
             label = None
     ax.set(xlabel="states, by frequency", ylabel="share of all words", yscale="log", xlim=(0, 2000))

@@ -47,10 +47,10 @@ class Estimator:
     """How sums over the states are taken in training: all of them ("full"), or `kept` of them at each position.
 
     "topk" keeps the best by the paper's proposal; in "rdp", the paper's method, `drawn` of them (half, unless told) are
-    drawn instead: more keep more states in use, fewer make less noise. "tailsum"
-    chooses with the knowledge of both neighbours (`Lookahead`, `Optimal`) and refines the entropy, or sums exactly if
-    all states are kept; and it takes the expectation of log p(x_t) over x_t, where the others take it at the sample.
-    With two or more `probes` so it does with log p(y_t | x_t): by a weighted subset of so many states.
+    drawn instead: more keep more states in use, fewer make less noise. "tailsum" chooses with the knowledge of both
+    neighbours (`Lookahead`, `Optimal`) and refines the entropy, or sums exactly if all states are kept; and it takes the
+    expectation of log p(x_t) over x_t, where the others take it at the sample. With two or more `probes` so it does with
+    log p(y_t | x_t): by a weighted subset of so many states.
     """
 
     method: Method
@@ -64,8 +64,10 @@ class Estimator:
             raise ValueError(f"method must be one of {', '.join(get_args(Method))}: got {self.method!r}")
         at_least(2, kept=self.kept)
         at_least(1, landmarks=self.landmarks, probes=self.probes)
-        if self.drawn is not None and not 1 <= self.drawn <= self.kept:
-            raise ValueError(f"drawn must be between 1 and kept = {self.kept}: got {self.drawn}")
+        if self.drawn is not None:
+            at_least(1, drawn=self.drawn)
+            if self.drawn > self.kept:
+                raise ValueError(f"drawn must be at most kept = {self.kept}: got {self.drawn}")
 
     def sketch(self, chain: LinearChain) -> LinearChain:
         """What samples are drawn from: the chain itself, or a sketch of it."""
