@@ -8,7 +8,6 @@ import torch
 
 import tailsum as ts
 import tailsum.chain as chain_module
-from tailsum.kernels.mean_score import mean_score
 
 BATCH, LENGTH, STATES = 3, 5, 4
 LEADS = {"shared": (), "by step": (LENGTH - 1,), "by sequence": (BATCH, LENGTH - 1)}
@@ -129,16 +128,3 @@ def test_an_impossible_sequence_leaves_the_others_alone():
     torch.testing.assert_close(entropy[1], alone)
     (gradient,) = torch.autograd.grad(entropy[1], nodes)
     torch.testing.assert_close(gradient, torch.autograd.grad(alone, nodes)[0])
-
-
-def test_what_all_values_share_costs_no_digits():
-    """As of inner products with a large common part, which no one has taken off."""
-    node, scores, value = torch.randn(50, 2, 6), torch.randn(1, 1, 6, 6), torch.randn(50, 2, 6)
-    values, last = torch.randn(1, 1, 6, 6) + 1e4, torch.tensor([49, 30])
-    answers = []
-    for dtype in (torch.float32, torch.float64):
-        inputs = [x.to(dtype).requires_grad_() for x in (node, scores, value, values)]
-        found = mean_score(*inputs, last)
-        answers.append([x.double() for x in (found.mean, *torch.autograd.grad(found.mean.sum(), inputs))])
-    for single, double in zip(*answers, strict=True):
-        torch.testing.assert_close(single, double, rtol=1e-5, atol=2e-5)
