@@ -139,14 +139,22 @@ class LinearChain(Structure[Tensor]):
         messages = self._messages(terms)
         return final_log_sum(messages, self._length() - 1).to(self.dtype).reshape(self.batch_shape)
 
-    def _log_sum_and_expected(self, own: Terms, terms: Terms) -> tuple[Tensor, Tensor]:
-        found = self._mean_score(own, terms)
-        return found or (self.log_sum(own), super()._expected(terms))
+    def entropy(self) -> Float[Tensor, "*batch"]:
+        with full_precision(self.device):
+            terms = self._centred(self._tabled(self.terms()))
+            found = self._mean_score(self._weighted(terms), terms)
+        return super().entropy() if found is None else self._batched(found.log_partition - found.mean)
 
     def _expected(self, terms: Terms) -> Tensor:
         with full_precision(self.device):
-            found = self._mean_score(self._weighted(self._centred(self.terms())), terms)
-        return super()._expected(terms) if found is None else found.mean.to(self.dtype)
+            found = self._mean_score(self._weighted(self._centred(self._tabled(self.terms()))), terms)
+        return super()._expected(terms) if found is None else self._batched(found.mean)
+
+    def _tabled(self, terms: Terms) -> Terms:
+        """The scores with a table of all pairs, if there is room for it."""
+        nodes, pairs = cast("tuple[Dense, Potential]", terms)
+        room = fits_budget(3 * self._table_bytes(pairs, pairs.lead))
+        return (nodes, Dense(pairs.block())) if room else terms
 
     def _mean_score(self, own: Terms, terms: Terms) -> MeanScore | None:
         """Of `terms` along the paths of the chain with scores `own`; None if tables or the range of scores are too large."""
@@ -159,14 +167,16 @@ class LinearChain(Structure[Tensor]):
             table = pairs.block().to(self.dtype).expand(*lead, -1, -1)
             return Dense(table).flat_params(self.batch_shape)[0]
 
-        found = mean_score(
+        return mean_score(
             self._time_first(node.scores),
             flat(scores),
             self._time_first(value.finite().scores.to(self.dtype)),
             None if same else flat(values.finite()),
             self._length() - 1,
         )
-        return found and MeanScore(*(x.reshape(self.batch_shape) for x in found))
+
+    def _batched(self, x: Tensor) -> Tensor:
+        return x.to(self.dtype).reshape(self.batch_shape)
 
     def _messages(self, terms: Terms) -> Forward:
         nodes, pairs = cast("tuple[Dense, Potential]", terms)

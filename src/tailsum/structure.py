@@ -185,8 +185,7 @@ class Structure(Model, Generic[Configuration]):
         """
         with full_precision(self.device):
             terms = self._centred(self.terms())
-            log_sum, expected = self._log_sum_and_expected(self._weighted(terms), terms)
-            return (log_sum - expected).to(self.dtype)
+            return self.log_sum(self._weighted(terms)) - self._expected(terms)
 
     def cross_entropy(self, other: "Structure[Configuration]") -> Float[Tensor, "*batch"]:
         """`E[-log_prob of other]` under this model, in nats; infinite where other forbids what this one allows."""
@@ -206,14 +205,9 @@ class Structure(Model, Generic[Configuration]):
     def _divergence(self, other: Any) -> Tensor:
         mine, terms = self._centred(self.terms()), other._centred(other.terms())
         difference = tuple(a.finite().plus(b.finite().scaled(-1.0)) for a, b in zip(mine, terms, strict=True))
-        own, expected = self._log_sum_and_expected(self._weighted(mine), difference)
-        divergence = expected - own + other.log_sum(other._weighted(terms))
-        divergence = divergence.to(torch.promote_types(self.dtype, other.dtype))
+        own = self.log_sum(self._weighted(mine))
+        divergence = self._expected(difference) - own + other.log_sum(other._weighted(terms))
         return self._forbid(divergence, terms).masked_fill(own == -math.inf, math.inf)
-
-    def _log_sum_and_expected(self, own: Terms, terms: Terms) -> tuple[Tensor, Tensor]:
-        """Log of the sum under `own`, this model's scores but for common offsets, and the expected sum of `terms`."""
-        return self.log_sum(own), self._expected(terms)
 
     def _expected(self, terms: Terms) -> Tensor:
         """The expected sum of the given scores: the slope of the log-partition in their direction.

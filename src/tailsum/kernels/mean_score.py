@@ -50,11 +50,10 @@ def mean_score(node: Tensor, scores: Tensor, value: Tensor, values: Tensor | Non
 
 
 class _Tables(NamedTuple):
-    """The scaled table of pair scores, and the same times the values less their common part: `[G, S, N, N]`."""
+    """The scaled table of pair scores, and the same times the values: `[G, S, N, N]`."""
 
     plain: Tensor
     weighed: Tensor
-    common: Tensor  # [S, G], float64, without gradient
 
     def steps(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Both by steps."""
@@ -85,7 +84,7 @@ class _MeanScore(torch.autograd.Function):
         values: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         assert table.kept is not None
-        tables = _tables(table.kept, finite(scores) if values is None else values)
+        tables = _Tables(table.kept, table.kept * _values(scores, values))
         onward = _carry(table, tables, found, last, node, value)
         ctx.table, ctx.last, ctx.tables, ctx.onward = table, last, tables, onward
         ctx.save_for_backward(node, scores, value, values)
@@ -99,7 +98,8 @@ class _MeanScore(torch.autograd.Function):
         node, scores, value, values = ctx.saved_tensors
         tables, onward = ctx.tables, ctx.onward
         if torch.is_grad_enabled():  # the gradient will be differentiated: everything again, recorded
-            tables = _tables((scores - table.scale).exp(), finite(scores) if values is None else values)
+            plain = (scores - table.scale).exp()
+            tables = _Tables(plain, plain * _values(scores, values))
             onward = _carry(table, tables, forward_scan(node, table, (scores,)), last, node, value)
         back = _return(tables, onward, value, last)
         of_log_z, of_mean = (grad.to(node.dtype)[:, None] for grad in grads)
@@ -118,9 +118,8 @@ class _MeanScore(torch.autograd.Function):
         return None, None, None, of_node, of_scores, of_mean * back.chance, of_values
 
 
-def _tables(plain: Tensor, values: Tensor) -> _Tables:
-    common = values.detach().amax((-2, -1), keepdim=True)
-    return _Tables(plain, plain * (values - common), common[..., 0, 0].mT.double())
+def _values(scores: Tensor, values: Tensor | None) -> Tensor:
+    return finite(scores) if values is None else values
 
 
 def _carry(
@@ -132,13 +131,13 @@ def _carry(
     before, offset = list[Tensor](), list[Tensor]()
     plain, weighed = tables.steps()
     for t in range(len(value)):
-        carried, step = value[t], min(t, len(plain)) - 1
+        carried = value[t]
         if t > 0:
-            sent = mass[t - 1]
+            step, sent = min(t, len(plain)) - 1, mass[t - 1]
             carried = carried + inverse[t] * (push(plain[step], sent * before[-1]) + push(weighed[step], sent))
         common = (share[t] * carried.detach()).sum(-1)
         before.append(carried - common[:, None])
-        offset.append(common.double() if t == 0 else common.double() + tables.common[step])
+        offset.append(common.double())
     at_last = last[None, :, None].expand(1, -1, mass.shape[-1])
     final = log_mass.gather(0, at_last)[0]
     impossible = (final == -torch.inf).all(-1, keepdim=True)
@@ -174,14 +173,14 @@ def _return(tables: _Tables, onward: _Onward, value: Tensor, last: Tensor) -> _R
         common = behind.detach().sum(-1)  # the chances sum to one, or to zero behind the last position
         chance.append(now + torch.where(ends[:, t, None], final, 0.0))
         after.append(behind - now * common[:, None])
-        shared.append(shared[-1] + common.double() + torch.where(last > t, tables.common[step], 0.0))
+        shared.append(shared[-1] + common.double())
         entering.append(enter)
         entering_after.append(enter_after)
     chances, afters, late = (torch.stack(x[::-1]) for x in (chance, after, shared))
     whole = offset.gather(0, last[None])
     of_state, of_pair = (
         ((early + later - whole).to(rest.dtype) - rest)[..., None]
-        for early, later in ((offset, late), (offset[:-1], late[1:] + tables.common))
+        for early, later in ((offset, late), (offset[:-1], late[1:]))
     )
     excess = chances * (before + of_state) + afters
     return _Return(chances, excess, torch.stack(entering[::-1]), torch.stack(entering_after[::-1]), of_pair)
