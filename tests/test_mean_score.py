@@ -128,3 +128,14 @@ def test_an_impossible_sequence_leaves_the_others_alone():
     torch.testing.assert_close(entropy[1], alone)
     (gradient,) = torch.autograd.grad(entropy[1], nodes)
     torch.testing.assert_close(gradient, torch.autograd.grad(alone, nodes)[0])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_leads_nowhere_may_be_forbidden(seed):
+    """State 2 of the second position has a way in, which the other model forbids, and no way on: no path uses it."""
+    generator = torch.Generator().manual_seed(seed)
+    nodes, pairs = torch.randn(4, 3, generator=generator), torch.randn(3, 3, 3, generator=generator)
+    pairs[1, 2] = -math.inf
+    other = torch.randn(3, 3, 3, generator=generator)
+    other[0, :, 2] = -math.inf
+    assert ts.LinearChain(nodes, pairs).kl(ts.LinearChain(nodes, other)).isfinite()

@@ -786,7 +786,7 @@ def test_bad_encoders_and_sentences_are_named():
 
 
 @pytest.mark.parametrize(
-    "bad", [{"method": "sum"}, {"kept": 1}, {"landmarks": 0}, {"probes": 0}, {"drawn": 0}, {"drawn": 5}]
+    "bad", [{"method": "sum"}, {"kept": 1}, {"landmarks": 0}, {"probes": 0}, {"drawn": 0}, {"drawn": 5}, {"drawn": 1.5}]
 )
 def test_an_estimator_names_bad_arguments(bad, unchecked):
     with pytest.raises(ValueError, match=next(iter(bad))):

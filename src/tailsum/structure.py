@@ -236,7 +236,8 @@ class Structure(Model, Generic[Configuration]):
         if not any((x == -math.inf).any() for term in terms for x in term.tensors):
             return value
         with torch.no_grad():
-            chance = self._expected(tuple(term.forbidden(self.dtype) for term in terms))
+            # By the slope, which has no rounding where nothing forbidden has a chance.
+            chance = Structure._expected(self, tuple(term.forbidden(self.dtype) for term in terms))
         return value.masked_fill(chance > 0, math.inf)
 
     def _matching(self, other: Any) -> Any:
