@@ -63,6 +63,8 @@ def run_one(name: str, given: argparse.Namespace) -> None:
     corpus = Corpus.read(given.data, settings.words, longest=settings.longest)
     folder, place = given.output / "runs" / name, torch.device(given.device)
     run = Run.open(folder) if (folder / "settings.json").exists() else Run.create(folder, settings, corpus)
+    if run.settings != settings:
+        raise ValueError(f"{folder} must have been begun with the same settings: choose another --output")
     train(Trainer(run, corpus, place, Processes()), Watcher())
     model = run.model(place)
     sums, trained = sums_for(model, settings.sums()), settings.sums()
@@ -151,18 +153,20 @@ def main() -> None:
     waiting = [name for name in names() if not (given.output / f"{name}.json").exists()]
     console = Console()
 
-    def start(name: str) -> None:
+    def start(name: str) -> bool:
         command = [sys.executable, "-m", "benchmarks.table5", *sys.argv[1:], "--only", name]
         done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603  (our own)
         said = "finished" if done.returncode == 0 else f"failed: {done.stderr[-500:]}"
         console.print(f"{name} {said}", markup=False)
+        return done.returncode == 0
 
     with ThreadPoolExecutor(given.workers) as pool:
-        list(pool.map(start, waiting))
+        whole = all(list(pool.map(start, waiting)))
     table = report(given.output)
     (given.output / "table5.md").write_text(table + "\n")
     figure(given.output)
     console.print(table, markup=False, soft_wrap=True)
+    sys.exit(not whole)
 
 
 if __name__ == "__main__":

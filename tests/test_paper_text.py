@@ -78,6 +78,23 @@ def test_tokens():
     ]
 
 
+def test_letters_of_several_characters():
+    assert tokens("हिन्दी, \u0905\u091a\u094d\u091b\u093e nai\u0308ve") == [
+        "हिन्दी",
+        ",",
+        "\u0905\u091a\u094d\u091b\u093e",
+        "nai\u0308ve",
+    ]
+
+
+def test_what_ends_a_line(write):
+    path = write("lines.txt", "A\u2028b.\n{curly} c.\rD\x0ce.\r\n\n" * 10)
+    split = sentences(path)
+    assert split.train[:3] == [["a", "b", "."], ["curly", "c", "."], ["d", "e", "."]]
+    assert sum(map(len, split)) == 30
+    assert sentences(write("brace.txt", "{curly} first line\n" * 10)).test == [["curly", "first", "line"]]
+
+
 def test_a_text_file(write):
     path = write("lines.txt", "".join(f"Sentence number {i}.\n\n" for i in range(30)))
     split = sentences(path)
@@ -117,6 +134,7 @@ def test_the_real_captions(captions):
         ("latin.txt", "caf\xe9".encode("latin-1"), "is neither"),
         ("damaged.json", annotations((1, "A cat."), (2, "A dog."))[:-5], "damaged"),
         ("damaged.txt", '{"annotations": [', "damaged"),
+        ("deep.json", '{"annotations": ' + "[" * 200_000, "damaged"),
         ("other.json", '{"images": []}', "MSCOCO's form"),
         ("list.json", "[1, 2]", "MSCOCO's form"),
         ("number.json", annotations((1, 5)), "MSCOCO's form"),

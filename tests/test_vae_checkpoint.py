@@ -332,8 +332,8 @@ def test_files_that_cannot_be_read(path, monkeypatch):
 
 def test_none_at_first(keeper):
     assert keeper.latest(never) is None
-    with pytest.raises(ValueError, match=r"run must hold best.safetensors, and does not: train first"):
-        keeper.best()
+    with pytest.raises(ValueError, match=r"best.safetensors must be a checkpoint: it does not exist. Train first"):
+        keeper.best(never)
     assert not keeper.folder.exists()
 
 
@@ -348,11 +348,31 @@ def test_last_and_previous(keeper):
 def test_best(keeper):
     for step in (5, 4):
         keeper.save_best(at_step(step))
-        assert step_of(keeper.best()) == step
+        assert step_of(keeper.best(never)) == step
     assert keeper.latest(never) is None
     damage(keeper.folder / BEST)
     with pytest.raises(ValueError, match=r"best.safetensors must be a checkpoint: it is damaged"):
-        keeper.best()
+        keeper.best(never)
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged", "refused"])
+def test_the_last_in_place_of_the_best(keeper, how):
+    keeper.save_best(at_step(1))
+    keeper.save(at_step(2))
+
+    def accept(checkpoint):
+        if how == "refused" and step_of(checkpoint) == 1:
+            raise ValueError("not this one")
+
+    if how == "missing":
+        (keeper.folder / BEST).unlink()
+    elif how == "damaged":
+        damage(keeper.folder / BEST)
+    said = []
+    assert step_of(keeper.best(said.append, accept)) == 2
+    assert len(said) == 1
+    assert str(keeper.folder / BEST) in said[0]
+    assert said[0].endswith("The last one takes its place")
 
 
 def test_the_previous_one_without_a_last(keeper):
@@ -544,7 +564,7 @@ def test_a_crash_while_the_best_is_saved(tmp_path, monkeypatch):
         return keeper
 
     after = failures(monkeypatch, Crash(), prepare, lambda keeper: keeper.save_best(at_step(9)))
-    outcomes = [step_of(keeper.best()) for keeper in after]
+    outcomes = [step_of(keeper.best(never)) for keeper in after]
     assert outcomes == [1] * outcomes.index(9) + [9] * 2
 
 

@@ -23,6 +23,7 @@ from tailsum.vae.checkpoint import BEST, LAST, PREVIOUS
 from tailsum.vae.settings import Settings
 from vae_cases import (
     STEPS,
+    checkpoint,
     go_on,
     new_run,
     options,
@@ -297,7 +298,6 @@ def test_a_second_run(tmp_path, whole, data):
         (["--soft"], "hard", "True"),
         (["--estimator", "rdp"], "estimator", "tailsum"),
         (["--steps", "1000"], "steps", str(STEPS)),  # the default, typed
-        (["--data", __file__], "data", "text.txt"),
     ],
 )
 def test_resume_with_other_options(whole, option, name, begun):
@@ -311,6 +311,22 @@ def test_resume_with_the_same_options(tmp_path, whole, data):
     code, said = train(folder, "--resume", *options(data))
     assert code == 0, said
     same_run(folder, whole)
+
+
+def test_resume_where_the_text_has_moved(tmp_path, data, whole):
+    moved = shutil.copy(data, tmp_path / "moved.txt")
+    new_run(tmp_path / "run", moved)
+    go_on(tmp_path / "run", stop=lambda trainer: trainer.done == 5)
+    again = moved.rename(tmp_path / "again.txt")
+    code, said = train(tmp_path / "run", "--resume")
+    assert code == 1
+    assert "does not exist" in said
+    code, said = train(tmp_path / "run", "--resume", "--data", again, "--device", "cpu")
+    assert code == 0, said
+    assert (tmp_path / "run" / "losses.csv").read_bytes() == (whole / "losses.csv").read_bytes()
+    code, said = train(tmp_path / "run", "--resume", "--data", __file__)
+    assert code == 1
+    assert f"{__file__} must be the text" in said
 
 
 def test_nothing_to_resume(tmp_path):
@@ -335,6 +351,7 @@ def test_nothing_to_resume(tmp_path):
         (["--size", "7"], 1, "size must be even"),
         (["--encoder", "transformer", "--size", "6"], 1, "size"),
         (["--device", "nonsense"], 1, "nonsense"),
+        (["--seed", str(1 << 63)], 1, "seed must lie between"),
     ],
 )
 def test_bad_options(tmp_path, data, option, code, says):
@@ -343,6 +360,28 @@ def test_bad_options(tmp_path, data, option, code, says):
     assert found == code, said
     assert says in said
     assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path, data):
+    (tmp_path / "file").write_text("")
+    code, said = train(tmp_path / "file" / "run", *options(data))
+    assert code == 1
+    assert said.strip() == f"Error: Not a directory: {tmp_path / 'file' / 'run'}"
+
+
+def test_settings_of_something_else(tmp_path):
+    path = tmp_path / "settings.json"
+    path.write_text('{"editor": 1}')
+    code, said = train(tmp_path, "--resume")
+    assert code == 1
+    assert f"Error: {path} must hold a run's settings" in said
+
+
+def test_a_path_is_shown_as_it_is(tmp_path, data):
+    folder = tmp_path / "a [red]b"
+    code, said = told("train", "--output", folder, *options(data, steps=1), "--samples", "1")
+    assert code == 0, said
+    assert str(folder / "index.html") in said
 
 
 def test_too_few_sentences(tmp_path):
@@ -376,7 +415,8 @@ def test_evaluate(tmp_path, whole):
     code, said = told("evaluate", folder, "--samples", "7", "--device", "cpu")
     assert code == 0, said
     found = json.loads((folder / "evaluation.json").read_text())
-    assert set(found) == {"estimator", "states", "dev", "test", "active", "baselines"}
+    assert set(found) == {"step", "estimator", "states", "dev", "test", "active", "baselines"}
+    assert found["step"] == checkpoint(folder, BEST).facts["step"]
     assert (found["estimator"], found["states"]) == ("full", 20)
     assert 1 <= found["active"] <= 20
     scores = {"per_word", "per_sentence", "standard_error"}
@@ -423,7 +463,7 @@ def test_nothing_to_evaluate(tmp_path, data):
     new_run(tmp_path / "run", data)
     code, said = told("evaluate", tmp_path / "run", "--device", "cpu")
     assert code == 1
-    assert f"must hold {BEST}" in said
+    assert f"{BEST} must be a checkpoint: it does not exist. Train first" in said
     assert not (tmp_path / "run" / "evaluation.json").exists()
 
 
@@ -432,9 +472,11 @@ def test_a_damaged_best_checkpoint(tmp_path, whole, long):
     place = folder / "checkpoints" / BEST
     for damage in (cut, flip, replace):
         damage(place, long / "checkpoints" / BEST)
-        code, said = told("evaluate", folder, "--device", "cpu")
-        assert code == 1
-        assert "checkpoint must be one of this run" in said if damage is replace else str(place) in said
+        code, said = told("evaluate", folder, "--device", "cpu", "--samples", "1", "--no-baselines")
+        assert code == 0
+        assert f"Warning: {place} " in said
+        assert "checkpoint must be one of this run" in said or damage is not replace
+        assert json.loads((folder / "evaluation.json").read_text())["step"] == STEPS
         shutil.copy(whole / "checkpoints" / BEST, place)
 
 

@@ -512,4 +512,4 @@ def test_a_cut_off_row_does_not_spoil_the_next(run):
 def test_paths_are_made(tmp_path, text):
     folder = Path(tmp_path) / "a" / "b"
     Run.create(folder, TINY, Corpus.read(text))
-    assert {path.name for path in folder.iterdir()} == {"settings.json", "words.json"}
+    assert {path.name for path in folder.iterdir()} == {"lock", "settings.json", "words.json"}

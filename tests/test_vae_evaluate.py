@@ -162,15 +162,29 @@ def test_the_same_seed_gives_the_same_and_leaves_the_random_state_alone():
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_the_size_of_batches_changes_the_samples_only(monkeypatch, size):
     model, steps = vae(), []
-    whole = likelihood(model, SENTENCES, FULL, n_samples=500)
+    whole = likelihood(model, SENTENCES, FULL, n_samples=2000)
     monkeypatch.setattr(evaluate, "BATCH", size)
-    parts = likelihood(model, SENTENCES, FULL, n_samples=500, step=lambda: steps.append(1))
+    parts = likelihood(model, SENTENCES, FULL, n_samples=2000, step=lambda: steps.append(1))
     assert len(steps) == n_batches(SENTENCES) == math.ceil(7 / size)
     assert parts.nll != whole.nll
     error = math.hypot(whole.sampling_error, parts.sampling_error)
     assert abs(whole.nll.per_sentence - parts.nll.per_sentence) < 5 * error
     assert whole.nll.standard_error == pytest.approx(parts.nll.standard_error, rel=0.05)
     assert whole.bound.total.item() == pytest.approx(parts.bound.total.item(), abs=0.2)
+
+
+def test_long_sentences_have_fewer_samples_at_once(monkeypatch):
+    model, counts = vae(), []
+    plain = model.weigh
+    monkeypatch.setattr(model, "weigh", lambda *given: counts.append(given[-1]) or plain(*given))
+    likelihood(model, SENTENCES, FULL, n_samples=50)
+    assert counts == [20, 20, 10]
+    scores = len(SENTENCES) * max(map(len, SENTENCES)) * (len(model.decoder.word_bias) + model.decoder.n_states)
+    for room, wanted in ((7.5 * scores, [7] * 7 + [1]), (0.1 * scores, [1] * 50)):
+        counts.clear()
+        monkeypatch.setattr(evaluate, "SCORES_AT_ONCE", int(room))
+        likelihood(model, SENTENCES, FULL, n_samples=50)
+        assert counts == wanted
 
 
 def test_each_batch_has_random_numbers_of_its_own(monkeypatch):

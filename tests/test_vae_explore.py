@@ -429,6 +429,14 @@ def test_without_an_evaluation(evaluation, tmp_path, corpus, model):
     assert {"1.500", "nats per word of the dev part", "tailsum evaluate"} <= set(page.words)
 
 
+@pytest.mark.parametrize("evaluated", [None, 20, 80])
+def test_an_evaluation_of_another_step_is_left_out(tmp_path, corpus, model, evaluated):
+    run = new_run(tmp_path, corpus)
+    (tmp_path / "evaluation.json").write_text(json.dumps({**EVALUATION, "step": evaluated}))
+    page = outline(explore(run, corpus, model, FULL, trained=80))
+    assert ("table" in [tag for tag, _ in page.tags]) == (evaluated == 80)
+
+
 def test_a_damaged_evaluation_is_named(tmp_path, corpus, model):
     run = new_run(tmp_path, corpus)
     (tmp_path / "evaluation.json").write_text("[1]")
@@ -478,5 +486,5 @@ def test_the_same_model_gives_the_same_files(tmp_path, corpus, model):
     for folder in folders:
         explore(new_run(folder, corpus), corpus, model, FULL, seed=3)
     files = [file.relative_to(folders[0]) for file in folders[0].rglob("*") if file.is_file()]
-    assert len(files) == 9
+    assert len(files) == 10
     assert all((folders[0] / file).read_bytes() == (folders[1] / file).read_bytes() for file in files)

@@ -775,6 +775,11 @@ def test_a_word_is_known_by_all_of_its_sentence(kind):
     assert (read[0, 1] - read[0, 2]).abs().max() > 1e-6  # and by its place
 
 
+def test_models_that_do_not_fit_are_named():
+    with pytest.raises(ValueError, match="must have equally many states: got 3 and 4"):
+        StructuredVAE(LSTMEncoder(N_WORDS, 4), CRFInference(4, 3, 3), decoder_of(4))
+
+
 def test_bad_encoders_and_sentences_are_named():
     with pytest.raises(ValueError, match=r"size must be even.* 5"):
         LSTMEncoder(N_WORDS, 5)

@@ -334,6 +334,9 @@ def test_too_long_sentences(folders, family, longest):
     message = f"at most {longest} sub-words .* got {longest + 1} in a sentence of {fits + 1} words"
     with pytest.raises(ValueError, match=message):
         encoder(torch.ones(2, fits + 1, dtype=torch.long), torch.tensor([2, fits + 1]))
+    encoder.check_room([[1] * fits, [1]])
+    with pytest.raises(ValueError, match=message):
+        encoder.check_room([[1] * fits, [1] * (fits + 1)])
 
 
 def test_relative_positions_have_no_limit(folders):
@@ -545,5 +548,50 @@ def test_training_with_real_weights(minilm, tmp_path):
     torch.testing.assert_close(trainer.model.encoder.state_dict()["model.embeddings.word_embeddings.weight"], before)
     assert (tmp_path / "run" / "checkpoints" / "best.safetensors").stat().st_size < 1e6  # without the frozen encoder
     again = run.model()
+    with torch.no_grad():
+        weight = next(iter(trainer.model.encoder.model.parameters()))
+        weight[0, 0] += 1e-3
+    with pytest.raises(ValueError, match=r"must be the encoder that .* was trained with: it has changed since"):
+        run.put(run.best(), trainer.model)
+    weight.data[0, 0] = before[0, 0]
     for name, value in again.state_dict().items():
         assert torch.equal(value, trainer.model.state_dict()[name]), name
+
+
+def test_a_folder_from_elsewhere(copy, tmp_path, monkeypatch, unchecked):
+    """A run knows its encoder's folder wherever it is evaluated, and refuses other weights; long sentences are found first."""
+    pytest.importorskip("typer")
+    from typer.testing import CliRunner  # noqa: PLC0415
+
+    from tailsum.cli import app  # noqa: PLC0415
+
+    def told(*arguments):
+        result = CliRunner().invoke(app, [*arguments, "--device", "cpu"], env={"COLUMNS": "160"})
+        return result.exit_code, result.output
+
+    folder, text = copy("bert"), tmp_path / "text.txt"
+    text.write_text("the dog saw a cat\n" * 30)
+    small = ["--states", "3", "--steps", "1", "--batch", "4", "--hidden", "4", "--state-size", "2", "--no-report"]
+    begin = ["train", "--data", str(text), "--encoder", folder.name, *small]
+    monkeypatch.chdir(tmp_path)
+    code, said = told(*begin, "--output", "run")
+    assert code == 0, said
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    evaluate = ["evaluate", "../run", "--no-baselines", "--samples", "2"]
+    code, said = told(*evaluate)
+    assert code == 0, said
+    model = transformers.AutoModel.from_pretrained(folder)
+    with torch.no_grad():
+        next(iter(model.parameters()))[0, 0] += 1e-3
+    model.save_pretrained(folder)
+    code, said = told(*evaluate)
+    assert code == 1
+    assert f"Error: {folder} must be the encoder" in said
+
+    text.write_text("the dog saw a cat\n" * 30 + "dog " * 99 + "\n")
+    monkeypatch.chdir(tmp_path)
+    code, said = told(*begin, "--longest", "100", "--output", "other")
+    assert code == 1
+    assert "sub-words in a sentence, which is the model's limit" in said
+    assert not (tmp_path / "other").exists()

@@ -16,12 +16,15 @@ from rich.console import Console
 
 from tailsum.vae import session
 from tailsum.vae.checkpoint import BEST, LAST, PREVIOUS, read
+from tailsum.vae.data import Corpus
 from tailsum.vae.model import Elbo, StructuredVAE
 from tailsum.vae.processes import Processes
-from tailsum.vae.run import Run
+from tailsum.vae.run import OWN, Run
+from tailsum.vae.settings import Settings
 from tailsum.vae.train import NotFiniteError, Trainer, Watcher, train
 from vae_cases import (
     CPU,
+    SMALL,
     STEPS,
     checkpoint,
     fresh,
@@ -86,7 +89,8 @@ def test_stopped_after_every_step(tmp_path, data, how):
     for step in range(1, 8):
         often, done = go_on(tmp_path / "often", stop=lambda _: True)
         assert often.done == step == step_of(tmp_path / "often")
-        assert done == (step == 7)
+        assert not done  # also when it was the last step: who asks for a stop gets one
+    assert go_on(tmp_path / "often")[1]
     same_run(tmp_path / "often", tmp_path / "once")
     same_tensors(often.checkpoint().tensors, once.checkpoint().tensors)
     assert len(rows(tmp_path / "once")) == 7
@@ -110,7 +114,7 @@ def test_stopped_at_checks(tmp_path, data, whole):
     new_run(tmp_path / "run", data)
     for step in (4, 8, 12):
         trainer, done = go_on(tmp_path / "run", stop=lambda trainer: trainer.done % 4 == 0)
-        assert (trainer.done, done) == (step, step == 12)
+        assert (trainer.done, done) == (step, False)
     same_run(tmp_path / "run", whole)
 
 
@@ -163,6 +167,34 @@ def test_two_processes_do_not_train_one_run(tmp_path, data, whole):
         go_on(tmp_path / "run")
 
 
+def test_two_processes_do_not_begin_one_run(tmp_path, data):
+    """Both have found an empty folder; the one that comes second leaves everything as it is."""
+    corpus = Corpus.read(data, 60, longest=7)
+    runs = [
+        Run.new(tmp_path / "run", Settings(**{**SMALL, "data": str(data), "seed": seed}), corpus) for seed in (1, 2, 3)
+    ]
+    with runs[0].alone(), pytest.raises(ValueError, match="in training by another process"):
+        runs[1].write()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["lock"]
+    runs[2].write()
+    with pytest.raises(ValueError, match="holds a run already"):
+        runs[1].write()
+    assert Run.open(tmp_path / "run").settings.seed == 3
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_files_that_are_no_runs(tmp_path, data, name):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("in nobody's way")
+    (folder / name).write_text("someone's")
+    with pytest.raises(ValueError, match=f"holds {name} already, which is no run's: choose another --output"):
+        new_run(folder, data)
+    assert sorted(path.name for path in folder.iterdir()) == sorted([name, "notes.txt"])
+    (folder / name).unlink()
+    new_run(folder, data)
+
+
 # Crashes: nothing is saved on the way out.
 
 
@@ -203,6 +235,31 @@ def test_crashes_at_a_check(tmp_path, data, whole, monkeypatch, place):
     assert step_of(tmp_path / "run") == (8 if place == "after save" else 4)
     go_on(tmp_path / "run")
     same_run(tmp_path / "run", whole)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "lost"),
+    [
+        (lambda rows: rows[1:], 0),
+        (lambda rows: [*rows, b"\0\0\0\0\n"], 0),
+        (lambda rows: [*rows[:3], b"61\r\n", *rows[4:]], 1),
+        (lambda rows: [*rows[:3], rows[3].replace(b",", b",1,2,"), *rows[4:]], 1),
+        (lambda rows: [*rows, b"\xff\xfe,\x80\n"], 0),
+    ],
+)
+def test_a_damaged_curve(tmp_path, data, whole, damaged, lost):
+    """It is only a record: training goes on, and what can still be read stays."""
+    new_run(tmp_path / "run", data)
+    go_on(tmp_path / "run", stop=lambda trainer: trainer.done == 6)
+    file = tmp_path / "run" / "losses.csv"
+    before = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(damaged(before)))
+    assert len(Run.open(tmp_path / "run").losses()) == len(before) - 1 - lost
+    go_on(tmp_path / "run")
+    wanted = (whole / "losses.csv").read_bytes().splitlines()
+    kept = file.read_bytes().splitlines()
+    assert len(kept) == len(wanted) - lost
+    assert set(kept) <= set(wanted)
 
 
 def test_a_row_that_was_cut_off(tmp_path, data, whole):
@@ -344,9 +401,9 @@ def test_not_finite_is_named_as_in_the_curve(tmp_path, data, monkeypatch):
 
 
 def test_weights_that_are_not_finite(tmp_path, data):
-    """An absurd rate: it is the next step that finds out, in the middle of its work."""
+    """An absurd rate: the next step would find out, in the middle of its work."""
     new_run(tmp_path / "run", data, rate=1e30)
-    with pytest.raises(NotFiniteError, match="step"):
+    with pytest.raises(NotFiniteError, match=r"the size of all weights at step 1 is not finite.*another --output"):
         go_on(tmp_path / "run")
     assert read(tmp_path / "run" / "failure.safetensors").facts["sentences"]
 

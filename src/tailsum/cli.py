@@ -8,6 +8,7 @@ from enum import StrEnum
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 try:
@@ -61,7 +62,7 @@ def demo(
     console.print(demo_table(rows, states, length))
     picture = output / "errors.png"
     demo_picture(rows, picture)
-    console.print(f"Picture of the error distributions: {picture.resolve()}", soft_wrap=True)
+    _show(console, f"Picture of the error distributions: {picture.resolve()}")
 
 
 @contextmanager
@@ -69,9 +70,19 @@ def _told(console: Console) -> Iterator[None]:
     """Errors that a person can do something about are one line, not a traceback."""
     try:
         yield
-    except ValueError as error:
-        console.print(f"Error: {error}", style="red", soft_wrap=True, markup=False)
-        raise typer.Exit(1) from None
+    except (ValueError, ImportError) as error:
+        said = str(error)
+    except OSError as error:  # no room on the disk, a folder that may not be written to
+        said = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+    else:
+        return
+    console.print(f"Error: {said}", style="red", soft_wrap=True, markup=False)
+    raise typer.Exit(1)
+
+
+def _show(console: Console, text: str) -> None:
+    """A line with a path in it, as it is."""
+    console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
 class Table(StrEnum):
@@ -130,9 +141,9 @@ def reproduce(
         with _told(console):
             page = run(settings, console)
     except KeyboardInterrupt:
-        console.print(f"Stopped. Finished cells are kept in {output}: the same command goes on from there.")
+        _show(console, f"Stopped. Finished cells are kept in {output}: the same command goes on from there.")
         raise
-    console.print(f"The results on one page: {page.resolve()}", soft_wrap=True)
+    _show(console, f"The results on one page: {page.resolve()}")
 
 
 class Sums(StrEnum):
@@ -236,21 +247,23 @@ def train(
     """
     _need_vae()
     from tailsum.vae.session import train_run  # noqa: PLC0415  (torch is slow to load: not for --help)
-    from tailsum.vae.settings import Settings  # noqa: PLC0415
+    from tailsum.vae.settings import OWN_ENCODERS, Settings  # noqa: PLC0415
 
     console = Console()
     with _told(console):
         given = {name: value for name, value in context.params.items() if name in Settings.__dataclass_fields__}
         given |= {"estimator": estimator.value, "data": None if data is None else str(data.resolve())}
+        if encoder not in OWN_ENCODERS and (folder := Path(encoder).expanduser()).is_dir():
+            given["encoder"] = str(folder.resolve())
         if resume:
             typed = {name for name in given if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"}
-            _check_same(output, {name: given[name] for name in typed})
-        done = train_run(output, None if resume else Settings(**given), console, device)
+            _check_same(output, {name: given[name] for name in typed - {"data"}})  # the text may have moved
+        done = train_run(output, None if resume else Settings(**given), console, device, data if resume else None)
         if not done:
-            console.print(f"Stopped and saved. To go on: tailsum train --output {output} --resume", soft_wrap=True)
+            _show(console, f"Stopped and saved. To go on: tailsum train --output {quote(str(output))} --resume")
             raise typer.Exit(130)
         if report and os.environ.get("RANK", "0") == "0":
-            _report(output, console, samples, device)
+            _report(output, console, samples, device, data if resume else None)
 
 
 def _check_same(output: Path, typed: dict[str, object]) -> None:
@@ -263,12 +276,18 @@ def _check_same(output: Path, typed: dict[str, object]) -> None:
             raise ValueError(f"{output} was begun with {name} = {begun}, and goes on so: got {value}")
 
 
-def _report(output: Path, console: Console, samples: int, device: str | None) -> None:
-    from tailsum.vae.session import evaluate_run, explore_run  # noqa: PLC0415  (as above)
+def _report(output: Path, console: Console, samples: int, device: str | None, data: Path | None) -> None:
+    from tailsum.vae.session import evaluate_run  # noqa: PLC0415  (as above)
 
-    evaluate_run(output, console, samples, device=device)
-    page = explore_run(output, console, device)
-    console.print(f"What the model has learned, on one page: {page.resolve()}", soft_wrap=True)
+    evaluate_run(output, console, samples, device=device, data=data)
+    _explore(output, console, device, data)
+
+
+def _explore(run: Path, console: Console, device: str | None, data: Path | None) -> None:
+    from tailsum.vae.session import explore_run  # noqa: PLC0415  (as above)
+
+    page = explore_run(run, console, device, data)
+    _show(console, f"What the model has learned, on one page: {page.resolve()}")
 
 
 @app.command()
@@ -296,12 +315,9 @@ def evaluate(
 def explore(run: RunFolder, data: Text = None, device: Device = None) -> None:
     """One page about what a run has learned: its states, their words and contexts, transitions, sentences of its own."""
     _need_vae()
-    from tailsum.vae.session import explore_run  # noqa: PLC0415  (torch is slow to load: not for --help)
-
     console = Console()
     with _told(console):
-        page = explore_run(run, console, device, data)
-        console.print(f"What the model has learned, on one page: {page.resolve()}", soft_wrap=True)
+        _explore(run, console, device, data)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 import sysconfig
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,9 @@ from typing import Any, NamedTuple
 Sentence = list[str]
 UNKNOWN = "<unk>"
 
-_TOKEN = re.compile(r"[^\W_]+(?:['-][^\W_]+)*|[.,;:!?()]")
+_MARKS = "".join(c for c in map(chr, range(0x300, 0x10000)) if unicodedata.category(c).startswith("M"))
+_LETTERS = rf"(?:[^\W_]|[{_MARKS}])+"  # a letter may consist of several characters
+_TOKEN = re.compile(rf"{_LETTERS}(?:['-]{_LETTERS})*|[.,;:!?()]")
 _MARKUP = re.compile(r":\w+(?::\w+)*:(?=`)|[`*\"“”]|(?<!\w)'|'(?!\w)")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _PROSE = re.compile(r"[A-Z][A-Za-z'-]*(?:[,;:]? \(?[A-Za-z][A-Za-z'-]*\)?)*[.!?]")
@@ -44,9 +47,9 @@ def sentences(path: Path | None = None) -> Split:
     if path.is_dir():
         return _checked(Split(*(_flat(_captions(path / f"captions_{part}.json")) for part in Split._fields)), path)
     text = _read(path)
-    if path.suffix == ".json" or text.lstrip().startswith("{"):
+    if path.suffix == ".json" or re.match(r'\s*\{\s*"', text):
         return _checked(_last_tenths(_captions(path)), path)
-    return _checked(_last_tenths([[words] for line in text.splitlines() if (words := tokens(line))]), path)
+    return _checked(_last_tenths([[words] for line in text.split("\n") if (words := tokens(line))]), path)
 
 
 def tokens(text: str) -> Sentence:
@@ -116,7 +119,7 @@ def _captions(path: Path) -> list[list[Sentence]]:
     """The captions of each image, in the order in which the images first appear."""
     try:
         content: Any = json.loads(_read(path))
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path} must be captions in JSON, and is damaged or something else: {error}") from None
     images: dict[Any, list[Sentence]] = {}
     try:

@@ -1,5 +1,7 @@
 """A model from settings."""
 
+import hashlib
+
 import torch
 from torch import nn
 
@@ -37,10 +39,25 @@ def encoder_of(settings: Settings, vocabulary: Vocabulary) -> LSTMEncoder | Tran
 
 def learned(model: nn.Module) -> dict[str, torch.Tensor]:
     """The tensors of a model that training changes: not those of a frozen pretrained encoder, which has its own files."""
-    frozen = [
-        f"{name}." for name, module in model.named_modules() if isinstance(module, PretrainedEncoder) and module.frozen
-    ]
-    return {name: value for name, value in model.state_dict().items() if not name.startswith(tuple(frozen))}
+    frozen = _frozen(model)
+    return {name: value for name, value in model.state_dict().items() if not name.startswith(frozen)}
+
+
+def frozen_digest(model: nn.Module) -> str | None:
+    """What tells frozen tensors from others; None if a model has none."""
+    frozen, found = _frozen(model), hashlib.sha256()
+    if not frozen:
+        return None
+    for name, value in model.state_dict().items():
+        if name.startswith(frozen):
+            found.update(name.encode() + value.cpu().numpy().tobytes())
+    return found.hexdigest()
+
+
+def _frozen(model: nn.Module) -> tuple[str, ...]:
+    """What the names of frozen tensors start with."""
+    modules = model.named_modules()
+    return tuple(f"{name}." for name, module in modules if isinstance(module, PretrainedEncoder) and module.frozen)
 
 
 def load(model: nn.Module, tensors: dict[str, torch.Tensor]) -> None:

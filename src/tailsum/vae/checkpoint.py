@@ -117,12 +117,19 @@ class Keeper:
             )
         return None
 
-    def best(self) -> Checkpoint:
-        """The best checkpoint."""
-        path = self.folder / BEST
-        if not path.exists():
-            raise ValueError(f"{self.folder} must hold {BEST}, and does not: train first, until a best one is saved")
-        return read(path)
+    def best(
+        self, complain: Callable[[str], None], accept: Callable[[Checkpoint], None] = lambda _: None
+    ) -> Checkpoint:
+        """The best checkpoint, or the last one if that is missing or cannot be used, of which `complain` is told."""
+        try:
+            return _accepted(self.folder / BEST, accept)
+        except ValueError as error:
+            reason = str(error)
+        last = self.latest(complain, accept)
+        if last is None:
+            raise ValueError(f"{reason}. Train first, until one is saved")
+        complain(f"{reason}. The last one takes its place")
+        return last
 
 
 def _accepted(path: Path, accept: Callable[[Checkpoint], None]) -> Checkpoint:

@@ -16,7 +16,8 @@ from tailsum.vae.model import Elbo, StructuredVAE
 from tailsum.vae.seeds import mixed, seeded
 
 BATCH = 100  # sentences
-SAMPLES_AT_ONCE = 2000  # over all sentences of a batch
+SAMPLES_AT_ONCE = 20  # of each sentence of a batch
+SCORES_AT_ONCE = 1 << 29  # of words and states at all positions of all samples: 2 GiB, and about as much beside them
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,10 @@ def likelihood(
     at_least(1, n_samples=n_samples, sentences=len(sentences))
     log_p = torch.empty(len(sentences), dtype=torch.double)
     variance, bound = torch.empty_like(log_p), torch.zeros(3, dtype=torch.double)
-    at_once = max(1, SAMPLES_AT_ONCE // BATCH)
+    choices = len(model.decoder.word_bias) + model.decoder.n_states
     for chosen, batch in _batches(model, sentences, seed):
         parts, sketched = list[Tensor](), False
+        at_once = max(1, min(SAMPLES_AT_ONCE, SCORES_AT_ONCE // (batch.words.numel() * choices)))
         for done in range(0, n_samples, at_once):
             count = min(at_once, n_samples - done)
             weighed = model.weigh(*batch, estimator, count)

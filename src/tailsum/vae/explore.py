@@ -156,14 +156,18 @@ def explore(
     estimator: Estimator,
     step: Callable[[], None] = lambda: None,
     seed: int = 0,
+    trained: int | None = None,
 ) -> Path:
     """Write the page `index.html` about a run into its folder, its pictures in `plots`, and `states.csv`; gives the page.
 
-    The same model and seed give the same files.
+    The same model and seed give the same files. The model is that of step `trained`: what `tailsum evaluate` found of
+    the run at another step is left out.
     """
     from tailsum.vae.report import Findings, write_page  # noqa: PLC0415  (heavy, and only here)
 
     evaluation = _evaluation(run.folder / "evaluation.json")
+    if trained is not None and evaluation.get("step") != trained:
+        evaluation = {}
     found = gather(model, corpus.train, estimator, seed, step)
     write_states(run.folder / "states.csv", found, corpus.vocabulary)
     (end,) = corpus.vocabulary.encode([END])

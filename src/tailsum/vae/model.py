@@ -7,6 +7,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from tailsum.chain import LinearChain
+from tailsum.select import at_least
 from tailsum.structure import RelaxedSample
 from tailsum.vae.decoder import Decoder, as_sample
 from tailsum.vae.inference import CRFInference, Estimator
@@ -30,6 +31,9 @@ class StructuredVAE(nn.Module):
 
     def __init__(self, encoder: nn.Module, inference: CRFInference, decoder: Decoder) -> None:
         super().__init__()
+        if len(inference.states) != decoder.n_states:
+            got = f"{len(inference.states)} and {decoder.n_states}"
+            raise ValueError(f"inference and decoder must have equally many states: got {got}")
         self.encoder, self.inference, self.decoder = encoder, inference, decoder
 
     def posterior(self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"]) -> LinearChain:
@@ -72,6 +76,7 @@ class StructuredVAE(nn.Module):
 
         Also where the samples come from a sketch: its own log-partition, unbiased, takes the place of the whole one's.
         """
+        at_least(1, n_samples=n_samples)
         small = estimator.sketch(self.posterior(words, lengths))
         states = small.sample((n_samples,))
         log_q = small.score(states) - small.log_partition()

@@ -4,7 +4,7 @@ Such a model knows sub-words, not words. A sentence becomes the sub-words of its
 at once, and each word gets the mean of its sub-words' vectors.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -137,12 +137,22 @@ class PretrainedEncoder(nn.Module):
         """How many sub-words the longest sentence has."""
         most = sums.argmax()
         room = int(sums[most])
-        if self.longest is not None and room > self.longest:
+        self._check_longest(room, int(lengths[most]))
+        return room
+
+    def check_room(self, sentences: Iterable[Sequence[int]]) -> None:
+        """A ValueError if one of some sentences has more sub-words than the model reads."""
+        counts = self._counts.tolist()
+        around = sum(counts[self.n_words :])
+        for sentence in sentences:
+            self._check_longest(around + sum(counts[word] for word in sentence), len(sentence))
+
+    def _check_longest(self, pieces: int, words: int) -> None:
+        if self.longest is not None and pieces > self.longest:
             raise ValueError(
                 f"words must have at most {self.longest} sub-words in a sentence, which is the model's limit: "
-                f"got {room} in a sentence of {int(lengths[most])} words"
+                f"got {pieces} in a sentence of {words} words"
             )
-        return room
 
 
 class _Sequence(NamedTuple):

@@ -3,7 +3,8 @@
 import csv
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ import torch
 
 from tailsum.files import alone, whole
 from tailsum.text import Vocabulary
-from tailsum.vae.build import build, load
+from tailsum.vae.build import build, frozen_digest, load
 from tailsum.vae.checkpoint import Checkpoint, Keeper
 from tailsum.vae.data import Corpus
 from tailsum.vae.model import StructuredVAE
 from tailsum.vae.settings import Settings
 
 CURVE: Sequence[str] = ("step", "part", "words", "states", "entropy", "nll")
+OWN: Sequence[str] = ("checkpoints", "losses.csv", "evaluation.json", "states.csv", "plots", "index.html")
 
 
 class Run:
@@ -31,8 +33,7 @@ class Run:
     @classmethod
     def new(cls, folder: Path, settings: Settings, corpus: Corpus) -> "Run":
         """A new run, of which nothing is written yet; a ValueError if the folder holds one already."""
-        if (folder / "settings.json").exists():
-            raise ValueError(f"{folder} holds a run already: go on with --resume, or choose another --output")
+        _check_free(folder)
         return cls(folder, settings, corpus.vocabulary, digest(corpus))
 
     @classmethod
@@ -43,17 +44,22 @@ class Run:
         return run
 
     def write(self) -> None:
-        """Make the folder, with settings and words in it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.folder / "words.json", {"words": list(self.vocabulary.words), "digest": self.digest})
-        write_json(self.folder / "settings.json", self.settings.as_json())
+        """Make the folder, with settings and words in it; a ValueError if another process was faster."""
+        with self.alone():
+            _check_free(self.folder)
+            write_json(self.folder / "words.json", {"words": list(self.vocabulary.words), "digest": self.digest})
+            write_json(self.folder / "settings.json", self.settings.as_json())
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
         """A run that was begun before."""
-        if not (folder / "settings.json").exists():
+        path = folder / "settings.json"
+        if not path.exists():
             raise ValueError(f"{folder} must be the folder of a run, which `tailsum train --output` makes: it is not")
-        settings = Settings.from_json(read_json(folder / "settings.json"))
+        try:
+            settings = Settings.from_json(read_json(path))
+        except ValueError as error:
+            raise ValueError(f"{path} must hold a run's settings. {error}") from None
         content = read_json(folder / "words.json")
         try:
             vocabulary, found = Vocabulary(tuple(content["words"])), str(content["digest"])
@@ -77,15 +83,23 @@ class Run:
             )
         return corpus
 
-    def model(self, device: torch.device | str = "cpu") -> StructuredVAE:
-        """The model as it was when it did best on dev."""
+    def best(self, complain: Callable[[str], None] = print) -> Checkpoint:
+        """The model when it did best on dev, or, where that is lost, the last one, of which `complain` is told."""
+        return self.keeper.best(complain, self.accept)
+
+    def model(self, device: torch.device | str = "cpu", checkpoint: Checkpoint | None = None) -> StructuredVAE:
+        """The model of a checkpoint, by default of the best."""
         model = build(self.settings, self.vocabulary)
-        self.put(self.keeper.best(), model)
+        self.put(checkpoint or self.best(), model)
         return model.to(device).eval()
 
     def put(self, checkpoint: Checkpoint, model: StructuredVAE) -> None:
         """Load a checkpoint of this run into a model of its settings; a ValueError if it is another run's."""
         self.accept(checkpoint)
+        if checkpoint.facts.get("frozen") != frozen_digest(model):
+            raise ValueError(
+                f"{self.settings.encoder} must be the encoder that {self.folder} was trained with: it has changed since"
+            )
         tensors = {
             name.removeprefix("model."): x for name, x in checkpoint.tensors.items() if name.startswith("model.")
         }
@@ -105,11 +119,12 @@ class Run:
         return self.folder / "losses.csv"
 
     def losses(self) -> list[dict[str, str]]:
-        """All rows of the curve; a last one that was cut off is left out."""
+        """All rows of the curve; those that were cut off or damaged are left out."""
         if not self.curve.exists():
             return []
-        whole = self.curve.read_text().rpartition("\n")[0]
-        return list(csv.DictReader(whole.splitlines()))
+        whole = self.curve.read_text(encoding="utf-8", errors="replace").rpartition("\n")[0]
+        rows = [row for row in csv.reader(whole.splitlines()) if len(row) == len(CURVE) and row[0].isdecimal()]
+        return [dict(zip(CURVE, row, strict=True)) for row in rows]
 
     def cut_curve(self, step: int) -> None:
         """Forget what came after a step."""
@@ -125,6 +140,13 @@ class Run:
             csv.DictWriter(file, CURVE).writerow(row)
 
 
+def _check_free(folder: Path) -> None:
+    if (folder / "settings.json").exists():
+        raise ValueError(f"{folder} holds a run already: go on with --resume, or choose another --output")
+    if there := [name for name in OWN if (folder / name).exists()]:
+        raise ValueError(f"{folder} holds {there[0]} already, which is no run's: choose another --output")
+
+
 def digest(corpus: Corpus) -> str:
     """What tells one text from another."""
     content = json.dumps([corpus.vocabulary.words, corpus.train, corpus.dev, corpus.test])
@@ -132,9 +154,17 @@ def digest(corpus: Corpus) -> str:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a file, whole or not at all."""
+    """Write a file, whole or not at all; JSON has no infinities, and nothing that is not a number: null stands for them."""
     with whole(path) as file:
-        json.dump(content, file, indent=1)
+        json.dump(_finite(content), file, indent=1, allow_nan=False)
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {name: _finite(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def read_json(path: Path) -> Any:

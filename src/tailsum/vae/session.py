@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from math import nan
+from math import isfinite, nan
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,8 +27,14 @@ from tailsum.vae.train import Step, Trainer, Watcher, train
 PARTS = ("dev", "test")
 
 
-def train_run(folder: Path, settings: Settings | None, console: Console, device: str | None = None) -> bool:
-    """Train a new run, or, without settings, go on with one; whether its end was reached.
+def train_run(
+    folder: Path,
+    settings: Settings | None,
+    console: Console,
+    device: str | None = None,
+    data: Path | None = None,
+) -> bool:
+    """Train a new run, or, without settings, go on with one (whose text may be in another place); False if interrupted.
 
     Under `torchrun` several processes train together. Ctrl-C ends the training after the step at hand, and saves it.
     """
@@ -36,7 +42,7 @@ def train_run(folder: Path, settings: Settings | None, console: Console, device:
     with processes(place) as all_of_us:
         if settings is None:
             run = Run.open(folder)
-            trainer = Trainer(run, run.corpus(), place, all_of_us)
+            trainer = Trainer(run, run.corpus(data), place, all_of_us)
         else:
             corpus = Corpus.read(
                 Path(settings.data) if settings.data else None, settings.words, longest=settings.longest
@@ -77,10 +83,11 @@ def _watching(run: Run, console: Console, stop: Callable[[], bool]) -> Iterator[
             bar.update(task, dev=nll)
             writer("dev/nll a word", nll, number)
 
-        def complain(text: str) -> None:
-            console.print(f"Warning: {text}", style="yellow", soft_wrap=True, markup=False)
+        yield Watcher(stepped, checked, _warning(console), stop)
 
-        yield Watcher(stepped, checked, complain, stop)
+
+def _warning(console: Console) -> Callable[[str], None]:
+    return lambda text: console.print(f"Warning: {text}", style="yellow", soft_wrap=True, markup=False)
 
 
 class _Pace:
@@ -161,12 +168,13 @@ def evaluate_run(
     `sentences`: of each part, so many at most.
     """
     run, place = Run.open(folder), device_of(device)
-    corpus, model = run.corpus(data), run.model(place)
+    corpus, best = run.corpus(data), run.best(_warning(console))
+    model = run.model(place, best)
     sums = sums_for(model, run.settings.sums())
     parts: dict[str, list[list[int]]] = {name: getattr(corpus, name) for name in PARTS}
     if sentences is not None:
         parts = {name: evenly(part, sentences) for name, part in parts.items()}
-    found: dict[str, Any] = {"estimator": sums.method, "states": run.settings.states}
+    found: dict[str, Any] = {"step": best.facts["step"], "estimator": sums.method, "states": run.settings.states}
     with _bar(console) as bar:
         for name, part in parts.items():
             task = bar.add_task(f"Likelihood of {name}", total=n_batches(part))
@@ -221,7 +229,8 @@ def _table(found: dict[str, Any]) -> Table:
 
 
 def _cells(scored: dict[str, float]) -> tuple[str, str]:
-    return f"{scored['per_word']:.3f}", f"{scored['per_sentence']:.2f} ± {scored['standard_error']:.2f}"
+    error = f" ± {scored['standard_error']:.2f}" if isfinite(scored["standard_error"]) else ""  # of one sentence: none
+    return f"{scored['per_word']:.3f}", f"{scored['per_sentence']:.2f}{error}"
 
 
 def explore_run(folder: Path, console: Console, device: str | None = None, data: Path | None = None) -> Path:
@@ -229,10 +238,11 @@ def explore_run(folder: Path, console: Console, device: str | None = None, data:
     from tailsum.vae.explore import explore, n_steps  # noqa: PLC0415  (draws, and matplotlib is slow to load)
 
     run, place = Run.open(folder), device_of(device)
-    corpus, model = run.corpus(data), run.model(place)
+    corpus, best = run.corpus(data), run.best(_warning(console))
+    model = run.model(place, best)
     with _bar(console) as bar:
-        task = bar.add_task("Exploring", total=n_steps(corpus))
-        return explore(run, corpus, model, sums_for(model, run.settings.sums()), lambda: bar.advance(task))
+        task, sums = bar.add_task("Exploring", total=n_steps(corpus)), sums_for(model, run.settings.sums())
+        return explore(run, corpus, model, sums, lambda: bar.advance(task), trained=best.facts["step"])
 
 
 def _bar(console: Console) -> Progress:

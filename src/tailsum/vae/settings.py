@@ -8,6 +8,7 @@ from typing import Any, get_args, get_type_hints
 from tailsum.select import at_least
 from tailsum.vae.baselines import rate_share
 from tailsum.vae.inference import EXACT_UP_TO, Estimator, Method
+from tailsum.vae.seeds import check_seed
 
 OWN_ENCODERS = ("lstm", "transformer")
 
@@ -58,6 +59,7 @@ class Settings:
         at_least(1, hidden=self.hidden, steps=self.steps, batch=self.batch, shards=self.shards)
         at_least(1, check_every=self.check_every, check_sentences=self.check_sentences)
         at_least(1, check_samples=self.check_samples)
+        check_seed(self.seed)
         for name in ("rate", "clip", "temperature", "final_temperature", "spread"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be positive and finite: got {getattr(self, name)}")

@@ -1,5 +1,6 @@
 """Training: what one step does, and a loop that can be stopped at any moment and goes on to the same bits."""
 
+import itertools
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -9,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tailsum.vae.build import build, learned
+from tailsum.vae.build import build, frozen_digest, learned
 from tailsum.vae.checkpoint import Checkpoint, write
 from tailsum.vae.data import Batch, Corpus, Order, batch_of, evenly
 from tailsum.vae.evaluate import likelihood, sums_for
 from tailsum.vae.model import Elbo
+from tailsum.vae.pretrained import PretrainedEncoder
 from tailsum.vae.processes import Processes
 from tailsum.vae.run import Run
 from tailsum.vae.seeds import mixed, seeded
@@ -61,6 +63,9 @@ class Trainer:
         self.run, self.corpus, self.device, self.processes = run, corpus, device, processes
         self.settings, self.sums = settings, settings.sums()
         self.model = build(settings, corpus.vocabulary).to(device).train()
+        if isinstance(self.model.encoder, PretrainedEncoder):
+            self.model.encoder.check_room(itertools.chain(corpus.train, corpus.dev, corpus.test))
+        self.frozen = frozen_digest(self.model)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.optimiser = torch.optim.Adam(self.parameters, settings.rate)
         self.order = Order([len(sentence) for sentence in corpus.train], settings.batch, settings.seed)
@@ -91,7 +96,7 @@ class Trainer:
             group["lr"] = settings.rate_at(number)
         self.optimiser.step()
         if not nn.utils.get_total_norm(self.parameters).isfinite():
-            self._give_up("a weight", number + 1, chosen)
+            self._give_up("the size of all weights", number + 1, chosen)
         self.done += 1
         *parts, words = totals.cpu()
         return Step(self.done, Elbo(*(part / len(chosen) for part in parts)), len(chosen), int(words), norm.item())
@@ -116,8 +121,8 @@ class Trainer:
             sentences = [" ".join(self.corpus.sentence(self.corpus.train[i])) for i in chosen]
             write(path, Checkpoint(tensors, {**self._facts(), "step": number, "sentences": sentences}))
         raise NotFiniteError(
-            f"{what} of step {number} is not a number any more: its batch and the weights are in {path}. "
-            "A lower rate or a lower clip may help"
+            f"{what} at step {number} is not finite any more: its batch and the weights are in {path}. "
+            "In a new run, with another --output, a lower rate or a lower clip may help"
         )
 
     @torch.no_grad()
@@ -143,7 +148,8 @@ class Trainer:
 
     def _facts(self) -> dict[str, Any]:
         settings = self.settings.as_json()
-        return {"step": self.done, "best": self.best, "settings": settings, "digest": self.run.digest}
+        found = {"step": self.done, "best": self.best, "settings": settings, "digest": self.run.digest}
+        return found if self.frozen is None else {**found, "frozen": self.frozen}
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of this run."""
@@ -158,7 +164,7 @@ class Trainer:
 
 
 def train(trainer: Trainer, watcher: Watcher) -> bool:
-    """Train to the end, from where the run's last checkpoint left off; whether the end was reached.
+    """Train to the end, from where the run's last checkpoint left off; False if `watcher.stop` ended it.
 
     At each check, and when `watcher.stop` says so, a checkpoint is written. Whatever ends the process in between, the next
     one goes on from the last checkpoint, and comes to the same weights, bit by bit, on the same machine. A ValueError if
@@ -187,7 +193,7 @@ def _train(trainer: Trainer, watcher: Watcher) -> bool:
         if first and (due or stopped):
             run.keeper.save(trainer.checkpoint())
         if stopped:
-            return trainer.done == settings.steps
+            return False
     return True
 
 
