@@ -288,6 +288,43 @@ def test_inference_mode():
         torch.testing.assert_close(plain.entropy(), ts.LinearChain(nodes + 0, pairs + 0).entropy())
 
 
+@pytest.mark.parametrize("budget", [0, 1 << 30])
+@pytest.mark.parametrize("lengths", [None, [5, 3]])
+@pytest.mark.parametrize("kind", ["factored", "scored", "single"])
+def test_parameters_in_inference_mode(kind, lengths, budget):
+    """The usual evaluation: scores are what a network gives for its input, times parameters."""
+    net, states = torch.nn.Linear(2, 3), torch.nn.Parameter(torch.randn(4, 3))
+    given, other = torch.randn(2, 1 if kind == "single" else 5, 2), torch.randn(4, 4)
+
+    def pairs(i, j, context):
+        return (states[i] * states[j] * context).sum(-1)
+
+    def results():
+        context = net(given)
+        transition = ts.Scored(pairs, 4, 4, context[:, 1:]) if kind == "scored" else ts.Factored(states, states)
+        chain = ts.LinearChain(ts.Factored(context, states), transition, None if kind == "single" else lengths)
+        whole = ts.LinearChain(torch.zeros(given.shape[1], 4), other, chain.lengths)
+        small = chain.sketch(2, generator=torch.Generator().manual_seed(0))
+        found = [x for model in (chain, small) for x in (model.marginals(), model.pair_marginals(), model.entropy())]
+        return [
+            *found,
+            chain.kl(whole),
+            chain.cross_entropy(whole),
+            chain.rsample().chances,
+            small.refine().marginals(),
+        ]
+
+    with ts.table_budget(budget):
+        with torch.no_grad():
+            torch.manual_seed(0)
+            expected = results()
+        with torch.inference_mode():
+            torch.manual_seed(0)
+            found = results()
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 @pytest.mark.parametrize("lead", [(3, 1), (1, 1), (3, 4), (4,), ()])
 @pytest.mark.parametrize("factored", [False, True])
 def test_shared_subset_of_transitions_that_vary(lead, factored, generator):

@@ -389,8 +389,10 @@ def test_inference_mode(name):
     case = zoo(name, lengths=[3, 2], seed=8)
     plain = case.model()
     expected = values(plain)
+    parameters = [x.clone().requires_grad_() for x in case.leaves]  # of a network, which gives the other scores
     with torch.inference_mode():
-        for model in (plain, case.model(*(x + 0 for x in case.leaves))):
+        mixed = (case.model(*(x + 0 if i % 2 == odd else x for i, x in enumerate(parameters))) for odd in (False, True))
+        for model in (plain, case.model(*(x + 0 for x in case.leaves)), *mixed):
             for found, value in zip(values(model), expected, strict=True):
                 close(found, value)
             model.argmax(), model.topk(2), model.sample((2,)), model.rsample(), model.cross_entropy(model)

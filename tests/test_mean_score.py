@@ -139,3 +139,34 @@ def test_what_leads_nowhere_may_be_forbidden(seed):
     other = torch.randn(3, 3, 3, generator=generator)
     other[0, :, 2] = -math.inf
     assert ts.LinearChain(nodes, pairs).kl(ts.LinearChain(nodes, other)).isfinite()
+
+
+@pytest.mark.parametrize("budget", [0, 1 << 30])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_masks_by_the_lowest_number(dtype, budget):
+    """They do what minus infinity does, also where a state has one and the pairs that lead to it have one."""
+    generator = torch.Generator().manual_seed(0)
+    other, possible = ts.LinearChain(torch.zeros(4, 3, dtype=dtype), torch.zeros(3, 3, dtype=dtype)), 0
+    for _ in range(30):
+        nodes, pairs = (torch.randn(*shape, 3, generator=generator).to(dtype) for shape in ((4,), (3,)))
+        masks = [torch.rand(x.shape, generator=generator) < 0.35 for x in (nodes, pairs)]
+        found = []
+        for lowest in (-math.inf, torch.finfo(dtype).min):
+            leaves = [x.masked_fill(m, lowest).requires_grad_() for x, m in zip((nodes, pairs), masks, strict=True)]
+            chain = ts.LinearChain(*leaves)
+            with ts.table_budget(budget):
+                values = torch.stack([chain.entropy(), chain.kl(other), chain.sketch(3).refine().entropy()])
+                found.append([values, *(g for x in values for g in torch.autograd.grad(x, leaves, retain_graph=True))])
+        if found[0][0].isfinite().all():
+            possible += 1
+            for a, b in zip(*found, strict=True):
+                torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-4)
+    assert possible > 10
+
+
+def test_a_position_masked_by_the_lowest_number():
+    nodes, pairs = torch.randn(4, 3), torch.randn(3, 3)
+    nodes[2] = 0.0
+    expected = ts.LinearChain(nodes, pairs).entropy()
+    nodes[2] = torch.finfo(torch.float32).min
+    torch.testing.assert_close(ts.LinearChain(nodes, pairs).entropy(), expected)

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.potential import Scores, finite, largest, scaled
+from tailsum.potential import Scores, as_values, largest, scaled
 
 
 class FactorTable(Scores):
@@ -35,7 +35,7 @@ class FactorTable(Scores):
         return self.map(lambda x: x + other.scores)
 
     def finite(self) -> "FactorTable":
-        return self.map(finite)
+        return self.map(as_values)
 
     def forbidden(self, dtype: torch.dtype) -> "FactorTable":
         return self.map(lambda x: (x == -math.inf).to(dtype))

@@ -42,7 +42,7 @@ class Scores(ABC):
 
     @abstractmethod
     def finite(self) -> "Scores":
-        """Zero in place of minus infinity."""
+        """Zero in place of minus infinity, and of masks by the lowest number."""
 
     @abstractmethod
     def forbidden(self, dtype: torch.dtype) -> "Scores":
@@ -169,7 +169,7 @@ class Dense(Potential):
         return Dense(change(self.scores))
 
     def finite(self) -> "Dense":
-        return self.map(finite)
+        return self.map(as_values)
 
     def block(
         self, rows: Int[Tensor, "*#lead a"] | None = None, cols: Int[Tensor, "*#lead b"] | None = None
@@ -404,6 +404,11 @@ def scaled(scores: Tensor, factor: Tensor | float) -> Tensor:
 def finite(scores: Tensor) -> Tensor:
     """Zero in place of minus infinity."""
     return scores.masked_fill(scores == -math.inf, 0.0)
+
+
+def as_values(scores: Tensor) -> Tensor:
+    """Scores to take means of: zero in place of minus infinity, and of masks by the lowest number, whose sums overflow."""
+    return scores.masked_fill(scores < torch.finfo(scores.dtype).min / 4, 0.0)
 
 
 def flattened(x: Tensor, trailing: int, batch_shape: torch.Size) -> Tensor:

@@ -21,7 +21,7 @@ from tailsum.check import check_subset
 from tailsum.kernels.expect import expected_message
 from tailsum.kernels.precision import full_precision
 from tailsum.kernels.reduce import log_sum_exp
-from tailsum.potential import Dense, Potential, Scored, finite
+from tailsum.potential import Dense, Potential, Scored, as_values, finite
 from tailsum.select import Subset
 from tailsum.structure import recordable
 
@@ -71,9 +71,9 @@ class Refined:
 
         Those of a position sum to one. Of states that matter little, single ones may come out a little below zero.
         """
-        recording = torch.is_grad_enabled()
+        recording, own = torch.is_grad_enabled(), self.whole.node_scores()
         with torch.inference_mode(False), torch.enable_grad():
-            scores, pairs = recordable((Dense(self.whole.node_scores()), self.whole._pairs))
+            scores, pairs = recordable((Dense(own), self.whole._pairs))
             nodes, pairs = cast("Dense", scores).scores, cast("Potential", pairs)
             recording &= nodes.requires_grad or _requires_grad(pairs)
             nodes = nodes if nodes.requires_grad else nodes.detach().clone().requires_grad_()
@@ -109,14 +109,14 @@ class Refined:
         At each position both lack a common part, so that they stay small: what the positions up to the last lack
         together, `[B]` each, is given too.
         """
-        sent = Paths(nodes[0], finite(nodes[0]))
+        sent = Paths(nodes[0], as_values(nodes[0]))
         found, mass, mean = [sent], list[Tensor](), list[Tensor]()
         for t in range(1, len(nodes)):
             step = self._step(pairs, t - 1, self._kept, sent)
             common = _common(step)
             for all_of, one in zip((mass, mean), common, strict=True):
                 all_of.append(torch.where(t <= self._last, one[:, 0], 0.0).double())
-            sent = Paths(nodes[t] + step.mass - common.mass, finite(nodes[t]) + step.mean - common.mean)
+            sent = Paths(nodes[t] + step.mass - common.mass, as_values(nodes[t]) + step.mean - common.mean)
             found.append(sent)
         return found, mass, mean
 
@@ -125,7 +125,7 @@ class Refined:
         nothing = Paths(torch.zeros_like(nodes[0]), torch.zeros_like(nodes[0]))
         found, back = [nothing], pairs.transposed()
         for t in range(len(nodes) - 2, -1, -1):
-            after = Paths(nodes[t + 1] + found[-1].mass, finite(nodes[t + 1]) + found[-1].mean)
+            after = Paths(nodes[t + 1] + found[-1].mass, as_values(nodes[t + 1]) + found[-1].mean)
             step = self._step(back, t, self._pilot, after)
             common, inside = _common(step), (t < self._last)[:, None]
             found.append(Paths(*(torch.where(inside, x - c, 0.0) for x, c in zip(step, common, strict=True))))

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tailsum.kernels.reduce import LogProduct, Reduce
 from tailsum.kernels.spans import fill_chart
-from tailsum.potential import Dense, Potential, Scores, finite, largest, scaled, take
+from tailsum.potential import Dense, Potential, Scores, as_values, finite, largest, scaled, take
 
 Kind = tuple[bool, bool]  # whether the left and the right child are leaves (preterminals)
 Role = Literal["head", "left", "right"]
@@ -98,7 +98,7 @@ class Rule(Scores):
         return DenseRule(self.block() + other.block())
 
     def finite(self) -> "Rule":
-        return DenseRule(finite(self.block()))
+        return DenseRule(as_values(self.block()))
 
     def forbidden(self, dtype: torch.dtype) -> "Rule":
         return DenseRule((self.block() == -math.inf).to(dtype))

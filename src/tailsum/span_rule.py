@@ -20,7 +20,7 @@ from tailsum.kernels.reduce import LogProduct, Reduce, log_sum_exp
 from tailsum.kernels.spans import by_width, fill_chart
 from tailsum.kernels.stream import Parts, streamed
 from tailsum.kernels.table import tile_size
-from tailsum.potential import Scores, finite, largest, scaled, take
+from tailsum.potential import Scores, as_values, largest, scaled, take
 from tailsum.rule import DenseRule, Rule
 from tailsum.scored_rule import ScoredRule
 
@@ -59,7 +59,7 @@ class SpanRule(Scores):
         return SpanTables([a + b for a, b in zip(self.tables(), other.tables(), strict=True)])
 
     def finite(self) -> "SpanRule":
-        return SpanTables([finite(x) for x in self.tables()])
+        return SpanTables([as_values(x) for x in self.tables()])
 
     def forbidden(self, dtype: torch.dtype) -> "SpanRule":
         return SpanTables([(x == -math.inf).to(dtype) for x in self.tables()])

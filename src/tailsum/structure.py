@@ -148,10 +148,15 @@ class Structure(Model, Generic[Configuration]):
         """The scores with the logarithms of the weights added: what is summed."""
         return terms if self.kept is None else self.add_to_states(terms, self.log_weight)
 
+    def _summed(self) -> Terms:
+        """What is summed, in the caller's mode: what was made in inference mode must not meet parameters in another."""
+        with full_precision(self.device):
+            return self._weighted(self.terms())
+
     def log_partition(self) -> Float[Tensor, "*batch"]:
         """Log of the sum of `exp(score)` over all configurations; in a sketch, of its unbiased estimate."""
         with full_precision(self.device):
-            return self.log_sum(self._weighted(self.terms()))
+            return self.log_sum(self._summed())
 
     def log_prob(self, configuration: Configuration) -> Float[Tensor, "*sample_batch"]:
         """Log-probability of given configurations."""
@@ -164,9 +169,9 @@ class Structure(Model, Generic[Configuration]):
 
     def _gradient(self, which: int, *shape: int) -> Tensor:
         """The gradient of the log-partition in one of the terms, written out as a table (of the given shape)."""
-        recording = torch.is_grad_enabled()
+        recording, own = torch.is_grad_enabled(), self._summed()
         with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
-            terms = list(recordable(self._weighted(self.terms())))
+            terms = list(recordable(own))
             recording &= _requires_grad(terms)
             chosen: Any = terms[which]
             target = chosen.block().expand(shape) if shape else chosen.block()
@@ -214,9 +219,9 @@ class Structure(Model, Generic[Configuration]):
 
         Each sequence's slope is had from the slope of their sum, because that is linear in a factor on each.
         """
-        recording = torch.is_grad_enabled()
+        recording, own = torch.is_grad_enabled(), self._summed()
         with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
-            terms, own = recordable(terms), recordable(self._weighted(self.terms()))
+            terms, own = recordable(terms), recordable(own)
             recording &= _requires_grad((*terms, *own))
             tilt = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=True)
             factor = torch.ones(self.batch_shape, dtype=self.dtype, device=self.device, requires_grad=True)
@@ -335,10 +340,10 @@ class Structure(Model, Generic[Configuration]):
         if not temperature > 0:
             raise ValueError(f"temperature must be above 0: got {temperature}")
         check_sample_shape(sample_shape)
-        recording, noisy = torch.is_grad_enabled(), self.part_terms
+        recording, noisy, own = torch.is_grad_enabled(), self.part_terms, self._summed()
         model = self._in_batch((*sample_shape, *self.batch_shape))
         with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
-            terms = recordable(self._weighted(self.terms()))
+            terms = recordable(own)
             recording &= _requires_grad(terms)
             noise = [Dense(gumbel(t.expand(*sample_shape, *t.shape), generator)) for t in _tensors(terms[:noisy])]
             perturbed = (*noise, *terms[noisy:])

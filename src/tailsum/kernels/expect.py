@@ -7,7 +7,7 @@ from tailsum.kernels.precision import product
 from tailsum.kernels.reduce import log_or_never
 from tailsum.kernels.stream import Parts, streamed
 from tailsum.kernels.table import tile_rows
-from tailsum.potential import finite
+from tailsum.potential import as_values, finite
 
 
 def expected_message(params: tuple[Tensor, ...], value: Tensor, carried: Tensor) -> tuple[Tensor, Tensor]:
@@ -27,7 +27,7 @@ def expected_message(params: tuple[Tensor, ...], value: Tensor, carried: Tensor)
         highest = finite(weight.detach().amax(-1, keepdim=True))
         weight = (weight - highest).exp() if torch.is_grad_enabled() else weight.sub_(highest).exp_()
         total = weight.sum(-1, keepdim=True)
-        scores = scores if factored else finite(scores)
+        scores = scores if factored else as_values(scores)
         mean = (weight * scores).sum(-1, keepdim=True) + product(weight, carried[..., None])
         return Parts((log_or_never(total) + highest, mean / total.masked_fill(total == 0, 1.0)))
 

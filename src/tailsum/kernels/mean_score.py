@@ -22,7 +22,7 @@ from tailsum.kernels.forward import final_log_sum, in_range
 from tailsum.kernels.precision import product
 from tailsum.kernels.scan import Forward, forward_scan, inverse_total
 from tailsum.kernels.table import Table, pull, push
-from tailsum.potential import finite
+from tailsum.potential import as_values
 
 
 class MeanScore(NamedTuple):
@@ -119,7 +119,7 @@ class _MeanScore(torch.autograd.Function):
 
 
 def _values(scores: Tensor, values: Tensor | None) -> Tensor:
-    return finite(scores) if values is None else values
+    return as_values(scores) if values is None else values
 
 
 def _carry(
