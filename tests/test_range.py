@@ -109,3 +109,16 @@ def test_kept_streamed_and_log_space_agree(monkeypatch):
     for a, b, c in zip(kept, streamed, log_space, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(a, c, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_rounding_does_not_add_up_along_the_chain(batch):
+    """Products in float32 drop small addends; over many steps that must not make probabilities smaller."""
+    generator = torch.Generator().manual_seed(0)
+    nodes, pairs = (3 * torch.randn(*shape, 1000, generator=generator) for shape in ((batch, 300), (1000,)))
+    lengths = [300, 200][:batch]
+    found = ts.LinearChain(nodes, pairs, lengths).marginals()
+    expected = ts.LinearChain(nodes.double(), pairs.double(), lengths).marginals()
+    inside = torch.arange(300) < torch.tensor(lengths)[:, None]
+    torch.testing.assert_close(found.double().sum(-1), inside.double(), rtol=0, atol=3e-6)
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5)

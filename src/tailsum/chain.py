@@ -317,6 +317,7 @@ class LinearChain(Structure[Tensor]):
         """
         if not temperature > 0:
             raise ValueError(f"temperature must be above 0: got {temperature}")
+        check_sample_shape(sample_shape)
         messages, noises = self._column_messages(), list[Tensor]()
 
         def choose(logits: Tensor) -> Tensor:
