@@ -288,6 +288,22 @@ def test_inference_mode():
         torch.testing.assert_close(plain.entropy(), ts.LinearChain(nodes + 0, pairs + 0).entropy())
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("lengths", [None, [5, 3]])
+def test_parameters_as_scores(lengths, mode):
+    """Views of parameters say that they have gradients, also where none are recorded."""
+    nodes, pairs = torch.randn(2, 5, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+    chain = ts.LinearChain(nodes, pairs, lengths)
+    small = chain.sketch(3, generator=torch.Generator().manual_seed(0))
+    models = chain, small, small.refine()
+    expected = [x for model in models for x in (model.marginals(), model.entropy())]
+    with mode():
+        found = [x for model in models for x in (model.marginals(), model.entropy())]
+    for a, b in zip(found, expected, strict=True):
+        assert not a.requires_grad
+        torch.testing.assert_close(a, b.detach())
+
+
 @pytest.mark.parametrize("budget", [0, 1 << 30])
 @pytest.mark.parametrize("lengths", [None, [5, 3]])
 @pytest.mark.parametrize("kind", ["factored", "scored", "single"])

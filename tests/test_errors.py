@@ -80,6 +80,7 @@ def test_construction(arguments, words):
         (lambda c: c.sketch(True), "k must be a whole number of at least 1: got True"),
         (lambda c: c.topk(2.5), "k must be a whole number of at least 1: got 2.5"),
         (lambda c: c.sample((-1,)), r"sample_shape\[0\] must be a whole number of at least 0: got -1"),
+        (lambda c: c.rsample(sample_shape=(-1,)), r"sample_shape\[0\] must be a whole number of at least 0: got -1"),
         (lambda c: c.sketch(2, proposal=lambda m: None), "proposal must give a tensor log_q: got NoneType"),
         (lambda c: c.sketch(2, proposal=ts.Local), "proposal must be a proposal or a function"),
         (

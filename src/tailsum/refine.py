@@ -76,7 +76,7 @@ class Refined:
             scores, pairs = recordable((Dense(own), self.whole._pairs))
             nodes, pairs = cast("Dense", scores).scores, cast("Potential", pairs)
             recording &= nodes.requires_grad or _requires_grad(pairs)
-            nodes = nodes if nodes.requires_grad else nodes.detach().clone().requires_grad_()
+            nodes = nodes if recording and nodes.requires_grad else nodes.detach().clone().requires_grad_()
             total = self._estimate(nodes, pairs).log_sum
             (found,) = torch.autograd.grad(total.sum(), nodes, create_graph=recording, materialize_grads=True)
         return found

@@ -175,7 +175,7 @@ class Structure(Model, Generic[Configuration]):
             recording &= _requires_grad(terms)
             chosen: Any = terms[which]
             target = chosen.block().expand(shape) if shape else chosen.block()
-            target = target if target.requires_grad else target.detach().requires_grad_()
+            target = target if recording and target.requires_grad else target.detach().requires_grad_()
             terms[which] = chosen.table(target)
             total = self.log_sum(tuple(terms))
             if not total.requires_grad:  # a single position has no pairs

@@ -75,7 +75,8 @@ class _Forward(torch.autograd.Function):
         node, log_mass, total, *params = ctx.saved_tensors
         mass, inverse = log_mass.exp(), inverse_total(table, node, log_mass, total)
         flow, _ = _Flow.apply(table, True, grad, None, mass, inverse, *params)
-        flow = flow * _regained(grad, flow)
+        factor = _regained(grad, flow)
+        flow = flow * factor if torch.is_grad_enabled() else flow.mul_(factor)
         return None, None, flow, *_table_gradient(ctx, table, mass, inverse * flow, params, first=3)
 
 
