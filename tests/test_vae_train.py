@@ -5,6 +5,7 @@ import math
 import re
 import shutil
 import signal
+import time
 
 import pytest
 import torch
@@ -445,6 +446,11 @@ def events(folder):
     return {name: [(x.step, x.value) for x in found.Scalars(name)] for name in found.Tags()["scalars"]}
 
 
+def later():
+    """As a new process would come: TensorBoard reads files by their names, a second and a number, of which 10 precedes 9."""
+    time.sleep(1.01 - time.time() % 1)
+
+
 def check_events(folder):
     """Every step once, and what the curve says."""
     found = events(folder)
@@ -487,6 +493,7 @@ def test_curves_for_tensorboard_after_a_crash(tmp_path, data, console, monkeypat
             session.train_run(tmp_path / "run", None, console, "cpu")
     if damaged:
         flip(tmp_path / "run" / "checkpoints" / LAST, None)
+    later()
     assert session.train_run(tmp_path / "run", None, console, "cpu")
     check_events(tmp_path / "run")
 
@@ -509,6 +516,7 @@ def test_interrupted(tmp_path, data, console, monkeypatch, whole, number):
         assert not session.train_run(tmp_path / "run", None, console, "cpu")
     assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
     assert step_of(tmp_path / "run") == 5
+    later()
     assert session.train_run(tmp_path / "run", None, console, "cpu")
     same_run(tmp_path / "run", whole)
     check_events(tmp_path / "run")
