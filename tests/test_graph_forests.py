@@ -521,6 +521,25 @@ def test_modes_without_gradients(name, way, mode):
             assert not any(y.requires_grad or y.isnan().any() for y in others)
 
 
+def test_parameters_in_inference_mode():
+    """Scores of pairs that are made of parameters and of what a network gives."""
+    net, states = torch.nn.Linear(2, 3), torch.nn.Parameter(torch.randn(4, 3))
+    given, nodes = torch.randn(3, 2), torch.randn(4, 4)
+
+    def results():
+        pairs = ts.Scored(lambda i, j, context: (states[i] * states[j] * context).sum(-1), 4, 4, net(given))
+        model = ts.PairwiseGraph(nodes, [(0, 1), (1, 2), (2, 3)], pairs)
+        g = torch.Generator().manual_seed(0)
+        return model.marginals(), model.entropy(), model.rsample(generator=g).weights, model.cross_entropy(model)
+
+    with torch.no_grad():
+        expected = results()
+    with torch.inference_mode():
+        found = results()
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 @pytest.mark.parametrize("name", FEW)
 def test_without_gradients_nothing_is_recorded(name):
     assert not any(x.requires_grad for x in values(named(name).model()))

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 import vae_cases
 from tailsum.cli import app
+from tailsum.vae import session
 from tailsum.vae.checkpoint import BEST, LAST, PREVIOUS
 from tailsum.vae.settings import Settings
 from vae_cases import (
@@ -33,6 +34,7 @@ from vae_cases import (
     started,
     step_of,
     text,
+    told,
     trained,
     wait_for_step,
 )
@@ -67,14 +69,6 @@ def long(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("long") / "run"
     trained(folder, data, **LONG)
     return folder
-
-
-def told(*arguments):
-    """A command in this process: its exit code and what it says, on both streams."""
-    result = CliRunner().invoke(app, [str(x) for x in arguments], env={"COLUMNS": "160", "TERMINAL_WIDTH": "160"})
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.output
 
 
 def train(folder, *more):
@@ -405,6 +399,18 @@ def test_very_few_sentences(tmp_path):
     code, said = train(tmp_path / "run", *options(path))
     assert code == 0, said
     assert len(rows(tmp_path / "run")) == STEPS
+    code, said = told("evaluate", tmp_path / "run", "--samples", "1", "--no-baselines", "--device", "cpu")
+    assert code == 0, said
+    assert not re.search(r"nan|±", said)  # one sentence has no standard error
+    assert json.loads((tmp_path / "run" / "evaluation.json").read_text(), parse_constant=pytest.fail)
+
+
+def test_a_missing_package(tmp_path, monkeypatch):
+    def missing(*_):
+        raise ImportError("Pretrained encoders need more packages")
+
+    monkeypatch.setattr(session, "train_run", missing)
+    assert train(tmp_path / "run") == (1, "Error: Pretrained encoders need more packages\n")
 
 
 # Evaluation.

@@ -197,6 +197,8 @@ def test_each_batch_has_random_numbers_of_its_own(monkeypatch):
 def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match="n_samples"):
         likelihood(vae(), SENTENCES, FULL, n_samples=0)
+    with pytest.raises(ValueError, match="n_samples"):
+        vae().weigh(*batch_of(SENTENCES), FULL, 0)
     with pytest.raises(ValueError, match="sentences"):
         likelihood(vae(), [], FULL)
 

@@ -104,6 +104,18 @@ def rows(folder, part="train"):
 # Commands, as people run them.
 
 
+def told(*arguments):
+    """A command in this process: its exit code and what it says, on both streams."""
+    from typer.testing import CliRunner  # noqa: PLC0415  (an extra)
+
+    from tailsum.cli import app  # noqa: PLC0415  (as above)
+
+    result = CliRunner().invoke(app, [str(x) for x in arguments], env={"COLUMNS": "160", "TERMINAL_WIDTH": "160"})
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
 def options(data, **how):
     """Settings as options of `tailsum train`."""
     found = {**SMALL, "data": str(data), **how}

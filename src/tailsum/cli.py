@@ -258,12 +258,12 @@ def train(
         if resume:
             typed = {name for name in given if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"}
             _check_same(output, {name: given[name] for name in typed - {"data"}})  # the text may have moved
-        done = train_run(output, None if resume else Settings(**given), console, device, data if resume else None)
+        done = train_run(output, None if resume else Settings(**given), console, device, data)
         if not done:
             _show(console, f"Stopped and saved. To go on: tailsum train --output {quote(str(output))} --resume")
             raise typer.Exit(130)
         if report and os.environ.get("RANK", "0") == "0":
-            _report(output, console, samples, device, data if resume else None)
+            _report(output, console, samples, device, data)
 
 
 def _check_same(output: Path, typed: dict[str, object]) -> None:

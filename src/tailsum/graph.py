@@ -167,9 +167,9 @@ class Graph(Structure[Tensor]):
 
         Where the messages have converged this is the gradient of the log-partition in the scores of single variables.
         """
-        recording, own = torch.is_grad_enabled(), self._summed()
+        recording = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.set_grad_enabled(recording), full_precision(self.device):
-            solver = Solver(self, recordable(own), log_sum_exp)
+            solver = Solver(self, recordable(self._weighted(self.terms())), log_sum_exp)
             belief = solver.gathered().all()
             belief = _probability(belief, belief)
         return belief.reshape(*self.batch_shape, *self.node_shape, self.n_states)

@@ -193,10 +193,10 @@ class PCFG(TreeStructure):
         shape = (*self.batch_shape, self.n_heads, *(self.n_heads + self.n_leaves,) * 2)
         if self.kept is None:
             return self._gradient(1, *shape)
-        recording, (spans, rule) = torch.is_grad_enabled(), self._summed()
-        own = cast("SpanRule", rule).tables()
+        recording = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
-            tables = [x.expand(*self.batch_shape, *x.shape[-5:]).clone() for x in own]
+            spans, rule = self._weighted(self.terms())
+            tables = [x.expand(*self.batch_shape, *x.shape[-5:]).clone() for x in cast("SpanRule", rule).tables()]
             recording &= any(x.requires_grad for x in (*spans.tensors, *tables))
             tables = [x if x.requires_grad else x.requires_grad_() for x in tables]
             total = self.log_sum((spans.map(torch.clone), SpanTables(tables)))

@@ -34,7 +34,7 @@ def train_run(
     device: str | None = None,
     data: Path | None = None,
 ) -> bool:
-    """Train a new run, or, without settings, go on with one (whose text may be in another place); False if interrupted.
+    """Train a new run, or, without settings, go on with one (whose text may have moved to `data`); False if interrupted.
 
     Under `torchrun` several processes train together. Ctrl-C ends the training after the step at hand, and saves it.
     """
