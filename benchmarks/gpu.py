@@ -9,7 +9,7 @@ from torch import Tensor
 from benchmarks.measure import Figure, seconds, timed
 from benchmarks.speed import embeddings
 from tailsum import HMM, Factored, LinearChain, Lookahead, Optimal, Subset, TopAndSample, Uniform
-from tailsum.refine import Refined
+from tailsum.chains.refine import Refined
 
 
 def gpu_figures() -> Iterator[Figure]:

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from benchmarks.measure import Figure
-from tailsum.vae.data import Corpus
-from tailsum.vae.processes import Processes
-from tailsum.vae.run import Run
-from tailsum.vae.settings import Settings
-from tailsum.vae.train import Trainer
+from tailsum.apps.vae.data import Corpus
+from tailsum.apps.vae.processes import Processes
+from tailsum.apps.vae.run import Run
+from tailsum.apps.vae.settings import Settings
+from tailsum.apps.vae.train import Trainer
 
 STEPS = 60
 CASES: dict[str, dict[str, Any]] = {

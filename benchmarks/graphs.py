@@ -8,7 +8,7 @@ from torch import Tensor
 
 from benchmarks.measure import Figure, ResidentMemory, timed
 from tailsum import Factored, Lookahead, PairwiseGraph, table_budget
-from tailsum.memory import PeakMemory
+from tailsum.numerics.memory import PeakMemory
 
 
 def random_grid(

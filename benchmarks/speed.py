@@ -8,7 +8,7 @@ from torch import Tensor
 
 from benchmarks.measure import Figure, ResidentMemory, seconds
 from tailsum import Factored, LinearChain, Lookahead, Optimal
-from tailsum.memory import PeakMemory
+from tailsum.numerics.memory import PeakMemory
 
 
 def embeddings(n: int, length: int, batch: int, size: int = 64) -> tuple[Tensor, Tensor, Tensor]:

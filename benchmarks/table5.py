@@ -19,14 +19,14 @@ import torch
 from rich.console import Console
 
 from tailsum import table_budget
-from tailsum.vae.build import learned
-from tailsum.vae.checkpoint import Checkpoint, write
-from tailsum.vae.data import Corpus, evenly
-from tailsum.vae.evaluate import likelihood, state_counts, sums_for
-from tailsum.vae.processes import Processes
-from tailsum.vae.run import Run, read_json, write_json
-from tailsum.vae.settings import Settings
-from tailsum.vae.train import Trainer, Watcher, train
+from tailsum.apps.vae.build import learned
+from tailsum.apps.vae.checkpoint import Checkpoint, write
+from tailsum.apps.vae.data import Corpus, evenly
+from tailsum.apps.vae.evaluate import likelihood, state_counts, sums_for
+from tailsum.apps.vae.processes import Processes
+from tailsum.apps.vae.run import Run, read_json, write_json
+from tailsum.apps.vae.settings import Settings
+from tailsum.apps.vae.train import Trainer, Watcher, train
 
 # A tenth of the states is kept at each position: for TopK the best, for RDP half of them the best and half drawn. Each row
 # has the dropout, of 0.3, 0.4 and 0.5 (with 2,000 states also 0.6), that did best on the dev part with seed 0.

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from tailsum.chain import LinearChain
-from tailsum.vae.build import build, load
-from tailsum.vae.checkpoint import read
-from tailsum.vae.data import Batch, Corpus, batch_of, evenly
-from tailsum.vae.decoder import as_sample
-from tailsum.vae.inference import Estimator
-from tailsum.vae.model import StructuredVAE
-from tailsum.vae.settings import Settings
+from tailsum.apps.vae.build import build, load
+from tailsum.apps.vae.checkpoint import read
+from tailsum.apps.vae.data import Batch, Corpus, batch_of, evenly
+from tailsum.apps.vae.decoder import as_sample
+from tailsum.apps.vae.model import StructuredVAE
+from tailsum.apps.vae.settings import Settings
+from tailsum.chains.linear_chain import LinearChain
+from tailsum.nn.inference import Estimator
 
 
 @torch.no_grad()

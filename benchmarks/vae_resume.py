@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from tailsum.vae.checkpoint import BEST, LAST, Checkpoint, Keeper, read
-from tailsum.vae.run import Run
+from tailsum.apps.vae.checkpoint import BEST, LAST, Checkpoint, Keeper, read
+from tailsum.apps.vae.run import Run
 
 LIMIT = 300  # seconds for one process
 CHECK_EVERY = 3

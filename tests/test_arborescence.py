@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from tailsum.kernels.arborescence import best, log_sum, sample
+from tailsum.dependencies.arborescence import best, log_sum, sample
 
 MODES = pytest.mark.parametrize("multiroot", [False, True], ids=["single root", "multiroot"])
 

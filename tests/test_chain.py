@@ -399,7 +399,7 @@ def test_mixing_embeddings_of_another_type(dtype):
 
 
 def test_many_samples_are_drawn_in_parts(monkeypatch):
-    monkeypatch.setattr("tailsum.chain.tile_rows", lambda *_: 16)
+    monkeypatch.setattr("tailsum.chains.linear_chain.tile_rows", lambda *_: 16)
     chain = ts.LinearChain(torch.randn(2, 3, 4), torch.randn(4, 4))
     samples = chain.sample((3, 40), generator=torch.Generator().manual_seed(0))
     assert samples.shape == (3, 40, 2, 3)

@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from tailsum.files import alone, whole
+from tailsum.apps.files import alone, whole
 
 
 @pytest.mark.parametrize(("mode", "content"), [("w", "é\r\nb\n"), ("wb", b"\x00\n")])
@@ -46,7 +46,7 @@ def test_the_old_file_may_have_a_new_name(tmp_path):
 HOLD = """
 import sys, time
 from pathlib import Path
-from tailsum.files import alone
+from tailsum.apps.files import alone
 with alone(Path(sys.argv[1]), "no"):
     print("held", flush=True)
     time.sleep(600)

@@ -50,7 +50,7 @@ def test_exact(operation, kind, lead, lengths):
 @pytest.mark.parametrize("kind", ["dense", "factored"])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_streamed_tiles(operation, kind, budget, monkeypatch):
-    monkeypatch.setattr("tailsum.kernels.table.tile_rows", lambda *_: 2)  # more tiles than one
+    monkeypatch.setattr("tailsum.numerics.table.tile_rows", lambda *_: 2)  # more tiles than one
     leaves, make = potential(kind, ())
 
     def run(nodes, *leaves):
@@ -97,8 +97,8 @@ def test_factored_emission_and_sketch(operation):
 def test_log_space_path(operation, monkeypatch):
     """The path for scores beyond the range of float64, forced."""
     for module in ("forward", "mean_score"):
-        monkeypatch.setattr(f"tailsum.kernels.{module}.in_range", lambda *_: False)
-    monkeypatch.setattr("tailsum.kernels.forward.tile_rows", lambda *_: 2)
+        monkeypatch.setattr(f"tailsum.chains.{module}.in_range", lambda *_: False)
+    monkeypatch.setattr("tailsum.chains.forward.tile_rows", lambda *_: 2)
     for kind in ("dense", "factored"):
         leaves, make = potential(kind, ())
 

@@ -12,7 +12,7 @@ import tailsum as ts
 from agree import agrees, close, divergences_agree, frequencies_agree, scores_agree
 from cases import WAYS, made, random_subset
 from graph_cases import EXACT, FORESTS, GRAPHS, FactorCase, GraphTruth, PairCase, another, named, possible
-from tailsum.kernels.noise import gumbel
+from tailsum.numerics.noise import gumbel
 from test_structure_gradients import check
 
 SEEDS = st.integers(0, 2**32)
@@ -124,7 +124,7 @@ def test_samples_follow_the_distribution(name, way, generator):
 @pytest.mark.parametrize("name", ["tree", "mixed"])
 def test_many_samples_are_drawn_in_parts(name, monkeypatch):
     case, model = possible(name)
-    monkeypatch.setattr("tailsum.graph.tile_rows", lambda *_: 16)
+    monkeypatch.setattr("tailsum.graphs.graph.tile_rows", lambda *_: 16)
     rows = case.rows(model.sample((3, 40), generator=torch.Generator().manual_seed(0)))
     assert len(rows) == 120
     assert len(rows.flatten(1)[:32].unique(dim=0)) > len(rows.flatten(1)[:16].unique(dim=0))  # not copies of the first

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import tailsum as ts
-from tailsum.kernels import pairs, table
-from tailsum.kernels.propagate import Propagation
-from tailsum.memory import PeakMemory
+from tailsum.graphs import pairs
+from tailsum.graphs.propagate import Propagation
+from tailsum.numerics import table
+from tailsum.numerics.memory import PeakMemory
 
 PATH = [(i, i + 1) for i in range(6)]
 GRID = ts.grid_edges(2, 3).tolist()

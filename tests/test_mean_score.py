@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tailsum as ts
-import tailsum.chain as chain_module
+import tailsum.chains.linear_chain as chain_module
 
 BATCH, LENGTH, STATES = 3, 5, 4
 LEADS = {"shared": (), "by step": (LENGTH - 1,), "by sequence": (BATCH, LENGTH - 1)}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import tailsum as ts
-from tailsum.memory import PeakMemory
+from tailsum.numerics.memory import PeakMemory
 
 
 def leaves(n, batch, length, size):
@@ -40,7 +40,7 @@ def test_exact_inference_never_builds_a_table_for_every_step():
 
 @pytest.mark.parametrize("operation", [ts.LinearChain.log_partition, ts.LinearChain.entropy])
 def test_streamed_factors_never_build_the_table(operation, monkeypatch):
-    monkeypatch.setattr("tailsum.kernels.table._TILE", {"cpu": 1 << 14})
+    monkeypatch.setattr("tailsum.numerics.table._TILE", {"cpu": 1 << 14})
     n = 1000
     context, left, right = leaves(n, 2, 4, 8)
     with PeakMemory() as memory, ts.table_budget(0):
@@ -79,7 +79,7 @@ def test_a_sketched_grammar_builds_no_table_of_rules():
 
 
 def test_rules_beyond_the_budget_are_built_a_few_heads_at_a_time(monkeypatch):
-    monkeypatch.setattr("tailsum.kernels.table._TILE", {"cpu": 1 << 10})
+    monkeypatch.setattr("tailsum.numerics.table._TILE", {"cpu": 1 << 10})
     n, p, size = 24, 8, 4
     head, left, right = (torch.randn(m, size).double().requires_grad_() for m in (n, n + p, n + p))
     for kind in (ts.FactoredRule, ts.LowRankRule):

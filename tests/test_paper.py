@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import tailsum as ts
-from tailsum.paper.chains import ADAM_STEPS, hard_chain, paper_chain, paper_proposal
-from tailsum.paper.trees import hard_dependencies, hard_grammar, paper_tree
+from tailsum.apps.paper.chains import ADAM_STEPS, hard_chain, paper_chain, paper_proposal
+from tailsum.apps.paper.trees import hard_dependencies, hard_grammar, paper_tree
 
 
 @pytest.mark.parametrize("level", ADAM_STEPS)

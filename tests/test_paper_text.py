@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from tailsum.chain import LinearChain
-from tailsum.paper import trained
-from tailsum.paper.trained import Settings, WordCRF, WordHMM, load, save, train
-from tailsum.text import Split, Vocabulary, sentences, tokens
+from tailsum.apps.paper import trained
+from tailsum.apps.paper.trained import Settings, WordCRF, WordHMM, load, save, train
+from tailsum.apps.text import Split, Vocabulary, sentences, tokens
+from tailsum.chains.linear_chain import LinearChain
 
 SMALL = Settings("crf", n_states=20, size=8, steps=25, batch=8)
 

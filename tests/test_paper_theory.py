@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import tailsum as ts
-from tailsum.paper import theory
-from tailsum.paper.rows import Check, read_rows, write_rows
-from tailsum.select import inclusion_probability
+from tailsum.apps.paper import theory
+from tailsum.apps.paper.rows import Check, read_rows, write_rows
+from tailsum.sketch.selection import inclusion_probability
 
 EXACT = ("unbiased", "partition variance", "tail variance", "1/K2", "same K", "without replacement")
 

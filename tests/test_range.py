@@ -7,7 +7,7 @@ import torch
 
 import tailsum as ts
 from enumeration import ChainTruth
-from tailsum.kernels import forward as forward_module
+from tailsum.chains import forward as forward_module
 
 
 def chain_and_truth(scale, dtype, forbidden=0.0, n=4, length=4, factored=False):
@@ -99,12 +99,12 @@ def test_offsets_and_large_scores_cost_no_digits(offset, pair_offset, scale):
 def test_kept_streamed_and_log_space_agree(monkeypatch):
     nodes, left, right = torch.randn(2, 7, 40).double(), torch.randn(40, 3).double(), torch.randn(40, 3).double()
     chain = ts.LinearChain(nodes, ts.Factored(left, right))
-    monkeypatch.setattr("tailsum.kernels.table.tile_rows", lambda *_: 16)
+    monkeypatch.setattr("tailsum.numerics.table.tile_rows", lambda *_: 16)
     kept = chain.log_partition(), chain.marginals(), chain.entropy()
     with ts.table_budget(0):
         streamed = chain.log_partition(), chain.marginals(), chain.entropy()
     for module in ("forward", "mean_score"):
-        monkeypatch.setattr(f"tailsum.kernels.{module}.in_range", lambda *_: False)
+        monkeypatch.setattr(f"tailsum.chains.{module}.in_range", lambda *_: False)
     log_space = chain.log_partition(), chain.marginals(), chain.entropy()
     for a, b, c in zip(kept, streamed, log_space, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)

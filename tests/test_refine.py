@@ -13,8 +13,8 @@ from torch.nn.functional import pad
 import tailsum as ts
 from agree import close
 from models import build, cases
-from tailsum.kernels.table import tile_rows
-from tailsum.potential import scaled
+from tailsum.numerics.table import tile_rows
+from tailsum.numerics.tensors import scaled
 from test_gradients import potential, rand
 from test_select import z_score
 from test_unbiased import Broken
@@ -382,7 +382,7 @@ def test_tiles_change_nothing(kind, monkeypatch):
         return values + tuple(g for x in values for g in grad(x.square().sum(), (nodes, *leaves)))
 
     whole = run()
-    monkeypatch.setattr("tailsum.kernels.table._TILE", {"cpu": 64})
+    monkeypatch.setattr("tailsum.numerics.table._TILE", {"cpu": 64})
     assert tile_rows(16, torch.device("cpu")) == 16
     for a, b in zip(whole, run(), strict=True):
         close(a, b)
@@ -534,7 +534,7 @@ def test_every_selection_and_proposal_can_be_refined(selection, proposal):
 
 
 def test_a_drawn_pilot_follows_the_generator(monkeypatch):
-    monkeypatch.setattr("tailsum.chain.Lookahead", lambda: ts.Lookahead(4))
+    monkeypatch.setattr("tailsum.chains.linear_chain.Lookahead", lambda: ts.Lookahead(4))
     chain = flat_chain(2)
     small = chain.sketch(5, proposal=ts.Uniform(), generator=seeded(1))
     first, again, other = (small.refine(generator=seeded(s)).log_partition() for s in (1, 1, 2))

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from outline import Outline
-from tailsum.paper import published
-from tailsum.paper.report import Results, headline, write_report
-from tailsum.paper.report.page import to_html
-from tailsum.paper.report.sections import sections
-from tailsum.paper.report.table import Column, Table, make_table, to_markdown
-from tailsum.paper.report.wording import NOTHING, number, times_lower
-from tailsum.paper.rows import Check, Direction, Estimate, write_rows
+from tailsum.apps.paper import published
+from tailsum.apps.paper.report import Results, headline, write_report
+from tailsum.apps.paper.report.page import to_html
+from tailsum.apps.paper.report.sections import sections
+from tailsum.apps.paper.report.table import Column, Table, make_table, to_markdown
+from tailsum.apps.paper.report.wording import NOTHING, number, times_lower
+from tailsum.apps.paper.rows import Check, Direction, Estimate, write_rows
 
 ABOUT = {"seed": "0", "repeats": "2", "machine": 'two <cores> & "more"', "date": "2026-01-01"}
 HERE = "Paper's method: here"

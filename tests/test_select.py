@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tailsum as ts
-from tailsum.select import inclusion_probability
+from tailsum.sketch.selection import inclusion_probability
 
 SELECTIONS = {
     "optimal 1": ts.Optimal(1),

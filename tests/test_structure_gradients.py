@@ -51,11 +51,11 @@ def test_log_partition_and_entropy(name, kind):
 @pytest.mark.parametrize(("name", "way"), [(name, way) for name, way in BOTH if name in FEW])
 def test_log_space_in_tiles(name, way, monkeypatch):
     """The path for scores beyond the range of exp, forced, and tiles of a few entries."""
-    for module in ("kernels.reduce", "factor_rule", "span_rule"):
+    for module in ("numerics.reduce", "trees.rules.factors", "trees.rules.spans"):
         monkeypatch.setattr(f"tailsum.{module}.tile_size", lambda *_: 16)
     case, model = possible(name, way)
     expected = model.log_partition(), model.entropy()
-    monkeypatch.setattr("tailsum.kernels.reduce.LogProduct._lost", lambda *_: True)
+    monkeypatch.setattr("tailsum.numerics.reduce.LogProduct._lost", lambda *_: True)
     subset = model.kept
 
     def run(*leaves):

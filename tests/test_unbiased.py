@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tailsum as ts
-from tailsum.propose import Custom
+from tailsum.sketch.proposal import Custom
 from test_select import z_score
 
 REPLICATES = 100_000

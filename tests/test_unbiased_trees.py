@@ -10,7 +10,7 @@ import torch
 
 import tailsum as ts
 from tailsum import dependency_sweep, grammar_sweep, sweep
-from tailsum.paper.trees import hard_dependencies, hard_grammar
+from tailsum.apps.paper.trees import hard_dependencies, hard_grammar
 from test_select import z_score
 from test_unbiased import Broken
 

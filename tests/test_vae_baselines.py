@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from tailsum.text import Vocabulary, sentences
-from tailsum.vae.baselines import (
+from tailsum.apps.text import Vocabulary, sentences
+from tailsum.apps.vae.baselines import (
     CountModel,
     WordLSTM,
     bigram,

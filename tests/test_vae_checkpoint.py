@@ -17,8 +17,8 @@ import safetensors.torch
 import torch
 from hypothesis import given, settings
 
-from tailsum.vae import checkpoint as module
-from tailsum.vae.checkpoint import BEST, LAST, PREVIOUS, Checkpoint, Keeper, read, write
+from tailsum.apps.vae import checkpoint as module
+from tailsum.apps.vae.checkpoint import BEST, LAST, PREVIOUS, Checkpoint, Keeper, read, write
 
 DTYPES = [
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.float8_e4m3fn),
@@ -632,7 +632,7 @@ def test_a_folder_that_is_a_file(tmp_path):
 
 
 def test_safetensors_is_loaded_when_it_is_needed():
-    code = "import sys, tailsum.vae.checkpoint; sys.exit('safetensors' in sys.modules)"
+    code = "import sys, tailsum.apps.vae.checkpoint; sys.exit('safetensors' in sys.modules)"
     subprocess.run(
         [sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     )

@@ -18,10 +18,10 @@ import typer.main
 from typer.testing import CliRunner
 
 import vae_cases
+from tailsum.apps.vae import session
+from tailsum.apps.vae.checkpoint import BEST, LAST, PREVIOUS
+from tailsum.apps.vae.settings import Settings
 from tailsum.cli import app
-from tailsum.vae import session
-from tailsum.vae.checkpoint import BEST, LAST, PREVIOUS
-from tailsum.vae.settings import Settings
 from vae_cases import (
     STEPS,
     checkpoint,
@@ -121,7 +121,7 @@ def test_stopped_before_the_first_step(tmp_path, data, monkeypatch):
     def press(*_):  # no signal, which a process in the background may be deaf to
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tailsum.vae.session.Trainer", press)
+    monkeypatch.setattr("tailsum.apps.vae.session.Trainer", press)
     code, _ = train(tmp_path / "run", *options(data))
     assert code == 130
     monkeypatch.undo()

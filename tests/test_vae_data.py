@@ -12,14 +12,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailsum.text import Split, sentences
-from tailsum.vae.build import build, learned
-from tailsum.vae.checkpoint import Checkpoint
-from tailsum.vae.data import END, Corpus, Order, batch_of, in_turn
-from tailsum.vae.inference import EXACT_UP_TO
-from tailsum.vae.run import Run
-from tailsum.vae.seeds import mixed, seeded
-from tailsum.vae.settings import Settings
+from tailsum.apps.text import Split, sentences
+from tailsum.apps.vae.build import build, learned
+from tailsum.apps.vae.checkpoint import Checkpoint
+from tailsum.apps.vae.data import END, Corpus, Order, batch_of, in_turn
+from tailsum.apps.vae.run import Run
+from tailsum.apps.vae.seeds import mixed, seeded
+from tailsum.apps.vae.settings import Settings
+from tailsum.nn.inference import EXACT_UP_TO
 
 CPU = torch.device("cpu")
 LENGTHS = st.lists(st.integers(1, 6), min_size=1, max_size=30)

@@ -8,13 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailsum.vae import evaluate
-from tailsum.vae.data import batch_of
-from tailsum.vae.decoder import Decoder, as_sample
-from tailsum.vae.encoder import LSTMEncoder
-from tailsum.vae.evaluate import drawn, likelihood, log_mean_exp, n_batches, state_counts, sums_for
-from tailsum.vae.inference import EXACT_UP_TO, CRFInference, Estimator
-from tailsum.vae.model import StructuredVAE
+from tailsum.apps.vae import evaluate
+from tailsum.apps.vae.data import batch_of
+from tailsum.apps.vae.decoder import Decoder, as_sample
+from tailsum.apps.vae.evaluate import drawn, likelihood, log_mean_exp, n_batches, state_counts, sums_for
+from tailsum.apps.vae.model import StructuredVAE
+from tailsum.nn.encoder import LSTMEncoder
+from tailsum.nn.inference import EXACT_UP_TO, CRFInference, Estimator
 
 N_WORDS, N_STATES = 4, 3
 FULL = Estimator("full", 2)

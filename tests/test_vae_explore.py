@@ -14,19 +14,19 @@ import pytest
 import torch
 
 from outline import Outline
-from tailsum.text import Split
-from tailsum.vae.build import build
-from tailsum.vae.data import END, Corpus, batch_of
-from tailsum.vae.decoder import Decoder, as_sample
-from tailsum.vae.evaluate import drawn, state_counts
-from tailsum.vae.explore import AROUND, Context, Occurrences, explore, gather, n_steps, write_states
-from tailsum.vae.generate import sample_prior
-from tailsum.vae.inference import Estimator
-from tailsum.vae.report.figures import running_mean
-from tailsum.vae.report.findings import Curve, bound, curve
-from tailsum.vae.report.layout import BENDS, GAP, arrange, bend, choose
-from tailsum.vae.run import Run
-from tailsum.vae.settings import Settings
+from tailsum.apps.text import Split
+from tailsum.apps.vae.build import build
+from tailsum.apps.vae.data import END, Corpus, batch_of
+from tailsum.apps.vae.decoder import Decoder, as_sample
+from tailsum.apps.vae.evaluate import drawn, state_counts
+from tailsum.apps.vae.explore import AROUND, Context, Occurrences, explore, gather, n_steps, write_states
+from tailsum.apps.vae.generate import sample_prior
+from tailsum.apps.vae.report.figures import running_mean
+from tailsum.apps.vae.report.findings import Curve, bound, curve
+from tailsum.apps.vae.report.layout import BENDS, GAP, arrange, bend, choose
+from tailsum.apps.vae.run import Run
+from tailsum.apps.vae.settings import Settings
+from tailsum.nn.inference import Estimator
 
 FULL = Estimator("full", 30)
 WORDS = ["the", "dog", "&", "saw", "<b>", "$x^$", "cat", "'quoted\"", "fish", "日本"]
@@ -451,7 +451,7 @@ def explore_states(states_of, folder, corpus, model, monkeypatch):
         for place, sentence in enumerate(sentences):
             yield [place], torch.tensor([states_of(len(sentence))]), torch.tensor([len(sentence)])
 
-    monkeypatch.setattr("tailsum.vae.explore.drawn", given)
+    monkeypatch.setattr("tailsum.apps.vae.explore.drawn", given)
     return outline(explore(Run.create(folder, settings_of(), corpus), corpus, model, FULL))
 
 
@@ -474,7 +474,9 @@ def test_states_never_used(tmp_path, corpus, model, monkeypatch):
 
 def test_more_states_than_cards(tmp_path, corpus, monkeypatch):
     many = build(settings_of(states=90), corpus.vocabulary)
-    monkeypatch.setattr(sys.modules["tailsum.vae.report.page"], "CARDS", 14)  # the package has a function of that name
+    monkeypatch.setattr(
+        sys.modules["tailsum.apps.vae.report.page"], "CARDS", 14
+    )  # the package has a function of that name
     run = Run.create(tmp_path, settings_of(states=90), corpus)
     page = outline(explore(run, corpus, many, FULL))
     assert len([each for each in page.ids() if each.startswith("state-")]) == 14

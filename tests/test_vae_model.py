@@ -12,15 +12,15 @@ from torch import nn
 
 from enumeration import ChainTruth
 from tailsum import LinearChain, LocalGlobal, TopK
-from tailsum.structure import RelaxedSample
-from tailsum.text import Vocabulary
-from tailsum.vae.build import build, learned, load
-from tailsum.vae.decoder import Decoder, Probes, as_sample
-from tailsum.vae.encoder import LSTMEncoder, TransformerEncoder
-from tailsum.vae.inference import CRFInference, Estimator
-from tailsum.vae.model import StructuredVAE, turned
-from tailsum.vae.pretrained import PretrainedEncoder
-from tailsum.vae.settings import Settings
+from tailsum.apps.text import Vocabulary
+from tailsum.apps.vae.build import build, learned, load
+from tailsum.apps.vae.decoder import Decoder, Probes, as_sample
+from tailsum.apps.vae.model import StructuredVAE, turned
+from tailsum.apps.vae.settings import Settings
+from tailsum.nn.encoder import LSTMEncoder, TransformerEncoder
+from tailsum.nn.inference import CRFInference, Estimator
+from tailsum.nn.pretrained import PretrainedEncoder
+from tailsum.structure.base import RelaxedSample
 
 N_WORDS, END = 3, 1
 FULL, EXACT = Estimator("full", 2), Estimator("tailsum", 99)

@@ -17,13 +17,13 @@ import pytest
 import torch
 from torch import nn
 
-from tailsum.vae.data import END, Corpus, batch_of
-from tailsum.vae.pretrained import PretrainedEncoder
-from tailsum.vae.processes import Processes
-from tailsum.vae.run import Run
-from tailsum.vae.settings import Settings
-from tailsum.vae.train import Trainer, Watcher
-from tailsum.vae.train import train as fit
+from tailsum.apps.vae.data import END, Corpus, batch_of
+from tailsum.apps.vae.processes import Processes
+from tailsum.apps.vae.run import Run
+from tailsum.apps.vae.settings import Settings
+from tailsum.apps.vae.train import Trainer, Watcher
+from tailsum.apps.vae.train import train as fit
+from tailsum.nn.pretrained import PretrainedEncoder
 from vae_cases import told
 
 transformers = pytest.importorskip("transformers")
@@ -463,7 +463,7 @@ def test_transformers_is_imported_only_to_load_and_its_absence_said():
     code = """
 import sys
 sys.modules["transformers"] = None
-from tailsum.vae.pretrained import PretrainedEncoder
+from tailsum.nn.pretrained import PretrainedEncoder
 try:
     PretrainedEncoder.load("name", ["<unk>"])
 except ImportError as error:

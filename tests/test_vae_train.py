@@ -15,14 +15,14 @@ pytest.importorskip("typer")
 
 from rich.console import Console
 
-from tailsum.vae import session
-from tailsum.vae.checkpoint import BEST, LAST, PREVIOUS, read
-from tailsum.vae.data import Corpus
-from tailsum.vae.model import Elbo, StructuredVAE
-from tailsum.vae.processes import Processes
-from tailsum.vae.run import OWN, Run
-from tailsum.vae.settings import Settings
-from tailsum.vae.train import NotFiniteError, Trainer, Watcher, train
+from tailsum.apps.vae import session
+from tailsum.apps.vae.checkpoint import BEST, LAST, PREVIOUS, read
+from tailsum.apps.vae.data import Corpus
+from tailsum.apps.vae.model import Elbo, StructuredVAE
+from tailsum.apps.vae.processes import Processes
+from tailsum.apps.vae.run import OWN, Run
+from tailsum.apps.vae.settings import Settings
+from tailsum.apps.vae.train import NotFiniteError, Trainer, Watcher, train
 from vae_cases import (
     CPU,
     SMALL,

@@ -9,12 +9,12 @@ import time
 
 import torch
 
-from tailsum.vae.checkpoint import BEST, LAST, read
-from tailsum.vae.data import Corpus
-from tailsum.vae.processes import Processes
-from tailsum.vae.run import Run
-from tailsum.vae.settings import Settings
-from tailsum.vae.train import Trainer, Watcher, train
+from tailsum.apps.vae.checkpoint import BEST, LAST, read
+from tailsum.apps.vae.data import Corpus
+from tailsum.apps.vae.processes import Processes
+from tailsum.apps.vae.run import Run
+from tailsum.apps.vae.settings import Settings
+from tailsum.apps.vae.train import Trainer, Watcher, train
 
 CPU = torch.device("cpu")
 STEPS = 12

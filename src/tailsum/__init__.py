@@ -1,27 +1,29 @@
 """Structured inference with very many latent states: exact where that is affordable, randomized where it is not."""
 
-from tailsum.chain import LinearChain, Paths
-from tailsum.dependency import Dependencies, DependencyTree, RelaxedDependencies
-from tailsum.factor_graph import FactorGraph
-from tailsum.factor_rule import FactoredRule, LowRankRule
-from tailsum.graph import Convergence, Graph
-from tailsum.graph_solver import ConvergenceWarning
-from tailsum.hmm import HMM
-from tailsum.kbest import Best
-from tailsum.kernels.table import table_budget
-from tailsum.pairwise_graph import PairwiseGraph, grid_edges
-from tailsum.pcfg import PCFG
-from tailsum.potential import Dense, Factored, Potential, Scored
-from tailsum.propose import Global, Local, LocalGlobal, Lookahead, Proposal, Uniform
-from tailsum.refine import Refined
-from tailsum.rule import DenseRule, Rule
-from tailsum.scored_rule import ScoredRule
-from tailsum.select import Optimal, Selection, Subset, TopAndSample, TopK
-from tailsum.semimarkov import Segments, SemiMarkov
-from tailsum.span_tree import SpanTree
-from tailsum.structure import RelaxedSample, Structure
-from tailsum.tree import Trees
-from tailsum.uai import read_uai
+from tailsum.chains.hmm import HMM
+from tailsum.chains.linear_chain import LinearChain, Paths
+from tailsum.chains.refine import Refined
+from tailsum.chains.semi_markov import Segments, SemiMarkov
+from tailsum.dependencies.dependency_tree import Dependencies, DependencyTree, RelaxedDependencies
+from tailsum.graphs.factor_graph import FactorGraph
+from tailsum.graphs.graph import Convergence, Graph
+from tailsum.graphs.pairwise_graph import PairwiseGraph, grid_edges
+from tailsum.graphs.solver import ConvergenceWarning
+from tailsum.graphs.uai import read_uai
+from tailsum.numerics.table import table_budget
+from tailsum.scores.factored import Factored
+from tailsum.scores.potential import Dense, Potential
+from tailsum.scores.scored import Scored
+from tailsum.sketch.proposal import Global, Local, LocalGlobal, Lookahead, Proposal, Uniform
+from tailsum.sketch.selection import Optimal, Selection, Subset, TopAndSample, TopK
+from tailsum.structure.base import RelaxedSample, Structure
+from tailsum.structure.k_best import Best
+from tailsum.trees.pcfg import PCFG
+from tailsum.trees.rules.factors import FactoredRule, LowRankRule
+from tailsum.trees.rules.rule import DenseRule, Rule
+from tailsum.trees.rules.scored import ScoredRule
+from tailsum.trees.span_tree import SpanTree
+from tailsum.trees.tree_structure import Trees
 
 __all__ = [
     "HMM",

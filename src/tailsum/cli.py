@@ -55,7 +55,7 @@ def demo(
     Prints a table of errors, times and memory, and writes a picture of the error distributions. Takes about a minute.
     """
     _need_matplotlib()
-    from tailsum.demo import demo_picture, demo_table, run_demo  # noqa: PLC0415  (torch is slow to load: not for --help)
+    from tailsum.apps.demo import demo_picture, demo_table, run_demo  # noqa: PLC0415  (torch is slow to load: not for --help)
 
     console = Console()
     rows = run_demo(states, length, seed, repeats, console)
@@ -132,8 +132,8 @@ def reproduce(
     replicate, tables in Markdown, pictures, and one page, `index.html`, that shows it all.
     """
     _need_matplotlib()
-    from tailsum.paper.reproduce import Settings  # noqa: PLC0415  (torch is slow to load: not for --help)
-    from tailsum.paper.reproduce import reproduce as run  # noqa: PLC0415
+    from tailsum.apps.paper.reproduce import Settings  # noqa: PLC0415  (torch is slow to load: not for --help)
+    from tailsum.apps.paper.reproduce import reproduce as run  # noqa: PLC0415
 
     console = Console()
     settings = Settings(table.value, _numbers(states), repeats, seed, output, data)
@@ -246,8 +246,8 @@ def train(
     --nproc-per-node 2 -m tailsum.cli train --shards 2`.
     """
     _need_vae()
-    from tailsum.vae.session import train_run  # noqa: PLC0415  (torch is slow to load: not for --help)
-    from tailsum.vae.settings import OWN_ENCODERS, Settings  # noqa: PLC0415
+    from tailsum.apps.vae.session import train_run  # noqa: PLC0415  (torch is slow to load: not for --help)
+    from tailsum.apps.vae.settings import OWN_ENCODERS, Settings  # noqa: PLC0415
 
     console = Console()
     with _told(console):
@@ -268,7 +268,7 @@ def train(
 
 def _check_same(output: Path, typed: dict[str, object]) -> None:
     """A run goes on as it was begun: what is asked for beside --resume must be what it has."""
-    from tailsum.vae.run import Run  # noqa: PLC0415  (as above)
+    from tailsum.apps.vae.run import Run  # noqa: PLC0415  (as above)
 
     settings = Run.open(output).settings
     for name, value in typed.items():
@@ -277,14 +277,14 @@ def _check_same(output: Path, typed: dict[str, object]) -> None:
 
 
 def _report(output: Path, console: Console, samples: int, device: str | None, data: Path | None) -> None:
-    from tailsum.vae.session import evaluate_run  # noqa: PLC0415  (as above)
+    from tailsum.apps.vae.session import evaluate_run  # noqa: PLC0415  (as above)
 
     evaluate_run(output, console, samples, device=device, data=data)
     _explore(output, console, device, data)
 
 
 def _explore(run: Path, console: Console, device: str | None, data: Path | None) -> None:
-    from tailsum.vae.session import explore_run  # noqa: PLC0415  (as above)
+    from tailsum.apps.vae.session import explore_run  # noqa: PLC0415  (as above)
 
     page = explore_run(run, console, device, data)
     _show(console, f"What the model has learned, on one page: {page.resolve()}")
@@ -304,7 +304,7 @@ def evaluate(
     Also the parts of its lower bound, and how many states are in use. Writes `evaluation.json` into the run's folder.
     """
     _need_vae()
-    from tailsum.vae.session import evaluate_run  # noqa: PLC0415  (torch is slow to load: not for --help)
+    from tailsum.apps.vae.session import evaluate_run  # noqa: PLC0415  (torch is slow to load: not for --help)
 
     console = Console()
     with _told(console):

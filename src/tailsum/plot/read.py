@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from tailsum.check import check_whole
+from tailsum.numerics.check import check_whole
 
 Whole: TypeAlias = Tensor | Sequence[Any]
 

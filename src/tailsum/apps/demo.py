@@ -1,0 +1,160 @@
+"""The main job of `tailsum demo`: the estimators side by side on two large chains, as a table and a picture."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from torch import Tensor
+
+from tailsum.apps.paper.chains import hard_chain, paper_chain, paper_proposal
+from tailsum.chains.linear_chain import LinearChain
+from tailsum.numerics.memory import PeakMemory
+from tailsum.sketch.model import Propose
+from tailsum.sketch.proposal import LocalGlobal, Lookahead
+from tailsum.sketch.replicates import replicate
+from tailsum.sketch.selection import Optimal, Selection, TopAndSample, TopK
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """A way to sketch a model."""
+
+    name: str
+    share: float
+    selection: Selection
+    proposal: Propose
+    repeats: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one estimator reached on one model: errors in nats, one for each repeat."""
+
+    model: str
+    estimator: str
+    share: float
+    log_partition: Tensor
+    entropy: Tensor
+    seconds: float
+    peak: int
+
+
+def estimators(n_states: int, proposal: Propose, repeats: int) -> Iterator[Estimator]:
+    """TopK, the paper's estimator and ours, at 1% and 10% of the states."""
+    for share in (0.01, 0.1):
+        k = max(2, round(share * n_states))
+        yield Estimator("TopK", share, TopK(k), proposal, 1)
+        yield Estimator("paper", share, TopAndSample(top=k - 1, sampled=1), proposal, repeats)
+        yield Estimator("tailsum", share, Optimal(k), Lookahead(), repeats)
+
+
+def run_demo(n_states: int, length: int, seed: int, repeats: int, console: Console) -> list[Row]:
+    """Measure every estimator on the paper's chain and on a peaked one."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("building chains", total=2 * (2 + 2 * (2 * repeats + 1)))
+        generator = torch.Generator().manual_seed(seed)
+        flat = paper_chain(n_states, length, generator=generator)
+        peaked = hard_chain(n_states, 3.0, 3.0, length=length, generator=generator)
+        models: dict[str, tuple[LinearChain, Propose]] = {
+            "paper's recipe": (flat.chain, paper_proposal(flat.states)),
+            "peaked": (peaked, LocalGlobal()),
+        }
+        rows = []
+        for name, (model, proposal) in models.items():
+            progress.update(task, description=f"{name}: exact")
+            exact, log_partition, entropy = _exact(name, model)
+            progress.advance(task, 2)
+            rows.append(exact)
+            for estimator in estimators(n_states, proposal, repeats):
+                progress.update(task, description=f"{name}: {estimator.name} {estimator.share:.0%}")
+                found = replicate(
+                    model,
+                    estimator.repeats,
+                    estimator.selection,
+                    estimator.proposal,
+                    generator,
+                    step=lambda: progress.advance(task),
+                )
+                peak = _peak(lambda model=model, e=estimator: _sketch_once(model, e, generator))
+                errors = found.log_partition - log_partition, found.entropy - entropy
+                rows.append(Row(name, estimator.name, estimator.share, *errors, found.seconds, peak))
+    return rows
+
+
+@torch.no_grad()
+def _exact(name: str, model: LinearChain) -> tuple[Row, Tensor, Tensor]:
+    start = time.perf_counter()
+    with PeakMemory() as memory:
+        log_partition, entropy = model.log_partition(), model.entropy()
+    seconds = time.perf_counter() - start
+    zero = torch.zeros(1)
+    return Row(name, "exact", 1.0, zero, zero, seconds, memory.peak), log_partition, entropy
+
+
+@torch.no_grad()
+def _sketch_once(model: LinearChain, estimator: Estimator, generator: torch.Generator) -> None:
+    small = model.sketch(proposal=estimator.proposal, selection=estimator.selection, generator=generator)
+    small.log_partition()
+    small.entropy()
+
+
+def _peak(run: Callable[[], None]) -> int:
+    with PeakMemory() as memory:
+        run()
+    return memory.peak
+
+
+def demo_table(rows: list[Row], n_states: int, length: int) -> Table:
+    """The figures: root mean square errors over the repeats."""
+    table = Table(title=f"{n_states:,} states, {length} positions: log Z and entropy, error in nats")
+    for column in ("model", "estimator", "states kept", "log Z", "entropy", "seconds", "peak memory"):
+        table.add_column(column, justify="left" if column in {"model", "estimator"} else "right")
+    for last, row in zip([None, *rows], rows, strict=False):
+        if last and last.model != row.model:
+            table.add_section()
+        table.add_row(
+            row.model if last is None or last.model != row.model else "",
+            row.estimator,
+            f"{row.share:.0%}",
+            *("-" if row.estimator == "exact" else f"{_rms(e):.2g}" for e in (row.log_partition, row.entropy)),
+            f"{row.seconds:.3f}",
+            f"{row.peak / 2**20:,.0f} MiB",
+        )
+    return table
+
+
+def _rms(errors: Tensor) -> float:
+    return errors.square().mean().sqrt().item()
+
+
+def demo_picture(rows: list[Row], path: Path) -> None:
+    """The error distributions: each estimator's repeats, on a symmetric logarithmic scale."""
+    import matplotlib as mpl  # noqa: PLC0415  (heavy, and only here)
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    models = list(dict.fromkeys(row.model for row in rows))
+    figure, axes = plt.subplots(len(models), 2, figsize=(11, 3.4 * len(models)), squeeze=False)
+    colours = {"TopK": "tab:gray", "paper": "tab:orange", "tailsum": "tab:blue"}
+    for line, model in zip(axes, models, strict=True):
+        shown = [row for row in rows if row.model == model and row.estimator != "exact"]
+        for axis, name in zip(line, ("log_partition", "entropy"), strict=True):
+            for place, row in enumerate(reversed(shown)):
+                errors = getattr(row, name)
+                axis.scatter(errors, torch.full_like(errors, place), color=colours[row.estimator], alpha=0.5, s=18)
+            axis.set_yticks(range(len(shown)), [f"{row.estimator} {row.share:.0%}" for row in reversed(shown)])
+            axis.axvline(0, color="black", linewidth=0.8)
+            axis.set_xscale("symlog", linthresh=1e-3)
+            axis.set_title(f"{model}: error of {'log Z' if name == 'log_partition' else 'entropy'} (nats)")
+            axis.grid(axis="x", alpha=0.3)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)

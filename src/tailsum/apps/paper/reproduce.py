@@ -1,0 +1,163 @@
+"""The main job of `tailsum reproduce`: run the cells of the wanted tables, keep what is finished, write the report."""
+
+import contextlib
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from tailsum.apps.paper.cells import Cell, seeded
+from tailsum.apps.paper.gradients import gradients
+from tailsum.apps.paper.report import Results, write_report
+from tailsum.apps.paper.rows import Check, write_rows
+from tailsum.apps.paper.suite import hard, hard_subject
+from tailsum.apps.paper.tables import chain_subject, table2, table3, table4
+from tailsum.apps.paper.text_cells import KINDS, prepare, text, text_name, text_subjects
+from tailsum.apps.paper.theory import REPEATS, STATEMENTS, checks
+from tailsum.apps.paper.trained import Settings as Training
+
+# What each name runs; "hard" has the models trained on text and the gradients with it.
+TABLES = {
+    "table2": ("table2",),
+    "table3": ("table3",),
+    "table4": ("table4",),
+    "hard": ("hard", "text", "gradients"),
+    "theory": ("theory",),
+}
+TABLES["all"] = tuple(name for names in TABLES.values() for name in names)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to run, and where the results go. `data` is text to train on; without it, Python's own documentation."""
+
+    table: str
+    states: tuple[int, ...]
+    repeats: int
+    seed: int
+    output: Path
+    data: Path | None = None
+
+    @property
+    def cells(self) -> Path:
+        """The folder of finished cells."""
+        return self.output / "cells"
+
+
+def plan(settings: Settings) -> dict[str, list[Cell[Any]]]:
+    """The cells of every wanted table, in the order in which they run."""
+    states, repeats, seed = settings.states, settings.repeats, settings.seed
+    smallest = min(states)
+    few = max(2, repeats // 10)
+
+    def cells(name: str) -> Iterator[Cell[Any]]:
+        match name:
+            case "table2":
+                yield from table2(states, repeats, seed)
+            case "table3":
+                yield from table3(states, repeats, seed)
+            case "table4":
+                yield from table4(states, repeats, seed)
+            case "hard":
+                yield from hard(states, repeats, seed)
+            case "text":
+                yield from text(settings.data, settings.cells, few, seed)
+            case "gradients":
+                peaked = (hard_subject(smallest, s, e, seed) for s, e in ((1.0, 1.0), (3.0, 3.0)))
+                yield from gradients((chain_subject(smallest, "dense", seed), *peaked), max(2, repeats // 20))
+                # A batch of sentences scatters little, and takes long.
+                yield from gradients(text_subjects(settings.data, settings.cells, seed), max(2, repeats // 50))
+            case _:
+                yield _theory(seed)
+
+    return {name: list(cells(name)) for name in TABLES[settings.table]}
+
+
+def _theory(seed: int) -> Cell[Check]:
+    name = f"theory-r{REPEATS}-s{seed}"
+    return Cell(name, Check, len(STATEMENTS), lambda step: checks(REPEATS, seeded(seed, name), step))
+
+
+def reproduce(settings: Settings, console: Console) -> Path:
+    """Run what is not finished yet, and write tables, pictures and the page that ties them together; gives its path."""
+    wanted = plan(settings)
+    cells = {cell.name: cell for group in wanted.values() for cell in group}
+    rows = {name: found for name, cell in cells.items() if (found := cell.finished(settings.cells)) is not None}
+    if rows:
+        console.print(f"{len(rows)} of {len(cells)} cells were finished before.")
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    facts = about(settings)
+    minutes = settings.cells / "minutes.txt"
+    with Progress(*columns, console=console, transient=True) as progress, _timed(minutes):
+        task = progress.add_task("", total=sum(cell.steps for name, cell in cells.items() if name not in rows))
+        for group, members in wanted.items():
+            if group == "text":
+                facts |= _train(settings, progress)
+            for cell in members:
+                if cell.name not in rows:
+                    progress.update(task, description=cell.name[:60])
+                    rows[cell.name] = cell.rows(settings.cells, lambda: progress.advance(task))
+    results = {name: [row for cell in group for row in rows[cell.name]] for name, group in wanted.items()}
+    for name, found in results.items():
+        write_rows(settings.output / f"{name}.csv", found, type(found[0]))
+    facts["time"] = f"{sum(map(float, minutes.read_text().split())):.1f} minutes"
+    return write_report(settings.output, Results(**results), facts)
+
+
+@contextlib.contextmanager
+def _timed(path: Path) -> Iterator[None]:
+    """Write the minutes that are spent within it to a file, below those of earlier runs."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(f"{(time.perf_counter() - start) / 60:.2f}\n")
+
+
+def _train(settings: Settings, progress: Progress) -> dict[str, str]:
+    """Train the models of text that are not trained yet, and say how well they do."""
+    facts = {}
+    for kind in KINDS:
+        task = progress.add_task(f"{kind.upper()} of {text_name(settings.data)}", total=Training(kind).steps)
+        trained, _ = prepare(
+            kind, settings.data, settings.cells, settings.seed, lambda task=task: progress.advance(task)
+        )
+        progress.remove_task(task)
+        record = trained.record
+        facts[f"{kind.upper()} trained"] = (
+            f"test loss {record.before:.2f} -> {record.after:.2f} nats per word (by counting words: {record.unigram:.2f})"
+        )
+    return facts
+
+
+def about(settings: Settings) -> dict[str, str]:
+    """What was run, and with what."""
+    return {
+        "command": f"tailsum reproduce {settings.table} --states {_listed(settings.states)} --repeats {settings.repeats} "
+        f"--seed {settings.seed}",
+        "seed": str(settings.seed),
+        "text": text_name(settings.data),
+        "tailsum": version("tailsum"),
+        "torch": torch.__version__,
+        "Python": platform.python_version(),
+        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
+    }
+
+
+def _listed(states: Sequence[int]) -> str:
+    return ",".join(map(str, states))

@@ -1,0 +1,1 @@
+"""What the pages and pictures of all applications share."""

@@ -1,0 +1,242 @@
+"""Checkpoints of training: safetensors files that are written whole or not at all, and whose damage is found.
+
+Beside the tensors, a file's metadata has the name and version of its format, the facts of training as JSON, and a
+SHA-256 digest of the file itself, with zeros in the digest's own place: safetensors does not notice changed bytes.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tailsum.apps.files import whole
+
+FORMAT = "tailsum-vae"
+VERSION = 1
+LAST, PREVIOUS, BEST = "last.safetensors", "previous.safetensors", "best.safetensors"
+
+_BLANK = b"0" * 64
+_BEFORE_DIGEST = b'"digest":"'  # only once in a header: quotes within names and facts have a backslash before them
+_DAMAGED = "it is damaged: bytes are missing or have changed"
+
+_Parts = tuple[bytes, bytes, memoryview]
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """What training needs to go on: named tensors, and facts, which come back as JSON has them (tuples as lists)."""
+
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+
+
+def write(path: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint to a file, whole or not at all; a file that was there before stays until the new one is whole.
+
+    Tensors may be on any device, share memory and have any strides. An OSError, of a full disk for example, passes.
+    """
+    parts = _encoded(checkpoint)
+    with whole(path, "wb") as file:
+        file.writelines(parts)
+
+
+def read(path: Path) -> Checkpoint:
+    """The checkpoint of a file, on the CPU; a ValueError if a single byte of it is not as it was written."""
+    content, facts = _verified(path)
+    library = _safetensors()
+    try:
+        with torch.device("cpu"):  # whatever the caller's default is
+            tensors = library.torch.load(content)
+    except (KeyError, library.SafetensorError) as error:
+        raise ValueError(
+            f"{path} must be a checkpoint: this version of safetensors cannot read its tensors ({error})"
+        ) from None
+    return Checkpoint(tensors, facts)
+
+
+class Keeper:
+    """The checkpoints of one training, in a folder: the last, the one before it, and the best.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     Keeper(Path(folder)).save(Checkpoint({"weight": torch.ones(2)}, {"step": 7}))
+    ...     Keeper(Path(folder)).latest(print).facts
+    {'step': 7}
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._last_is_unusable = False  # as `latest` found
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Make this checkpoint the last, and the last the one before it, unless the last is damaged or was refused.
+
+        Whenever this is cut off, a whole checkpoint is there. The new one is complete, under a name that is never read,
+        before the last becomes the previous one; between that and the new one's getting its name, only the previous
+        one exists. To know whether the last is whole, it is read.
+        """
+        last, previous = self.folder / LAST, self.folder / PREVIOUS
+        keep = not self._last_is_unusable and _is_whole(last)
+        parts = _encoded(checkpoint)
+        with whole(last, "wb", previous if keep else None) as file:
+            file.writelines(parts)
+        self._last_is_unusable = False
+
+    def save_best(self, checkpoint: Checkpoint) -> None:
+        """Make this checkpoint the best."""
+        write(self.folder / BEST, checkpoint)
+
+    def latest(
+        self, complain: Callable[[str], None], accept: Callable[[Checkpoint], None] = lambda _: None
+    ) -> Checkpoint | None:
+        """The last checkpoint, or the one before it if the last cannot be used; None if there is neither.
+
+        `accept` refuses a checkpoint by a ValueError. `complain` is told about each file that cannot be used, and why.
+        """
+        reasons: list[str] = []
+        self._last_is_unusable = False
+        for path in (self.folder / LAST, self.folder / PREVIOUS):
+            if not path.exists():
+                continue
+            try:
+                return _accepted(path, accept)
+            except ValueError as error:
+                reasons.append(str(error))
+                complain(reasons[-1])
+                self._last_is_unusable |= path.name == LAST
+        if reasons:
+            raise ValueError(
+                f"{self.folder} must hold a checkpoint that can be used, or none (remove them, or choose another folder, "
+                f"to start anew): {'; '.join(reasons)}"
+            )
+        return None
+
+    def best(
+        self, complain: Callable[[str], None], accept: Callable[[Checkpoint], None] = lambda _: None
+    ) -> Checkpoint:
+        """The best checkpoint, or the last one if that is missing or cannot be used, of which `complain` is told."""
+        try:
+            return _accepted(self.folder / BEST, accept)
+        except ValueError as error:
+            reason = str(error)
+        last = self.latest(complain, accept)
+        if last is None:
+            raise ValueError(f"{reason}. Train first, until one is saved")
+        complain(f"{reason}. The last one takes its place")
+        return last
+
+
+def _accepted(path: Path, accept: Callable[[Checkpoint], None]) -> Checkpoint:
+    checkpoint = read(path)
+    try:
+        accept(checkpoint)
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be used here: {error}") from None
+    return checkpoint
+
+
+def _safetensors() -> ModuleType:
+    try:
+        import safetensors.torch  # noqa: PLC0415  (optional, and only here)
+    except ImportError:
+        raise ImportError("Checkpoints need one more package: pip install 'tailsum[vae]'") from None
+    return safetensors
+
+
+# Writing.
+
+
+def _encoded(checkpoint: Checkpoint) -> _Parts:
+    """A file's content: what stands before its digest, the digest, and what stands behind it."""
+    library = _safetensors()
+    try:
+        facts = json.dumps(checkpoint.facts)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"facts must be what JSON can hold: {error}") from None
+    metadata = {"format": FORMAT, "version": str(VERSION), "facts": facts, "digest": _BLANK.decode()}
+    tensors = {name: _plain(name, tensor) for name, tensor in checkpoint.tensors.items()}
+    try:
+        content: bytes = library.torch.save(tensors, metadata)
+    except (KeyError, library.SafetensorError) as error:
+        raise ValueError(f"checkpoint must be what a safetensors file can hold: got {error}") from None
+    place = content.index(_BEFORE_DIGEST) + len(_BEFORE_DIGEST)
+    return content[:place], _digest(content, place), memoryview(content)[place + len(_BLANK) :]
+
+
+def _plain(name: str, tensor: Tensor) -> Tensor:
+    """A copy that shares no memory, with its elements in order: safetensors takes no others."""
+    if name == "__metadata__":
+        raise ValueError(f"tensors must not have the name {name!r}: safetensors keeps it for itself")
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        raise ValueError(f"tensors[{name!r}] must be dense and hold values: got {tensor.layout} on {tensor.device}")
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor.detach())
+
+
+# Reading.
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        _verified(path)
+    except ValueError:
+        return False
+    return True
+
+
+def _verified(path: Path) -> tuple[bytes, dict[str, Any]]:
+    """The content and the facts of a file; what is returned is what was checked, even if the file changes meanwhile."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise ValueError(f"{path} must be a checkpoint: it does not exist") from None
+    except OSError as error:
+        raise ValueError(f"{path} must be a checkpoint: it cannot be read ({error.strerror})") from None
+    try:
+        return content, _facts(content)
+    except ValueError as error:
+        raise ValueError(f"{path} must be a checkpoint: {error}") from None
+
+
+def _facts(content: bytes) -> dict[str, Any]:
+    metadata = _metadata(content)
+    if metadata.get("format") != FORMAT:
+        raise ValueError(
+            f"it is a safetensors file of something else (its format must be {FORMAT!r}, and is {metadata.get('format')!r})"
+        )
+    if metadata.get("version") != str(VERSION):
+        raise ValueError(
+            f"it has version {metadata.get('version')} of the format, and this tailsum reads version {VERSION}: "
+            "a newer tailsum may read it"
+        )
+    place = content.find(_BEFORE_DIGEST) + len(_BEFORE_DIGEST)
+    if content[place : place + len(_BLANK)] != _digest(content, place):
+        raise ValueError(_DAMAGED)
+    return json.loads(metadata["facts"])
+
+
+def _metadata(content: bytes) -> dict[str, Any]:
+    """A safetensors file starts with the length of its header, in eight bytes, and the header, a JSON object."""
+    if len(content) < 9:
+        raise ValueError(f"it is cut short, or something else: it has {len(content)} bytes")
+    if content[8:9] != b"{":
+        raise ValueError("it is not a safetensors file")
+    length = int.from_bytes(content[:8], "little")
+    try:
+        metadata = json.loads(content[8 : 8 + length]).get("__metadata__")
+    except (ValueError, RecursionError):
+        raise ValueError(_DAMAGED) from None
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _digest(content: bytes, place: int) -> bytes:
+    """The digest of a content, in hexadecimal, whatever stands in the place of the digest."""
+    digest = hashlib.sha256(content[:place])
+    digest.update(_BLANK)
+    digest.update(memoryview(content)[place + len(_BLANK) :])
+    return digest.hexdigest().encode()

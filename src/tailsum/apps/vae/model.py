@@ -1,0 +1,100 @@
+"""The structured VAE: its two models, the bound that they are trained by, and the likelihood by importance sampling."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor, nn
+
+from tailsum.apps.vae.decoder import Decoder, as_sample
+from tailsum.chains.linear_chain import LinearChain
+from tailsum.nn.inference import CRFInference, Estimator
+from tailsum.numerics.check import at_least
+from tailsum.structure.base import RelaxedSample
+
+
+class Elbo(NamedTuple):
+    """The parts of the evidence lower bound of each sentence: log p(words | states), log p(states), entropy of q."""
+
+    words: Float[Tensor, "*batch"]
+    states: Float[Tensor, "*batch"]
+    entropy: Float[Tensor, "*batch"]
+
+    @property
+    def total(self) -> Float[Tensor, "*batch"]:
+        """The bound."""
+        return self.words + self.states + self.entropy
+
+
+class StructuredVAE(nn.Module):
+    """An inference network, encoder and CRF, and a generative model, over words `[B, T]` with `lengths [B]`."""
+
+    def __init__(self, encoder: nn.Module, inference: CRFInference, decoder: Decoder) -> None:
+        super().__init__()
+        if len(inference.states) != decoder.n_states:
+            got = f"{len(inference.states)} and {decoder.n_states}"
+            raise ValueError(f"inference and decoder must have equally many states: got {got}")
+        self.encoder, self.inference, self.decoder = encoder, inference, decoder
+
+    def posterior(self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"]) -> LinearChain:
+        """The distribution over the states of each sentence, `q(x | y)`."""
+        return self.inference(self.encoder(words, lengths), lengths)
+
+    def elbo(
+        self,
+        words: Int[Tensor, "B T"],
+        lengths: Int[Tensor, " B"],
+        estimator: Estimator,
+        temperature: float = 1.0,
+        hard: bool = False,
+        word_dropout: float = 0.0,
+    ) -> Elbo:
+        """The bound of each sentence, by one relaxed sample of its states.
+
+        `hard` samples are one-hot, with the gradient of the relaxed ones (straight-through). With `word_dropout` the
+        decoder reads "<unk>" in place of so many words, and must learn from the states what they were.
+        """
+        encoded = turned(self.encoder(words, lengths), lengths)
+        small = estimator.sketch(self.inference(encoded, lengths))
+        # Backwards, so that each state is drawn given those before it, as the decoder's are.
+        sample = small.rsample(temperature, hard)
+        states = sample.states if small.kept is None else turned(sample.states, lengths)
+        assert sample.chances is not None
+        weights, chosen, chances = (turned(x, lengths) for x in (sample.weights, sample.hard, sample.chances))
+        sample = RelaxedSample(weights, states, chosen, chances)
+        probes = estimator.probe(sample)
+        sample = sample._replace(chances=estimator.prior_weights(sample))
+        seen = words.masked_fill(torch.rand(words.shape, device=words.device) < word_dropout, 0)
+        joint = self.decoder(words, lengths, sample, seen, probes)
+        return Elbo(joint.words, joint.states, estimator.entropy(small))
+
+    @torch.no_grad()
+    def weigh(
+        self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"], estimator: Estimator, n_samples: int
+    ) -> "Weighed":
+        """Importance weights `p(x, y) / q(x | y)` at samples from q: each has mean `p(y)`.
+
+        Also where the samples come from a sketch: its own log-partition, unbiased, takes the place of the whole one's.
+        """
+        at_least(1, n_samples=n_samples)
+        small = estimator.sketch(self.posterior(words, lengths))
+        states = small.sample((n_samples,))
+        log_q = small.score(states) - small.log_partition()
+        joint = self.decoder(words, lengths, as_sample(states, small.dtype))
+        bound = Elbo(joint.words.mean(0), joint.states.mean(0), -log_q.mean(0))
+        return Weighed(joint.total - log_q, bound, small.kept is not None)
+
+
+class Weighed(NamedTuple):
+    """Logarithms of importance weights, the mean over the samples of the parts of the bound, and whether from a sketch."""
+
+    log_weights: Float[Tensor, "n_samples B"]
+    bound: Elbo
+    sketched: bool
+
+
+def turned(x: Shaped[Tensor, "B T *rest"], lengths: Int[Tensor, " B"]) -> Shaped[Tensor, "B T *rest"]:
+    """Each sentence backwards, its padding left behind it."""
+    place = torch.arange(x.shape[1], device=x.device)
+    place = torch.where(place < lengths[:, None], lengths[:, None] - 1 - place, place)
+    return x.take_along_dim(place.reshape(*place.shape, *[1] * (x.dim() - 2)), 1)

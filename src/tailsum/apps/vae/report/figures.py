@@ -1,0 +1,264 @@
+"""The page's pictures: how the states are used, how they follow one another, and how training went."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+
+from tailsum.apps.paper.report.look import log_axis
+from tailsum.apps.report.picture import WIDTH, Picture
+from tailsum.apps.vae.report.findings import Curve, Findings, bound, curve
+from tailsum.apps.vae.report.layout import arrange, bend, choose
+from tailsum.plot.canvas import Canvas
+from tailsum.plot.lettering import text_width, visible
+from tailsum.plot.style import INK, LINE, QUIET, SMALL, WORD, state_colour
+
+NODES, ARROWS = 20, 40  # of the graph
+QUIET_ON_COLOUR = "#3D444D"
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
+NAMES = {
+    "total": "ELBO, the sum",
+    "words": "log p(words | states)",
+    "states": "log p(states)",
+    "entropy": "entropy of q",
+}
+COLOURS = {"total": "#C5CBD2", "words": ORANGE, "states": GREEN, "entropy": "#CC79A7"}
+
+
+def pictures(findings: Findings) -> list[Picture]:
+    """All that there is something to draw for."""
+    found = findings.occurrences
+    counts = found.counts.numpy()
+    pairs = found.transitions()
+    train, dev = curve(findings.losses, "train"), curve(findings.losses, "dev")
+    parts = bound(findings.losses)
+    use = (
+        "Left: how often each state occurs in one sample from q for every training sentence, the most frequent state "
+        "first: the aggregated posterior (the paper's Figure 2). Right: the share of all words that the most frequent "
+        "states cover together."
+    )
+    nodes, kept = choose(pairs, NODES, ARROWS)
+    graph = (
+        f"Frequent pairs of neighbouring states: {len(kept)} of {len(pairs):,}, joining {len(nodes)} states, each shown with "
+        "its number and its most frequent word. Wide arrows are frequent pairs; states that stand early in sentences tend to "
+        "the left."
+    )
+    learning = "Negative log-likelihood bound of the training batches, and of the dev part by a few samples."
+    elbo = "The parts of the training sentences' bound. The bound is their sum: the higher, the better."
+    return [
+        Picture("states", "use", use, lambda: use_of_states(counts)),
+        *([Picture("transitions", "transitions", graph, lambda: _graph_of(findings, nodes, kept))] if kept else []),
+        *([Picture("learning", "training", learning, lambda: learning_curve(train, dev))] if train.steps else []),
+        *([Picture("bound", "training", elbo, lambda: bound_curve(parts))] if parts["words"].steps else []),
+    ]
+
+
+# How the states are used.
+
+
+def use_of_states(counts: np.ndarray) -> Figure:
+    """The frequencies of the states, sorted, and the share that the first of them cover."""
+    share = np.sort(counts)[::-1] / counts.sum()
+    used = int((counts > 0).sum())
+    figure = Figure(figsize=(WIDTH, 3.3), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    ranks = np.arange(1, used + 1)
+    floor = min(share[used - 1], 1 / len(counts)) / 2
+    left.bar(ranks, share[:used] - floor, bottom=floor, width=1.0 if used > 60 else 0.8, color=BLUE, linewidth=0)
+    log_axis(left, "y", [float(floor), float(share[0])])
+    left.set_ylim(floor, share[0] * 1.6)
+    left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g}%"))
+    _ranks(left, len(counts))
+    _mark_unused(left, used, len(counts))
+    left.axhline(1 / len(counts), color=QUIET, linewidth=1.0, linestyle="--", zorder=2.5)
+    left.text(
+        0.985, 1 / len(counts), "if all were used alike", transform=left.get_yaxis_transform(), ha="right", va="bottom",
+        fontsize=7.5, color=QUIET,
+    )  # fmt: skip
+    left.set(title="Frequency", xlabel="states, the most frequent first", ylabel="share of all words (log scale)")
+    right.step([0, *range(1, len(counts) + 1)], [0.0, *np.cumsum(share)], where="pre", color=BLUE)
+    right.yaxis.set_major_formatter(PercentFormatter(1.0))
+    right.set_ylim(0, 1.03)
+    _ranks(right, len(counts))
+    right.set(title="Share covered", xlabel="by so many states")
+    return figure
+
+
+def _ranks(ax: Axes, count: int) -> None:
+    ax.set_xlim(0.5 if count < 30 else 0, count + 0.5)
+    ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    ax.grid(visible=False, axis="x")
+
+
+def _mark_unused(ax: Axes, used: int, count: int) -> None:
+    unused = count - used
+    if unused:
+        ax.axvspan(used + 0.5, count + 0.5, facecolor="#F0F2F4", hatch="///", edgecolor="#DDE1E5", linewidth=0)
+    text = f"{unused:,} never occur" if unused else "every state occurs"
+    ax.text(0.985, 0.95, text, transform=ax.transAxes, ha="right", va="top", fontsize=8.5, color=INK)
+
+
+# How they follow one another.
+
+
+def _graph_of(findings: Findings, nodes: Sequence[int], pairs: Sequence[tuple[int, int, int]]) -> Figure:
+    found, best = findings.occurrences, findings.occurrences.words_of(1)
+    words = [findings.vocabulary.words[best[state][0][0]] for state in nodes]
+    counts = found.counts[list(nodes)].numpy()
+    return transition_graph(nodes, words, counts, pairs, found.how_late()[list(nodes)].numpy())
+
+
+def transition_graph(
+    nodes: Sequence[int],
+    words: Sequence[str],
+    counts: np.ndarray,
+    pairs: Sequence[tuple[int, int, int]],
+    late: np.ndarray,
+) -> Figure:
+    """States as boxes and the pairs that follow one another as arrows."""
+    texts = [(str(state), _short(word)) for state, word in zip(nodes, words, strict=True)]
+    size = WORD - 1 + 3.5 * np.sqrt(counts / counts.max())
+    boxes = np.array(
+        [
+            (max(text_width(number, SMALL), text_width(word, s), 18.0) + 14.0, SMALL + s + 11.0)
+            for (number, word), s in zip(texts, size, strict=True)
+        ]
+    )
+    width, height = 72 * WIDTH, 72 * (1.5 + 4.7 * min(1.0, len(nodes) / NODES))
+    margin = 34.0  # loops reach out of the boxes
+    index = {state: place for place, state in enumerate(nodes)}
+    most = max(count for _, _, count in pairs)
+    links = [(index[a], index[b], count / most) for a, b, count in pairs]
+    places = margin + arrange(links, boxes, late, (width - 2 * margin, height - 2 * margin))
+    canvas = Canvas.on(None, width, height)
+    outlines = [_outline(place, box) for place, box in zip(places, boxes, strict=True)]
+    for outline in outlines:
+        canvas.ax.add_patch(outline)
+    for first, second, weight in sorted(links, key=lambda link: link[2]):
+        if first == second:
+            _loop(canvas.ax, outlines[first], weight)
+        else:
+            _arrow(canvas.ax, outlines[first], outlines[second], bend(first, second, places, boxes), weight)
+    for (x, y), (wide, high), s, (number, word), state in zip(places, boxes, size, texts, nodes, strict=True):
+        canvas.box(x, y, wide, high, state_colour(state))
+        canvas.write(x, y + high / 2 - SMALL / 2 - 4, number, SMALL, QUIET_ON_COLOUR)
+        canvas.write(x, y - high / 2 + s / 2 + 3.5, word, s, INK)
+    return canvas.ax.figure  # type: ignore[return-value]
+
+
+def _short(word: str) -> str:
+    return word if len(word) <= 14 else visible(word)[:13] + "…"
+
+
+def _outline(place: np.ndarray, box: np.ndarray) -> Rectangle:
+    """What arrows end at, not seen itself: a little outside the box."""
+    wide, high = box + 3.0
+    return Rectangle((place[0] - wide / 2, place[1] - high / 2), wide, high, fill=False, linewidth=0)
+
+
+def _arrow(ax: Axes, leaves: Rectangle, meets: Rectangle, bent: float, weight: float) -> None:
+    """An arrow from box to box; one in the other direction bends to the other side."""
+    how = _arrow_style(weight)
+    start, end = ((float(x), float(y)) for x, y in (leaves.get_center(), meets.get_center()))
+    ax.add_patch(FancyArrowPatch(start, end, connectionstyle=f"arc3,rad={bent}", patchA=leaves, patchB=meets, **how))
+
+
+def _loop(ax: Axes, box: Rectangle, weight: float) -> None:
+    """An arrow above a box, to itself."""
+    x, top = box.get_center()[0], box.get_y() + box.get_height()
+    reach = min(0.3 * box.get_width(), 13.0)
+    how = _arrow_style(weight)
+    ax.add_patch(
+        FancyArrowPatch((x - reach, top), (x + reach, top), connectionstyle=f"arc3,rad={-17 / reach:.3f}", **how)
+    )
+
+
+def _arrow_style(weight: float) -> dict[str, Any]:
+    line = 0.7 + 3.1 * weight
+    return {
+        "arrowstyle": f"-|>,head_length={4.0 + 1.1 * line:.2f},head_width={1.7 + 0.7 * line:.2f}",
+        "mutation_scale": 1.0,
+        "linewidth": line,
+        "color": _shade(weight),
+        "zorder": 2 + 0.5 * weight,
+        "shrinkA": 0,
+        "shrinkB": 0,
+        "capstyle": "butt",
+        "joinstyle": "miter",
+    }
+
+
+def _shade(weight: float) -> str:
+    """Rare pairs are paler, and stay behind the others."""
+    pale, dark = (np.array(to_rgb(colour)) for colour in ("#BCC3CB", "#4A5360"))
+    return to_hex(tuple(pale + (dark - pale) * math.sqrt(weight)))
+
+
+# How training went.
+
+
+def learning_curve(train: Curve, dev: Curve) -> Figure:
+    """The loss of each training batch, its running mean, and the dev part's."""
+    figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
+    ax = figure.subplots()
+    ax.plot(*train, color=BLUE, linewidth=0.7, alpha=0.35)
+    ax.plot(*running_mean(train), color=BLUE, label="train, running mean")
+    if dev.steps:
+        best = int(np.argmin(dev.values))
+        name = f"dev (best: {dev.values[best]:.3f} at step {dev.steps[best]:,})"
+        ax.plot(*dev, color=ORANGE, marker="o" if len(dev.steps) <= 40 else "", label=name)
+        ax.plot(dev.steps[best], dev.values[best], marker="o", markersize=10, color=ORANGE, markerfacecolor="none")
+    _limits(ax, [*running_mean(train).values, *dev.values], [*train.values, *dev.values])
+    _steps(ax, train)
+    ax.set_ylabel("nats per word")
+    ax.legend(loc="upper right")
+    return figure
+
+
+def bound_curve(parts: dict[str, Curve]) -> Figure:
+    """The parts of the bound, and their sum."""
+    figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
+    ax = figure.subplots()
+    total = Curve(parts["words"].steps, np.sum([part.values for part in parts.values()], 0).tolist())
+    shown: list[float] = []
+    for name, each in {"total": total, **parts}.items():
+        smooth = running_mean(each)
+        ax.plot(*smooth, color=COLOURS[name], linewidth=4.5 if name == "total" else 1.6, label=NAMES[name])
+        shown += smooth.values
+    ax.axhline(0, color=LINE, linewidth=0.8)
+    _limits(ax, shown, shown)
+    _steps(ax, total)
+    ax.set_ylabel("nats per word")
+    figure.legend(loc="outside lower center", ncols=4)
+    return figure
+
+
+def running_mean(values: Curve) -> Curve:
+    """The mean of each value and some of those around it, a fiftieth of all."""
+    half = len(values.values) // 100
+    sums = np.concatenate([[0.0], np.cumsum(values.values)])
+    place = np.arange(len(values.values))
+    low, high = np.maximum(place - half, 0), np.minimum(place + half + 1, len(place))
+    return Curve(values.steps, ((sums[high] - sums[low]) / (high - low)).tolist())
+
+
+def _limits(ax: Axes, wanted: Sequence[float], everything: Sequence[float]) -> None:
+    """Room for what matters: the first losses of all may be far above the rest."""
+    low, high = min(everything), float(np.quantile(wanted, 0.985))
+    high = max(high, float(np.quantile(everything, 0.95)))
+    room = max(0.08 * (high - low), 0.02)
+    ax.set_ylim(low - room, high + room)
+
+
+def _steps(ax: Axes, shown: Curve) -> None:
+    ax.set_xlim(min(0, shown.steps[0]), max(shown.steps[-1], 1) * 1.01)
+    ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    ax.set_xlabel("step")

@@ -1,0 +1,252 @@
+"""What the commands do: train, evaluate and explore a run, with progress on the screen and files in the run's folder."""
+
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from math import isfinite, nan
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tailsum.apps.vae.baselines import bigram, score, sentence_log_probs, train_lstm, unigram
+from tailsum.apps.vae.data import Corpus, evenly
+from tailsum.apps.vae.evaluate import Likelihood, likelihood, n_batches, state_counts, sums_for
+from tailsum.apps.vae.processes import device_of, processes
+from tailsum.apps.vae.run import Run, write_json
+from tailsum.apps.vae.settings import Settings
+from tailsum.apps.vae.train import Step, Trainer, Watcher, train
+
+PARTS = ("dev", "test")
+
+
+def train_run(
+    folder: Path,
+    settings: Settings | None,
+    console: Console,
+    device: str | None = None,
+    data: Path | None = None,
+) -> bool:
+    """Train a new run, or, without settings, go on with one (whose text may have moved to `data`); False if interrupted.
+
+    Under `torchrun` several processes train together. Ctrl-C ends the training after the step at hand, and saves it.
+    """
+    place = device_of(device)
+    with processes(place) as all_of_us:
+        if settings is None:
+            run = Run.open(folder)
+            trainer = Trainer(run, run.corpus(data), place, all_of_us)
+        else:
+            corpus = Corpus.read(
+                Path(settings.data) if settings.data else None, settings.words, longest=settings.longest
+            )
+            run = Run.new(folder, settings, corpus)
+            trainer = Trainer(run, corpus, place, all_of_us)
+            all_of_us.wait()  # none may look for the run's files before all have found that there are none
+            if all_of_us.first:
+                run.write()
+        quiet = Console(quiet=True)
+        with ExitStack() as stack:
+            stop = stack.enter_context(_until_interrupted())
+            watcher = stack.enter_context(_watching(run, console if all_of_us.first else quiet, stop))
+            return train(trainer, watcher)
+
+
+@contextmanager
+def _watching(run: Run, console: Console, stop: Callable[[], bool]) -> Iterator[Watcher]:
+    """Progress on the screen, and curves for TensorBoard."""
+    said = "ELBO {task.fields[elbo]:.1f}, a word {task.fields[nll]:.2f} (dev {task.fields[dev]:.2f}), {task.fields[pace]:,.0f} words/s"
+    columns = (BarColumn(8), MofNCompleteColumn(), TextColumn(said), TimeElapsedColumn(), TimeRemainingColumn())
+    settings = run.settings
+    with Progress(*columns, console=console) as bar, ExitStack() as stack:
+        writer = stack.enter_context(_events(run, console))
+        task = bar.add_task("", total=settings.steps, elbo=nan, nll=nan, dev=nan, pace=nan)
+        pace = _Pace()
+
+        def stepped(step: Step) -> None:
+            elbo = step.elbo.total.item()
+            bar.update(task, completed=step.number, elbo=elbo, nll=step.nll, pace=pace.after(step.words))
+            parts = {name: part.item() for name, part in step.elbo._asdict().items()}
+            for name, value in {"elbo": elbo, **parts, "nll a word": step.nll, "gradient norm": step.norm}.items():
+                writer(f"train/{name}", value, step.number)
+            for name in ("rate", "weight", "temperature", "word_dropout"):
+                writer(f"schedule/{name}", getattr(settings, f"{name}_at")(step.number - 1), step.number)
+
+        def checked(number: int, nll: float) -> None:
+            bar.update(task, dev=nll)
+            writer("dev/nll a word", nll, number)
+
+        yield Watcher(stepped, checked, _warning(console), stop)
+
+
+def _warning(console: Console) -> Callable[[str], None]:
+    return lambda text: console.print(f"Warning: {text}", style="yellow", soft_wrap=True, markup=False)
+
+
+class _Pace:
+    """Words a second, over the last steps."""
+
+    def __init__(self) -> None:
+        self.marks = deque[tuple[float, int]]([(time.monotonic(), 0)], maxlen=20)
+
+    def after(self, words: int) -> float:
+        """The pace, after a step over so many more words."""
+        start, seen = self.marks[0]
+        now, total = time.monotonic(), self.marks[-1][1] + words
+        self.marks.append((now, total))
+        return (total - seen) / max(now - start, 1e-9)
+
+
+@contextmanager
+def _events(run: Run, console: Console) -> Iterator[Callable[[str, float, int], None]]:
+    """What writes a number where TensorBoard finds it; it forgets what came after the step that the run goes on from."""
+    if console.quiet:
+        yield lambda _name, _value, _step: None
+        return
+    try:
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  (an extra)
+    except ImportError:
+        console.print("No curves for TensorBoard: it is not installed (pip install 'tailsum[vae]').")
+        yield lambda _name, _value, _step: None
+        return
+    writers: list[SummaryWriter] = []
+
+    def put(name: str, value: float, step: int) -> None:
+        if not writers:  # only now is it known where the run goes on from
+            writers.append(SummaryWriter(str(run.folder / "events"), purge_step=step))
+        writers[0].add_scalar(name, value, step)
+
+    try:
+        yield put
+    finally:
+        for writer in writers:
+            writer.close()
+
+
+@contextmanager
+def _until_interrupted() -> Iterator[Callable[[], bool]]:
+    """Whether someone has asked to stop, by Ctrl-C or SIGTERM; who presses Ctrl-C twice is not kept waiting."""
+    asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+
+    def ask(number: int, _: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# Evaluation.
+
+
+def evaluate_run(
+    folder: Path,
+    console: Console,
+    samples: int = 100,
+    sentences: int | None = None,
+    baselines: bool = True,
+    device: str | None = None,
+    data: Path | None = None,
+) -> dict[str, Any]:
+    """The likelihood of dev and test, beside that of plain language models; also written to the run's folder.
+
+    `sentences`: of each part, so many at most.
+    """
+    run, place = Run.open(folder), device_of(device)
+    corpus, best = run.corpus(data), run.best(_warning(console))
+    model = run.model(place, best)
+    sums = sums_for(model, run.settings.sums())
+    parts: dict[str, list[list[int]]] = {name: getattr(corpus, name) for name in PARTS}
+    if sentences is not None:
+        parts = {name: evenly(part, sentences) for name, part in parts.items()}
+    found: dict[str, Any] = {"step": best.facts["step"], "estimator": sums.method, "states": run.settings.states}
+    with _bar(console) as bar:
+        for name, part in parts.items():
+            task = bar.add_task(f"Likelihood of {name}", total=n_batches(part))
+            result = likelihood(model, part, sums, samples, step=lambda task=task: bar.advance(task))
+            found[name] = _flat(result)
+        task = bar.add_task("States in use", total=n_batches(corpus.train))
+        counts = state_counts(model, corpus.train, sums, step=lambda: bar.advance(task))
+        found["active"] = int((counts > 0).sum())
+        if baselines:
+            found["baselines"] = _baselines(run, corpus, parts, place, bar)
+    write_json(folder / "evaluation.json", found)
+    console.print(_table(found))
+    console.print(f"{found['active']} of {run.settings.states} states occur in a sample for each training sentence.")
+    return found
+
+
+def _flat(result: Likelihood) -> dict[str, Any]:
+    bound = {name: value.item() for name, value in result.bound._asdict().items()}
+    counts = {"sentences": result.sentences, "samples": result.samples, "sampling_error": result.sampling_error}
+    return {**result.nll._asdict(), **bound, **counts}
+
+
+def _baselines(
+    run: Run, corpus: Corpus, parts: dict[str, list[list[int]]], device: torch.device, bar: Progress
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Scores of models that only count, and of an LSTM as large as the decoder's, trained as long on the same text."""
+    settings, n_words = run.settings, len(corpus.vocabulary)
+    task = bar.add_task("LSTM to compare with", total=settings.steps)
+    watched = evenly(corpus.dev, settings.check_sentences)
+    options = {name: getattr(settings, name) for name in ("batch", "rate", "seed", "size", "hidden", "dropout", "clip")}
+    lstm = train_lstm(
+        corpus.train, watched, n_words, settings.steps, **options, device=device, step=lambda: bar.advance(task)
+    ).model
+    models = {name: make(corpus.train, n_words).log_prob for name, make in (("unigram", unigram), ("bigram", bigram))}
+    models["lstm"] = lambda sentences: sentence_log_probs(lstm, sentences)
+    return {
+        name: {at: score(log_prob(part), [len(s) for s in part])._asdict() for at, part in parts.items()}
+        for name, log_prob in models.items()
+    }
+
+
+def _table(found: dict[str, Any]) -> Table:
+    """Everything beside everything, best last."""
+    table = Table(title="Negative log-likelihood, in nats")
+    for heading in ("", *(f"{part}, {unit}" for part in PARTS for unit in ("a word", "a sentence"))):
+        table.add_column(heading, justify="right" if heading else "left")
+    rows = {"structured VAE": found, **found.get("baselines", {})}
+    for name, scores in sorted(rows.items(), key=lambda row: -row[1]["test"]["per_word"]):
+        cells = [cell for part in PARTS for cell in _cells(scores[part])]
+        table.add_row(name, *cells, style="bold" if scores is found else None)
+    return table
+
+
+def _cells(scored: dict[str, float]) -> tuple[str, str]:
+    error = f" ± {scored['standard_error']:.2f}" if isfinite(scored["standard_error"]) else ""  # of one sentence: none
+    return f"{scored['per_word']:.3f}", f"{scored['per_sentence']:.2f}{error}"
+
+
+def explore_run(folder: Path, console: Console, device: str | None = None, data: Path | None = None) -> Path:
+    """The page about a run, and its pictures."""
+    from tailsum.apps.vae.explore import explore, n_steps  # noqa: PLC0415  (draws, and matplotlib is slow to load)
+
+    run, place = Run.open(folder), device_of(device)
+    corpus, best = run.corpus(data), run.best(_warning(console))
+    model = run.model(place, best)
+    with _bar(console) as bar:
+        task, sums = bar.add_task("Exploring", total=n_steps(corpus)), sums_for(model, run.settings.sums())
+        return explore(run, corpus, model, sums, lambda: bar.advance(task), trained=best.facts["step"])
+
+
+def _bar(console: Console) -> Progress:
+    name = TextColumn("{task.description}")
+    return Progress(
+        name, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), console=console
+    )

@@ -1,0 +1,218 @@
+"""Training: what one step does, and a loop that can be stopped at any moment and goes on to the same bits."""
+
+import itertools
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tailsum.apps.vae.build import build, frozen_digest, learned
+from tailsum.apps.vae.checkpoint import Checkpoint, write
+from tailsum.apps.vae.data import Batch, Corpus, Order, batch_of, evenly
+from tailsum.apps.vae.evaluate import likelihood, sums_for
+from tailsum.apps.vae.model import Elbo
+from tailsum.apps.vae.processes import Processes
+from tailsum.apps.vae.run import Run
+from tailsum.apps.vae.seeds import mixed, seeded
+from tailsum.nn.pretrained import PretrainedEncoder
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step found: its number, the parts of the bound (means over sentences), and how many words it saw."""
+
+    number: int
+    elbo: Elbo
+    sentences: int
+    words: int
+    norm: float
+
+    @property
+    def nll(self) -> float:
+        """The bound on the negative log-likelihood, in nats per word."""
+        return -self.elbo.total.item() * self.sentences / self.words
+
+
+@dataclass
+class Watcher:
+    """What is told of the training as it goes; every function may be replaced."""
+
+    stepped: Callable[[Step], None] = lambda _: None
+    checked: Callable[[int, float], None] = lambda _step, _nll: None  # on the dev part, in nats per word
+    complain: Callable[[str], None] = print
+    stop: Callable[[], bool] = field(default=lambda: False)  # asked after each step
+
+
+class NotFiniteError(ValueError):
+    """The loss or its gradient is no longer a number."""
+
+
+class Trainer:
+    """A model in training: its weights, its optimiser, and how many steps were done."""
+
+    def __init__(self, run: Run, corpus: Corpus, device: torch.device, processes: Processes) -> None:
+        settings = run.settings
+        if settings.shards % processes.count:
+            raise ValueError(
+                f"shards must be a multiple of {processes.count}, the number of processes: got {settings.shards}"
+            )
+        self.run, self.corpus, self.device, self.processes = run, corpus, device, processes
+        self.settings, self.sums = settings, settings.sums()
+        self.model = build(settings, corpus.vocabulary).to(device).train()
+        if isinstance(self.model.encoder, PretrainedEncoder):
+            self.model.encoder.check_room(itertools.chain(corpus.train, corpus.dev, corpus.test))
+        self.frozen = frozen_digest(self.model)
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimiser = torch.optim.Adam(self.parameters, settings.rate)
+        self.order = Order([len(sentence) for sentence in corpus.train], settings.batch, settings.seed)
+        self.done = 0
+        self.best = math.inf
+
+    def step(self) -> Step:
+        """One step on the next batch. The random numbers follow from the seed, the step and the shard."""
+        number, settings = self.done, self.settings
+        chosen = self.order.at(number)
+        totals = torch.zeros(4, dtype=torch.double, device=self.device)
+        self.optimiser.zero_grad()
+        for shard in self.processes.mine(settings.shards):
+            if mine := chosen[shard :: settings.shards]:
+                batch = batch_of([self.corpus.train[i] for i in mine]).to(self.device)
+                with seeded(mixed(settings.seed, number, shard), self.device):
+                    elbo = self._elbo(batch)
+                weight = settings.weight_at(number)
+                objective = elbo.words + weight * (elbo.states + settings.entropy_weight * elbo.entropy)
+                (-objective.sum() / len(chosen)).backward()
+                totals += torch.stack([*(part.detach().double().sum() for part in elbo), batch.lengths.sum()])
+        self.processes.add_up([totals])
+        self.processes.add_up(self._gradients())
+        norm = nn.utils.clip_grad_norm_(self.parameters, settings.clip)
+        if not (totals.isfinite().all() and norm.isfinite()):
+            self._give_up("the loss or the gradient", number + 1, chosen)
+        for group in self.optimiser.param_groups:
+            group["lr"] = settings.rate_at(number)
+        self.optimiser.step()
+        if not nn.utils.get_total_norm(self.parameters).isfinite():
+            self._give_up("the size of all weights", number + 1, chosen)
+        self.done += 1
+        *parts, words = totals.cpu()
+        return Step(self.done, Elbo(*(part / len(chosen) for part in parts)), len(chosen), int(words), norm.item())
+
+    def _elbo(self, batch: Batch) -> Elbo:
+        temperature, dropped = self.settings.temperature_at(self.done), self.settings.word_dropout_at(self.done)
+        return self.model.elbo(*batch, self.sums, temperature, self.settings.hard, dropped)
+
+    def _gradients(self) -> list[Tensor]:
+        """Of all parameters; a process without a sentence to work on has zeros to add."""
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        return [p.grad for p in self.parameters if p.grad is not None]
+
+    def _give_up(self, what: str, number: int, chosen: list[int]) -> None:
+        """Keep the batch and the weights for study, and stop."""
+        batch = batch_of([self.corpus.train[i] for i in chosen])
+        path = self.run.folder / "failure.safetensors"
+        if self.processes.first:
+            tensors = {"words": batch.words, "lengths": batch.lengths, **self._tensors()}
+            sentences = [" ".join(self.corpus.sentence(self.corpus.train[i])) for i in chosen]
+            write(path, Checkpoint(tensors, {**self._facts(), "step": number, "sentences": sentences}))
+        raise NotFiniteError(
+            f"{what} at step {number} is not finite any more: its batch and the weights are in {path}. "
+            "In a new run, with another --output, a lower rate or a lower clip may help"
+        )
+
+    @torch.no_grad()
+    def check(self) -> float:
+        """The negative log-likelihood of some of the dev part, in nats per word, by a few samples."""
+        some = evenly(self.corpus.dev, self.settings.check_sentences)
+        seed = mixed(self.settings.seed, self.done)
+        return likelihood(
+            self.model, some, sums_for(self.model, self.sums), self.settings.check_samples, seed
+        ).nll.per_word
+
+    # Checkpoints.
+
+    def checkpoint(self) -> Checkpoint:
+        """Everything that training needs to go on."""
+        return Checkpoint(self._tensors(), self._facts())
+
+    def _tensors(self) -> dict[str, Tensor]:
+        found = {f"model.{name}": value for name, value in learned(self.model).items()}
+        for number, state in self.optimiser.state_dict()["state"].items():
+            found |= {f"optimiser.{number}.{name}": value for name, value in state.items()}
+        return found
+
+    def _facts(self) -> dict[str, Any]:
+        settings = self.settings.as_json()
+        found = {"step": self.done, "best": self.best, "settings": settings, "digest": self.run.digest}
+        return found if self.frozen is None else {**found, "frozen": self.frozen}
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint of this run."""
+        self.run.put(checkpoint, self.model)
+        states: dict[int, dict[str, Tensor]] = {}
+        for name, value in checkpoint.tensors.items():
+            if name.startswith("optimiser."):
+                _, number, part = name.split(".")
+                states.setdefault(int(number), {})[part] = value
+        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": states})
+        self.done, self.best = int(checkpoint.facts["step"]), float(checkpoint.facts["best"])
+
+
+def train(trainer: Trainer, watcher: Watcher) -> bool:
+    """Train to the end, from where the run's last checkpoint left off; False if `watcher.stop` ended it.
+
+    At each check, and when `watcher.stop` says so, a checkpoint is written. Whatever ends the process in between, the next
+    one goes on from the last checkpoint, and comes to the same weights, bit by bit, on the same machine. A ValueError if
+    another process is training the same run.
+    """
+    with trainer.run.alone() if trainer.processes.first else nullcontext():
+        return _train(trainer, watcher)
+
+
+def _train(trainer: Trainer, watcher: Watcher) -> bool:
+    run, settings, first = trainer.run, trainer.settings, trainer.processes.first
+    if checkpoint := run.keeper.latest(watcher.complain, run.accept):
+        trainer.restore(checkpoint)
+    trainer.processes.wait()
+    if first:
+        run.cut_curve(trainer.done)
+    while trainer.done < settings.steps:
+        step = trainer.step()
+        if first:
+            run.add_to_curve(_row("train", step.number, step.nll, step.elbo))
+            watcher.stepped(step)
+        due = trainer.done % settings.check_every == 0 or trainer.done == settings.steps
+        if due and first:
+            _check(trainer, watcher)
+        stopped = _agreed(trainer, watcher.stop())
+        if first and (due or stopped):
+            run.keeper.save(trainer.checkpoint())
+        if stopped:
+            return False
+    return True
+
+
+def _check(trainer: Trainer, watcher: Watcher) -> None:
+    nll = trainer.check()
+    trainer.run.add_to_curve(_row("dev", trainer.done, nll))
+    watcher.checked(trainer.done, nll)
+    if nll < trainer.best:
+        trainer.best = nll
+        trainer.run.keeper.save_best(trainer.checkpoint())
+
+
+def _row(part: str, step: int, nll: float, elbo: Elbo | None = None) -> dict[str, object]:
+    parts = {} if elbo is None else {name: repr(value.item()) for name, value in elbo._asdict().items()}
+    return {"step": step, "part": part, "nll": repr(nll), **parts}
+
+
+def _agreed(trainer: Trainer, stop: bool) -> bool:
+    """Whether any of the processes wants to stop."""
+    wish = torch.tensor([float(stop)], device=trainer.device)
+    trainer.processes.add_up([wish])
+    return bool(wish.item())

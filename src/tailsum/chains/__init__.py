@@ -1,0 +1,1 @@
+"""Chains: linear chains, hidden Markov models, semi-Markov models, CTC and alignments."""

@@ -1,0 +1,35 @@
+"""Messages that carry an expectation along: what a sum over paths needs to know the mean of their scores as well."""
+
+import torch
+from torch import Tensor
+
+from tailsum.numerics.precision import product
+from tailsum.numerics.reduce import log_or_never
+from tailsum.numerics.stream import Parts, streamed
+from tailsum.numerics.table import tile_rows
+from tailsum.numerics.tensors import as_values, finite
+
+
+def expected_message(params: tuple[Tensor, ...], value: Tensor, carried: Tensor) -> tuple[Tensor, Tensor]:
+    """`log sum_k exp(value_k + score_kj)`, and the mean of `carried_k + score_kj` under these weights, for every j.
+
+    From value and carried `[B, K]`, and `params` of a table, scores `[B, K, N]` or factors `[B, K, d]` and `[B, N, d]`:
+    two `[B, N]`, in tiles of N, differentiable any number of times.
+    """
+    factored = len(params) == 2
+    columns = params[1] if factored else params[0].mT
+    whole = (params[0].mT, value, carried) if factored else (value, carried)
+
+    def tile(parts: Parts) -> Parts:
+        (columns,), (*left, value, carried) = parts
+        scores = product(columns, left[0]) if factored else columns
+        weight = scores + value[:, None]
+        highest = finite(weight.detach().amax(-1, keepdim=True))
+        weight = (weight - highest).exp() if torch.is_grad_enabled() else weight.sub_(highest).exp_()
+        total = weight.sum(-1, keepdim=True)
+        scores = scores if factored else as_values(scores)
+        mean = (weight * scores).sum(-1, keepdim=True) + product(weight, carried[..., None])
+        return Parts((log_or_never(total) + highest, mean / total.masked_fill(total == 0, 1.0)))
+
+    mass, mean = streamed(tile, Parts((columns,), whole), tile_rows(value.numel(), value.device), 2).rows
+    return mass[..., 0], mean[..., 0]

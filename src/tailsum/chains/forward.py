@@ -1,0 +1,103 @@
+"""Forward messages of a chain, by the fastest method that is right for the range of its scores.
+
+Products in probability space lose what lies below the smallest number of their floating-point type. `forward` runs
+them, looks whether anything that matters could have been lost, and if so repeats them in float64 (a range of e^650 in
+place of e^57), and where that is still too narrow, in log space.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from tailsum.chains.scan import Forward, forward_scan
+from tailsum.numerics.reduce import log_sum_exp
+from tailsum.numerics.stream import Parts, streamed
+from tailsum.numerics.table import Table, block_scores, tile_rows, transposed
+
+
+def forward(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Forward:
+    """Forward messages from scores `node [T, B, N]` and the `params` of a `Table`; `last [B]` is each last position."""
+    if len(node) == 1:
+        return _normalise(node)
+    table = Table(params)
+    result, total = forward_scan(node, table, params)
+    if in_range(node.detach(), table, result, total, last):
+        return result
+    del table, result, total
+    if node.dtype == torch.float32:
+        wide = forward(node.double(), tuple(p.double() for p in params), last)
+        return Forward(wide.log_mass.to(node.dtype), wide.offset)
+    return log_space_scan(node, params)
+
+
+def in_range(node: Tensor, table: Table, result: Forward, total: Tensor, last: Tensor) -> bool:
+    """Whether the products lost nothing that changes the sum by more than rounding."""
+    inside = torch.arange(len(node), device=node.device)[:, None, None] <= last[:, None]
+    suspect = (total < table.floor) & (node > -math.inf) & inside
+    if not suspect.any():
+        return True
+    reachable = _reachable(node, table)
+    if not (suspect & reachable).any():  # no path at all leads to the small ones: minus infinity is right
+        return True
+    # What was lost makes the result too low. A floor under every sum makes it too high. Do they agree?
+    with torch.no_grad():
+        raised, _ = forward_scan(node, table, table.params, reachable.to(node.dtype) * table.floor)
+    low, high = (final_log_sum(r, last) for r in (result, raised))
+    agree = (high - low <= 16 * torch.finfo(node.dtype).eps) | (high == -math.inf)
+    return bool(agree.all())
+
+
+def _reachable(node: Tensor, table: Table) -> Tensor:
+    """Where some allowed path from the start arrives: `[T, B, N]`."""
+    allowed = node > -math.inf
+    open_edges = Table((_finite_as_zero(table.params[0]),)) if len(table.params) == 1 else None
+    for t in range(1, len(node)):
+        before = allowed[t - 1]
+        if open_edges is None:  # factored scores are finite
+            allowed[t] &= before.any(-1, keepdim=True)
+        else:
+            allowed[t] &= open_edges.push(t - 1, before.to(node.dtype)) > 0
+    return allowed
+
+
+def _finite_as_zero(scores: Tensor) -> Tensor:
+    return torch.zeros_like(scores).masked_fill_(scores == -math.inf, -math.inf)
+
+
+def final_log_sum(messages: Forward, last: Tensor) -> Tensor:
+    """Log-partition `[B]` in float64: the messages at each sequence's last position, summed."""
+    batch = torch.arange(len(last), device=last.device)
+    return log_sum_exp(messages.log_mass[last, batch], -1).double() + messages.offset[last, batch]
+
+
+def log_space_scan(node: Tensor, params: tuple[Tensor, ...]) -> Forward:
+    """Forward messages with no products: right for scores of any size, and many times slower."""
+    messages = [_normalise(node[:1])]
+    for t in range(1, len(node)):
+        step = min(t - 1, params[0].shape[1] - 1)
+        before = messages[-1]
+        entering = _log_space_step(before.log_mass[0], tuple(p[:, step] for p in params))
+        after = _normalise((node[t] + entering)[None])
+        messages.append(Forward(after.log_mass, before.offset + after.offset))
+    return Forward(torch.cat([m.log_mass for m in messages]), torch.cat([m.offset for m in messages]))
+
+
+def _normalise(alpha: Tensor) -> Forward:
+    highest = alpha.detach().amax(-1)
+    highest = highest.masked_fill(highest == -math.inf, 0.0)
+    return Forward(alpha - highest[..., None], highest.double())
+
+
+def _log_space_step(alpha: Tensor, params: tuple[Tensor, ...]) -> Tensor:
+    """`logsumexp_i(alpha [B, i] + scores [G, i, j])`, streamed over j."""
+    columns, *rest = transposed(params)
+    alpha = alpha.reshape(columns.shape[0], -1, alpha.shape[-1])
+
+    def tile(parts: Parts) -> Parts:
+        columns, (alpha, *rest) = parts
+        scores = block_scores((*columns, *rest))
+        return Parts((log_sum_exp(scores[:, :, None] + alpha[:, None], -1),))
+
+    out = streamed(tile, Parts((columns,), (alpha, *rest)), tile_rows(alpha.numel(), alpha.device), 1).rows[0]
+    return out.mT.reshape(-1, out.shape[-2])

@@ -1,0 +1,91 @@
+"""Hidden Markov models: a `LinearChain` made of log-probabilities and what was observed."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.chains.linear_chain import LinearChain
+from tailsum.numerics.check import check_broadcast, check_device, check_scores, check_whole
+from tailsum.numerics.tensors import working_type
+from tailsum.scores.potential import Dense, Potential
+from tailsum.scores.scored import Scored
+
+
+class HMM(LinearChain):
+    """The posterior of a hidden Markov model's states: `log_partition()` is the log-likelihood of the observations.
+
+    `initial [N]`, `transition [N, N]` (from, to) and `emission [N, V]` hold log-probabilities (minus infinity for never).
+    `observations [*batch, T]` holds numbers `0 .. V-1`, and -1 where nothing was observed.
+
+    >>> half = torch.tensor(0.5).log()
+    >>> model = HMM(half.expand(2), half.expand(2, 2), half.expand(2, 2), torch.tensor([0, 1, -1]))
+    >>> round(model.log_partition().exp().item(), 3)  # two observations, one missing
+    0.25
+    """
+
+    def __init__(
+        self,
+        initial: Float[Tensor, " N"],
+        transition: Float[Tensor, "N N"] | Potential,
+        emission: Float[Tensor, "N V"],
+        observations: Int[Tensor, "*batch T"],
+        lengths: Int[Tensor, "*#batch"] | Sequence[int] | None = None,
+    ) -> None:
+        if initial.dim() != 1 or emission.dim() != 2 or emission.shape[:1] != initial.shape:
+            raise ValueError(
+                f"initial must be [N] and emission [N, V]: got {list(initial.shape)} and {list(emission.shape)}"
+            )
+        observations = check_whole("observations", observations)
+        if observations.dim() < 1:
+            raise ValueError(f"observations must be [*batch, T]: got {list(observations.shape)}")
+        for name, tensor in (("initial", initial), ("observations", observations)):
+            check_device(name, tensor, emission.device)
+        check_log_probabilities("initial", initial)
+        check_log_probabilities("emission", emission)
+        if not isinstance(transition, Potential):
+            check_log_probabilities("transition", transition)
+            transition = Dense(transition)
+        positions = torch.arange(observations.shape[-1], device=observations.device)
+        if lengths is not None:  # what stands in the padding need not be an observation
+            lengths = check_whole("lengths", torch.as_tensor(lengths, device=observations.device))
+            check_broadcast("lengths", lengths.shape, observations.shape[:-1], "that of observations,")
+            inside = positions < lengths[..., None]
+            observations = torch.where(inside, observations, -1)
+        if ((observations < -1) | (observations >= emission.shape[1])).any():
+            raise ValueError(
+                f"observations must lie between 0 and V-1 = {emission.shape[1] - 1}, or be -1 for missing: "
+                f"got {observations.min().item()} to {observations.max().item()}"
+            )
+        dtype = working_type(*transition.tensors, emission, initial)
+        nodes = _observed(initial.to(dtype), emission.to(dtype), observations, positions == 0)
+        self._set(nodes, transition.to(dtype), lengths)
+
+
+def _observed(initial: Tensor, emission: Tensor, observations: Tensor, first: Tensor) -> Scored:
+    """Node scores looked up by what was observed: a sketch looks up only what its states need.
+
+    The context holds the observation plus one, so that zero, which also fills the padding, means missing.
+    """
+    table = F.pad(emission, (1, 0))
+
+    def function(_: Tensor, j: Tensor, context: Tensor) -> Tensor:
+        seen, start = context[..., 0], context[..., 1]
+        # All states at once are rows of the transposed table: one look-up, many times faster than single entries.
+        scores = F.embedding(seen[..., 0], table.mT) if j.dim() == 2 else table[j, seen]
+        return scores + torch.where(start > 0, initial[j], 0.0)
+
+    context = torch.stack((observations + 1, first.expand_as(observations).long()), -1)
+    return Scored(function, 1, len(initial), context)
+
+
+def check_log_probabilities(name: str, tensor: Tensor) -> None:
+    """Log-probabilities along the last dimension: a clear error where they do not sum to one."""
+    check_scores(name, tensor)
+    off = (tensor.detach().float().logsumexp(-1).abs() > 1e-2).any()
+    if off:
+        raise ValueError(
+            f"{name} must hold log-probabilities that sum to one along the last dimension (for scores, use LinearChain)"
+        )

@@ -1,0 +1,159 @@
+"""The forward recursion of a chain as scaled matrix products, and its derivatives of every order.
+
+With `mass_t = exp(alpha_t - offset_t)` (largest entry 1) and E the column-scaled table of pair scores,
+
+    total_t = mass_{t-1} E,        alpha_t = node_t + scale + log(total_t) + offset_{t-1}.
+
+Whatever all states share (the largest node score, the largest scale) goes to the offset, which is kept in float64.
+
+The gradient flows back through the posterior `mass_{t-1}(i) E(i, j) / total_t(j)`. That recursion is linear, and the
+backward pass of a linear recursion is the same recursion run the other way: `_Flow` below is its own derivative, so
+gradients of gradients (the entropy's) cost a few more scans and no special code. The table's gradient needs no loop
+over time: it is one product over all steps (`Table.gradient`).
+"""
+
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tailsum.numerics.table import Table
+
+
+class Forward(NamedTuple):
+    """Forward messages: `alpha = log_mass + offset`, with log_mass `[T, B, N]` and offset `[T, B]` in float64.
+
+    The offset carries no gradient: it is a constant that keeps long sequences within range.
+    """
+
+    log_mass: Tensor
+    offset: Tensor
+
+
+def forward_scan(
+    node: Tensor, table: Table, params: tuple[Tensor, ...], floor: Tensor | None = None
+) -> tuple[Forward, Tensor]:
+    """Forward messages of every step, differentiable in `node [T, B, N]` and in the table's `params`.
+
+    Also `total [T, B, N]`, the scaled sum that entered each state (one at the first step): its size says whether the
+    products stayed within the range of the floating-point type. A `floor [T, B, N]` raises it.
+    """
+    log_mass, gain, total = _Forward.apply(table, floor, node, *params)
+    return Forward(log_mass, gain.cumsum(0)), total
+
+
+class _Forward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, table: Table, floor: Tensor | None, node: Tensor, *params: Tensor) -> Any:
+        log_mass, total = torch.empty_like(node), torch.ones_like(node)
+        lowest = torch.finfo(node.dtype).min  # in place of minus infinity, which must not be subtracted from itself
+        peak, highest = node.amax(-1).clamp_(min=lowest), node.new_empty(node.shape[:2])
+        for t in range(len(node)):
+            alpha = node[t] - peak[t, :, None]
+            if t > 0:
+                pushed = table.push(t - 1, log_mass[t - 1].exp())
+                total[t] = pushed if floor is None else pushed.maximum(floor[t])
+                alpha += total[t].log().add_(table.column_scale[min(t - 1, table.steps - 1)])
+            highest[t] = alpha.amax(-1).clamp_(min=lowest)
+            torch.sub(alpha, highest[t, :, None], out=log_mass[t])
+        gain = peak.double() + highest.double()
+        gain[1:] += table.centre
+        ctx.table = table
+        ctx.save_for_backward(node, log_mass, total, *params)
+        ctx.mark_non_differentiable(gain, total)
+        ctx.set_materialize_grads(False)
+        return log_mass, gain, total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        grad = grads[0]
+        if grad is None:
+            return None, None, None, *(None for _ in ctx.table.params)
+        table: Table = ctx.table
+        node, log_mass, total, *params = ctx.saved_tensors
+        mass, inverse = log_mass.exp(), inverse_total(table, node, log_mass, total)
+        flow, _ = _Flow.apply(table, True, grad, None, mass, inverse, *params)
+        factor = _regained(grad, flow)
+        flow = flow * factor if torch.is_grad_enabled() else flow.mul_(factor)
+        return None, None, flow, *_table_gradient(ctx, table, mass, inverse * flow, params, first=3)
+
+
+@torch.no_grad()
+def _regained(source: Tensor, flow: Tensor) -> Tensor:
+    """What makes up for the rounding of a gradient that flows back, a factor `[T, B, 1]` next to one.
+
+    Products drop small addends, which adds up over the steps. But what flows through a position is, in sum, all that
+    entered behind it. Where numbers of both signs cancel, their sum says nothing.
+    """
+    entered = source.sum(-1).double().flip(0).cumsum(0).flip(0)
+    found, size = flow.sum(-1).double(), torch.linalg.vector_norm(flow, 1, -1)
+    factor = torch.where(found.abs() > 0.5 * size, entered / found, 1.0)
+    return torch.where((factor - 1.0).abs() < 0.05, factor, 1.0).to(flow.dtype)[..., None]
+
+
+def inverse_total(table: Table, node: Tensor, log_mass: Tensor, total: Tensor) -> Tensor:
+    """One over the sum that entered each state, zero where no path arrives that matters; differentiable."""
+    usable = total >= table.floor
+    inverse = torch.where(usable, total.reciprocal(), 0.0)
+    if torch.is_grad_enabled():  # as a function of node and log_mass, the total is exp(log_mass - node + constants)
+        change = node - log_mass
+        inverse = inverse * torch.where(usable & (log_mass > -math.inf), change - change.detach(), 0.0).exp()
+    return inverse
+
+
+class _Flow(torch.autograd.Function):
+    """A linear recursion along the chain, backward in time (`reverse`) or forward.
+
+        x_t = source_t + after_t * h_t,    h_t = E (before_s * x_s + inlet_s),    s = t+1 if reverse else t-1
+
+    (E transposed when it runs forward). It returns x and h, `[T, B, N]`. `inlet` may be None.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        table: Table,
+        reverse: bool,
+        source: Tensor,
+        inlet: Tensor | None,
+        after: Tensor,
+        before: Tensor,
+        *params: Tensor,
+    ) -> Any:
+        x, h = torch.empty_like(source), torch.zeros_like(source)
+        length = len(source)
+        order = range(length - 1, -1, -1) if reverse else range(length)
+        x[order[0]] = source[order[0]]
+        for s, t in itertools.pairwise(order):
+            y = before[s] * x[s]
+            if inlet is not None:
+                y += inlet[s]
+            h[t] = table.pull(t, y) if reverse else table.push(s, y)
+            torch.addcmul(source[t], after[t], h[t], out=x[t])
+        ctx.table, ctx.reverse = table, reverse
+        ctx.save_for_backward(x, h, inlet, after, before, *params)
+        return x, h
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        grad_x, grad_h = grads
+        x, h, inlet, after, before, *params = ctx.saved_tensors
+        flow, drawn = _Flow.apply(ctx.table, not ctx.reverse, grad_x, grad_h, before, after, *params)
+        sent = before * x if inlet is None else before * x + inlet
+        received = after * flow + grad_h
+        early, late = (received, sent) if ctx.reverse else (sent, received)
+        table_gradient = _table_gradient(ctx, ctx.table, early, late, params, first=6)
+        return None, None, flow, None if inlet is None else drawn, flow * h, drawn * x, *table_gradient
+
+
+def _table_gradient(
+    ctx: Any, table: Table, early: Tensor, late: Tensor, params: list[Tensor], first: int
+) -> tuple[Tensor | None, ...]:
+    """The gradient in `params` where state i of step t meets state j of step t+1 as `early_t(i) E(i, j) late_{t+1}(j)`."""
+    if not any(ctx.needs_input_grad[first:]):
+        return (None,) * len(params)
+    if len(early) == 1:
+        return tuple(torch.zeros_like(p) for p in params)
+    return table.gradient(early[:-1], late[1:], tuple(params))

@@ -1,0 +1,82 @@
+"""Sweeps along the starts of a semi-Markov model's segments: messages from selected states to all states, and back."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.numerics.tensors import at_step
+from tailsum.scores.message import message
+from tailsum.scores.potential import Potential
+from tailsum.scores.scored import Scored
+from tailsum.sketch.selection import Optimal, Selection, Subset
+from tailsum.sketch.sweep import Sweep, known, send, together
+
+
+class SegmentSweep(Sweep):
+    """Messages along the positions where segments of a semi-Markov model start: `segment [*batch, T, D, N]`.
+
+    Segments that reach beyond their sequence have score minus infinity.
+    """
+
+    def __init__(
+        self, segment: Float[Tensor, "*batch T D n"], pairs: Potential, lengths: Int[Tensor, "*batch"]
+    ) -> None:
+        self.segment, self.lengths = segment, lengths
+        self.onward, self.back = pairs, pairs.transposed()
+        self.entering = torch.zeros_like(segment[..., 0, :])  # messages from what lies before a start
+        self.leaving = self._leaving(None, None)  # of a start and what lies after it
+        self.looked = False
+
+    def look(self, landmarks: int, generator: torch.Generator | None) -> None:
+        if self.looked:
+            self.entering = self._entering(Optimal(max(1, landmarks // 2)), generator)
+        self.leaving = self._leaving(Optimal(landmarks), generator)
+        self.looked = True
+
+    def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch T n"]:
+        return self._entering(Optimal(landmarks), generator) + self.leaving
+
+    def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
+        entering, kept = [self.entering[..., 0, :]], list[Subset]()
+        for start in range(self.segment.shape[-3]):
+            if start > 0:  # from the kept states of every start from which a segment may end here
+                ways = range(start - 1, max(-1, start - 1 - self.segment.shape[-2]), -1)
+                index = torch.cat([kept[t].index for t in ways], -1)
+                values = [entering[t] + self.segment[..., t, start - t - 1, :] for t in ways]
+                value = [v.gather(-1, kept[t].index) + kept[t].log_weight for v, t in zip(values, ways, strict=True)]
+                entering.append(message(_boundary(self.onward, start), index, torch.cat(value, -1)))
+            kept.append(selection(entering[start] + self.leaving[..., start, :], generator))
+        return together(kept)
+
+    def _entering(self, selection: Selection, generator: torch.Generator | None) -> Tensor:
+        """Messages to the states of every start from landmarks among the segments that end there."""
+        entering = [torch.zeros_like(self.segment[..., 0, 0, :])]
+        for start in range(1, self.segment.shape[-3]):
+            ways = range(start - 1, max(-1, start - 1 - self.segment.shape[-2]), -1)
+            ending = torch.stack([entering[t] + self.segment[..., t, start - t - 1, :] for t in ways]).logsumexp(0)
+            kept = selection(ending + self.exits[..., start, :], generator)
+            sent = known(send(_boundary(self.onward, start), ending, kept))
+            entering.append(torch.where((start < self.lengths)[..., None], sent, 0.0))
+        return torch.stack(entering, -2)
+
+    def _leaving(self, selection: Selection | None, generator: torch.Generator | None) -> Tensor:
+        """For every start and state, a segment and all that follows it, by messages from landmarks at the next start."""
+        *_, length, longest, _ = self.segment.shape
+        exits = [torch.zeros_like(self.segment[..., 0, 0, :])] * (length + 1)
+        leaving = [exits[0]] * length
+        for start in range(length - 1, -1, -1):
+            ways = [self.segment[..., start, d, :] + exits[start + d + 1] for d in range(min(longest, length - start))]
+            leaving[start] = torch.stack(ways).logsumexp(0)
+            leaving[start] = torch.where((start < self.lengths)[..., None], leaving[start], 0.0)
+            if selection is not None and start > 0:
+                kept = selection(self.entering[..., start, :] + leaving[start], generator)
+                sent = known(send(_boundary(self.back, start), leaving[start], kept))
+                exits[start] = torch.where((start < self.lengths)[..., None], sent, 0.0)
+        self.exits = torch.stack(exits, -2)
+        return torch.stack(leaving, -2)
+
+
+def _boundary(pairs: Potential, start: int) -> Potential:
+    """The potential of the boundary before a start; transitions do not depend on durations."""
+    trailing = 1 if isinstance(pairs, Scored) else 2
+    return pairs.map(lambda x: at_step(x.squeeze(-trailing - 1), trailing, start - 1) if x.dim() > trailing else x)

@@ -1,0 +1,345 @@
+"""Semi-Markov models: a sequence cut into segments, each with a state and a duration.
+
+`segment[t, d-1, i]` scores a segment that starts at position t, lasts d positions (1 .. D) and has state i;
+`transition[t-1, i, j]` scores that a segment of state j starts at position t right after one of state i (from, to). A
+segmentation covers every position of its sequence, so the last segment ends with it; there is no transition into the
+first one. Sequences may have different `lengths`; what stands in the padding, or reaches into it, counts nowhere.
+
+A sketch keeps states by the position where a segment starts: K weighted states for each start, whatever the duration.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from tailsum.chains.segment_sweep import SegmentSweep
+from tailsum.numerics.check import (
+    check_broadcast,
+    check_floating,
+    check_in_range,
+    check_sample_shape,
+    check_scores,
+    check_whole,
+)
+from tailsum.numerics.noise import Choose, gumbel
+from tailsum.numerics.reduce import LogProduct, Reduce, highest, log_sum_exp
+from tailsum.numerics.table import tile_rows
+from tailsum.numerics.tensors import at_step, finite, working_type
+from tailsum.scores.factored import embedding_norms
+from tailsum.scores.potential import Dense, Potential
+from tailsum.scores.scored import Scored, blank_outside
+from tailsum.structure.base import Structure, Terms
+from tailsum.structure.check import check_lead, check_potential, checked_lengths
+
+
+class Segments(NamedTuple):
+    """Segmentations: the first position, the duration and the state of each segment, in order; -1, 0, -1 after the last."""
+
+    starts: Int[Tensor, "*sample_batch T"]
+    durations: Int[Tensor, "*sample_batch T"]
+    states: Int[Tensor, "*sample_batch T"]
+
+    def labels(self) -> Int[Tensor, "*sample_batch T"]:
+        """The state at each position (-1 in the padding).
+
+        >>> tensor = torch.tensor
+        >>> Segments(tensor([0, 2, -1]), tensor([2, 1, 0]), tensor([7, 5, -1])).labels().tolist()
+        [7, 7, 5]
+        """
+        which = self.begins().long().cumsum(-1) - 1
+        covered = torch.arange(which.shape[-1], device=which.device) < self.durations.sum(-1, keepdim=True)
+        return torch.where(covered, self.states.gather(-1, which.clamp(min=0)), -1)
+
+    def begins(self) -> Bool[Tensor, "*sample_batch T"]:
+        """Whether a segment starts at each position."""
+        present = self.starts >= 0
+        marks = torch.zeros_like(self.starts).scatter_add(-1, self.starts.clamp(min=0), present.long())
+        return marks > 0
+
+
+class SemiMarkov(Structure[Segments]):
+    """A distribution over segmentations with N states: exact, or sketched on K states for each start.
+
+    `segment [*batch, T, D, N]` (start, duration - 1, state) holds scores. `transition` is a tensor `[N, N]` (from, to) or
+    any `Dense`, `Factored` or `Scored`, its leading dimensions broadcast against `[*batch, T-1]`.
+
+    Exact: T D N + T N^2 for a transition shared by all positions. A sketch: T D K^2.
+
+    >>> model = SemiMarkov(torch.zeros(4, 2, 1), torch.zeros(1, 1))
+    >>> round(model.log_partition().exp().item())  # 4 as a sum of ones and twos
+    5
+    """
+
+    def __init__(
+        self,
+        segment: Float[Tensor, "*#batch T D N"],
+        transition: Float[Tensor, "*#lead N N"] | Potential,
+        lengths: Int[Tensor, "*#batch"] | Sequence[int] | None = None,
+    ) -> None:
+        if not isinstance(segment, Tensor) or segment.dim() < 3 or 0 in segment.shape[-3:]:
+            got = list(segment.shape) if isinstance(segment, Tensor) else type(segment).__name__
+            raise ValueError(f"segment must be [*batch, T, D, N], none of T, D, N zero: got {got}")
+        length, _, self.n_states = segment.shape[-3:]
+        self.device, self.node_shape = segment.device, torch.Size((length,))
+        pairs = check_lead("transition", transition, self.n_states, (length - 1,), self.device, "segment")
+        shape = check_broadcast("transition", pairs.lead[:-1], segment.shape[:-3], "segment's")
+        self.batch_shape, self.lengths = checked_lengths(lengths, shape, length, self.device)
+        check_floating("segment", segment)
+        segment = torch.where(self._within(segment.shape[-2])[..., None], segment, 0.0)
+        if self.lengths is not None and pairs.lead:
+            pairs = blank_outside(pairs, self._inside()[..., 1:])
+        check_scores("segment", segment)
+        check_potential("transition", pairs)
+        self.dtype = working_type(segment, *pairs.tensors)
+        self._segment, self._pairs = segment.to(self.dtype), _by_duration(pairs.to(self.dtype))
+
+    def _within(self, longest: int) -> Tensor:
+        """Which starts and durations stay within their sequence: `[*batch, T, D]`."""
+        start, more = (torch.arange(size, device=self.device) for size in (self.node_shape[0], longest))
+        return start[:, None] + more < self._length().reshape(*self.batch_shape, 1, 1)
+
+    # What the base asks for.
+
+    def node_scores(self) -> Float[Tensor, "*batch T n"]:
+        """What each state scores at each start, its durations summed: what `Local` proposes by."""
+        segment = self._segment.expand(*self.batch_shape, -1, -1, -1)
+        within = self._within(segment.shape[-2])
+        scores = log_sum_exp(segment.masked_fill(~within[..., None], -math.inf), -2)
+        return torch.where(within[..., :1], scores, 0.0)
+
+    def terms(self) -> tuple[Dense, Potential]:
+        pairs = Dense(self._pairs.block()) if isinstance(self._pairs, Scored) else self._pairs
+        return Dense(self._segment.expand(*self.batch_shape, -1, -1, -1)), pairs
+
+    def add_to_states(self, terms: Terms, extra: Float[Tensor, "*batch T n"]) -> Terms:
+        return terms[0].plus(Dense(extra[..., None, :])), terms[1]
+
+    def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
+        return embedding_norms(None, self._pairs, "a Factored transition shared by all positions")
+
+    def sweep(self) -> SegmentSweep:
+        if self.kept is not None:
+            raise ValueError(
+                "a sketched semi-Markov model has no Lookahead: sketch the whole, or give another proposal"
+            )
+        segment = self._segment.expand(*self.batch_shape, -1, -1, -1)
+        segment = segment.masked_fill(~self._within(segment.shape[-2])[..., None], -math.inf)
+        return SegmentSweep(segment, self._pairs, self._length().reshape(self.batch_shape))
+
+    def _centred(self, terms: Terms) -> Terms:
+        """The number of segments varies, but their durations always add up to the length."""
+        segment = cast("Dense", terms[0]).scores
+        lasting = torch.arange(1, segment.shape[-2] + 1, device=self.device, dtype=self.dtype)[:, None]
+        per_position = segment.detach().masked_fill(~self._within(len(lasting))[..., None], -math.inf) / lasting
+        highest_rate = finite(per_position.amax((-3, -2, -1), keepdim=True))
+        return Dense(segment - highest_rate * lasting), terms[1]
+
+    def _form(self) -> tuple[int]:
+        return (self._segment.shape[-2],)
+
+    def log_sum(self, terms: Terms) -> Float[Tensor, "*batch"]:
+        ending = self._ending(terms, log_sum_exp)
+        totals = torch.stack([log_sum_exp(x.flatten(-2), -1) for x in ending], -1)
+        return totals.gather(-1, self._length().reshape(*self.batch_shape, 1) - 1)[..., 0]
+
+    def _ending(self, terms: Terms, reduce: Reduce) -> list[Tensor]:
+        """Sums (or maxima) over all ways to end a segment after 1, 2, .. T positions: `[*batch, duration, n]` each.
+
+        In a list for the positions 1 .. T; the durations are 1 .. min(D, position).
+        """
+        segment, pairs = cast("Dense", terms[0]).scores, cast("Potential", terms[1])
+        shared = None if pairs.lead else LogProduct(pairs.block(), reduce)
+        entering, ending = [segment.new_zeros(*self.batch_shape, segment.shape[-1])], []
+        for after in range(1, self.node_shape[0] + 1):
+            starts = range(after - 1, max(-1, after - 1 - segment.shape[-2]), -1)
+            ways = [entering[start] + segment[..., start, after - start - 1, :] for start in starts]
+            ending.append(torch.stack(ways, -2))
+            if after == self.node_shape[0]:
+                break
+            if shared is not None:
+                flat = reduce(ending[-1], -2).reshape(self.batch_shape.numel(), segment.shape[-1])
+                entering.append(shared(flat).reshape(*self.batch_shape, segment.shape[-1]))
+                continue
+            table = _at_boundary(pairs, after).block()  # [*batch, D or 1, n, n]
+            if table.shape[-3] == 1:
+                value, table = reduce(ending[-1], -2), table[..., 0, :, :]
+            else:
+                value, table = ending[-1].flatten(-2), table[..., : len(ways), :, :].flatten(-3, -2)
+            entering.append(LogProduct(table, reduce)(value[..., None, :])[..., 0, :])
+        return ending
+
+    @torch.no_grad()
+    def best(self, terms: Terms) -> Segments:
+        found = self._walk_back(terms, self._ending(terms, highest), 1, lambda logits: logits.argmax(-1))
+        return Segments(*(x[0] for x in found))
+
+    @torch.no_grad()
+    def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Segments:
+        """Exact samples (forward filtering, backward sampling), in original states; -1 where none is possible.
+
+        >>> SemiMarkov(torch.randn(6, 3, 4), torch.randn(4, 4)).sample((1000,)).labels().shape
+        torch.Size([1000, 6])
+        """
+        check_sample_shape(sample_shape)
+        terms, count = self._weighted(self.terms()), math.prod(sample_shape)
+        ending = self._ending(terms, log_sum_exp)
+        chunk = max(1, tile_rows(ending[-1].numel(), self.device))
+        found = [
+            self._walk_back(terms, ending, min(chunk, count - start), lambda x: gumbel(x, generator).argmax(-1))
+            for start in range(0, max(1, count), chunk)
+        ]
+        shape = (*sample_shape, *self.batch_shape, self.node_shape[0])
+        joined = (torch.cat(fields).reshape(shape) for fields in zip(*found, strict=True))
+        return self._original(Segments(*joined))
+
+    def _walk_back(self, terms: Terms, ending: list[Tensor], count: int, choose: Choose) -> Segments:
+        """`count` segmentations `[count, *batch, T]` in own numbers, each segment by `choose(logits [R, D n])`."""
+        size, pairs = ending[-1].shape[-1], cast("Potential", terms[1])
+        longest = max(x.shape[-2] for x in ending)
+        padded = [torch.nn.functional.pad(x, (0, 0, 0, longest - x.shape[-2]), value=-math.inf) for x in ending]
+        table = torch.stack(padded).reshape(len(ending), self.batch_shape.numel(), longest, size)
+        length = self._length()
+        batch = torch.arange(len(length), device=self.device).repeat(count)
+        after = length[batch]
+        after = torch.where(
+            (table[length - 1, torch.arange(len(length), device=self.device)] > -math.inf).any((-2, -1))[batch],
+            after,
+            0,
+        )
+        state = torch.zeros_like(after)
+        steps: list[tuple[Tensor, ...]] = []
+        for step in range(len(ending)):
+            going = after > 0
+            logits = table[(after - 1).clamp(min=0), batch]
+            if step > 0:
+                logits = logits + self._columns(pairs, batch, after, state)[:, :longest]
+            pick = choose(logits.flatten(-2))
+            duration, state = pick // size + 1, pick % size
+            after = torch.where(going, after - duration, 0)
+            none = -torch.ones_like(after)
+            steps.append(
+                tuple(torch.where(going, x, y) for x, y in ((after, none), (duration, none + 1), (state, none)))
+            )
+        shape = (count, *self.batch_shape, len(ending))
+        fields = [torch.stack(x[::-1], -1) for x in zip(*steps, strict=True)]
+        order = (fields[0] < 0).long().argsort(dim=-1, stable=True)  # the empty places, which came first, go last
+        return Segments(*(x.gather(-1, order).reshape(shape) for x in fields))
+
+    def _columns(self, pairs: Potential, batch: Tensor, after: Tensor, state: Tensor) -> Tensor:
+        """Scores of the transitions to `state [R]` at the boundary `after [R]`: `[R, D or 1, n]`."""
+        boundary = (after - 1).clamp(0, max(0, self.node_shape[0] - 2))
+
+        def rows(x: Tensor) -> Tensor:
+            """What row r sees of a tensor `[*batch, T-1, D, n, d]` with shared dimensions."""
+            x = x[(None,) * (4 - x.dim())] if x.dim() < 4 else x
+            lead = (*self.batch_shape, *x.shape[-4:])
+            x = x.expand(lead).flatten(0, len(self.batch_shape) - 1) if self.batch_shape else x.expand(lead)[None]
+            return x[batch, boundary if x.shape[1] > 1 else torch.zeros_like(boundary)]
+
+        if not pairs.lead:
+            return pairs.block(None, state[:, None]).movedim(-1, -2)
+        own = pairs.map(rows)
+        return own.block(None, state[:, None, None].expand(-1, own.lead[-1], 1))[..., 0]
+
+    def parts(self, configuration: Segments) -> Float[Tensor, "*sample_batch T D n"]:
+        starts, durations, states = configuration
+        *_, length, longest, size = *self.node_shape, self._segment.shape[-2], self.n_states
+        used = torch.zeros(*starts.shape[:-1], length * longest * size, dtype=self.dtype, device=self.device)
+        present = starts >= 0
+        place = (starts * longest + durations - 1) * size + states
+        used.scatter_add_(-1, torch.where(present, place, 0), present.to(self.dtype))
+        return used.unflatten(-1, (length, longest, size))
+
+    def score(self, configuration: Segments) -> Float[Tensor, "*sample_batch"]:
+        """The score of given segmentations, in original states, kept or not: a sketch asks the whole model.
+
+        >>> model = SemiMarkov(torch.ones(4, 4, 2), torch.zeros(2, 2))
+        >>> sample = model.sample()
+        >>> bool(model.score(sample) == (sample.durations > 0).sum())
+        True
+        """
+        if self.kept is not None:
+            return self.whole.score(configuration)
+        segments = self._checked(configuration)
+        starts, durations, states = segments
+        longest, size = self._segment.shape[-2:]
+        table = self._segment.expand(*starts.shape[:-1], *self._segment.shape[-3:]).flatten(-3)
+        place = (starts * longest + durations - 1) * size + states
+        own = torch.where(starts < 0, 0.0, table.gather(-1, place.clamp(min=0))).sum(-1)
+        if self.node_shape[0] > 1:
+            labels = segments.labels().clamp(min=0)[..., None]
+            pairs = self._pairs.at(labels[..., :-1, :], labels[..., 1:, :])[..., 0]
+            own = own + torch.where(segments.begins()[..., 1:], pairs, 0.0).sum(-1)
+        return own.masked_fill((starts < 0).all(-1), -math.inf)
+
+    def _checked(self, segments: Segments) -> Segments:
+        """The segmentations in a common batch; a ValueError unless each covers its sequence, or is none (-1)."""
+        if not isinstance(segments, Segments):
+            raise ValueError(f"segments must be Segments: got {type(segments).__name__}")
+        starts, durations, states = (
+            check_whole(f"segments.{name}", x) for name, x in zip(Segments._fields, segments, strict=True)
+        )
+        length = self.node_shape[0]
+        if not starts.shape == durations.shape == states.shape or starts.shape[-1:] != (length,):
+            raise ValueError(
+                f"segments must have starts, durations and states [..., T] with T = {length}: "
+                f"got {list(starts.shape)}, {list(durations.shape)} and {list(states.shape)}"
+            )
+        shape = check_broadcast("segments", starts.shape[:-1], self.batch_shape, "the model's")
+        starts, durations, states = (x.expand(*shape, -1) for x in (starts, durations, states))
+        check_in_range("segments.states", states, self.n_states)
+        present = starts >= 0
+        covered = durations.cumsum(-1)
+        follows = (starts == covered - durations) & (durations > 0) & (durations <= self._segment.shape[-2])
+        follows &= states >= 0
+        whole = (covered[..., -1] == self._length().reshape(self.batch_shape)) | ~present.any(-1)
+        in_order = ~(present[..., 1:] & ~present[..., :-1]).any(-1)
+        if not (whole & in_order & torch.where(present, follows, durations == 0).all(-1)).all():
+            raise ValueError(
+                f"segments must follow one another from position 0 to the end of their sequence, each of 1 to "
+                f"D = {self._segment.shape[-2]} positions: got some that do not"
+            )
+        return Segments(starts, durations, states)
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, D={self._segment.shape[-2]})"
+
+    def _part_states(self) -> Int[Tensor, "*batch T 1 n"]:
+        return self.states[..., None, :]
+
+    def scatter(self, values: Float[Tensor, "*sample_batch T D n"]) -> Float[Tensor, "*sample_batch T D all"]:
+        """Values `[..., T, D, K]` of the kept states, such as `marginals()`, spread over all N states."""
+        return self._scattered(values, self.states[..., None, :], (*self._segment.shape[-3:-1], self.n_states))
+
+    def _gather(self, index: Int[Tensor, "*#batch T k"]) -> None:
+        lead = torch.broadcast_shapes(self._segment.shape[:-3], index.shape[:-2])
+        segment = self._segment.expand(*lead, -1, -1, -1)
+        wanted = index[..., :, None, :].expand(*lead, *segment.shape[-3:-1], -1)
+        self._segment = segment.gather(-1, wanted)
+        boundary = torch.arange(1, self.node_shape[0], device=self.device)[:, None]
+        start = (boundary - 1 - torch.arange(segment.shape[-2], device=self.device)).clamp(min=0)
+        self._pairs = self._pairs.gather(index[..., start, :], index[..., 1:, None, :])
+
+    def _original(self, configuration: Segments) -> Segments:
+        if self.kept is None:
+            return configuration
+        starts, durations, states = configuration
+        kept = self.states.expand(*states.shape, -1)
+        by_start = kept.gather(-2, starts.clamp(min=0)[..., None].expand(kept.shape))
+        original = by_start.gather(-1, states.clamp(min=0)[..., None])[..., 0]
+        return Segments(starts, durations, torch.where(states < 0, -1, original))
+
+
+def _by_duration(pairs: Potential) -> Potential:
+    """The potential with one more dimension for the duration of the segment before, shared by all."""
+    trailing = 1 if isinstance(pairs, Scored) else 2
+    return pairs.map(lambda x: x.unsqueeze(-trailing - 1) if x.dim() > trailing else x)
+
+
+def _at_boundary(pairs: Potential, after: int) -> Potential:
+    """The potential of the boundary after so many positions."""
+    return pairs.map(lambda x: at_step(x, 3, after - 1))

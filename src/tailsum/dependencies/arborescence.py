@@ -1,0 +1,260 @@
+"""Sums, best trees and samples of non-projective dependency trees.
+
+Scores are `arc [B, T, T]` (head, child; the diagonal is ignored) and `root [B, T]`; words from `length [B]` on are
+padding. With `multiroot` any number of words may hang on the root, else exactly one. A tree is written as the head of
+each word: itself for a root, -1 in the padding and where no tree is possible.
+
+The sum of all trees is a determinant (the matrix-tree theorem), and a determinant subtracts: peaked scores leave it
+without a right digit. Here words are eliminated one by one, and what would have passed through a word is added to
+the arcs between the others. Nothing is subtracted, so log space works, whatever the range of the scores.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, softplus
+
+from tailsum.numerics.reduce import log_sum_exp
+
+
+def log_sum(arc: Tensor, root: Tensor, length: Tensor, multiroot: bool) -> Tensor:
+    """Log of the sum over all trees, `[B]`: T steps over T^2 numbers, in float64.
+
+    Derivatives of every order are finite; where no tree is possible the value is minus infinity and they are zero.
+    """
+    weight = _weights(arc, root, length)
+    if not multiroot:
+        weight = _reordered(weight, _elimination_order(weight.detach(), length))
+    entering = torch.stack([step.entering for step in _eliminate(weight, length, multiroot)])
+    impossible = (entering == -math.inf).any(0)
+    total = entering.masked_fill(impossible, 0.0).sum(0).masked_fill(impossible, -math.inf)
+    return total.to(torch.promote_types(arc.dtype, root.dtype))
+
+
+@torch.no_grad()
+def sample(
+    arc: Tensor, root: Tensor, length: Tensor, multiroot: bool, count: int, generator: torch.Generator | None
+) -> Tensor:
+    """Exact and independent samples: heads `[count, B, T]`. The elimination (T^3) is shared, a sample adds T^2 log T.
+
+    A tree of the words that remain after an elimination becomes a tree with the eliminated word c, in two draws. Each
+    of its arcs either stood there before or leads through c, in proportion to the two weights. If none leads through
+    c, then c is a leaf, and draws its head. If some do, all of these words become children of c, but they may have
+    come from different heads. The head of c must not lie below c: it has to be one from which the root is reached
+    without passing through c. Any tree of the arcs through c has such a one, and each of them is a fair draw from the
+    allowed heads of c, as the weights of the arcs through c are a product: the first is taken.
+    """
+    weight = _weights(arc.detach(), root.detach(), length)
+    batch, n_words = root.shape
+    order = torch.arange(n_words, device=root.device).expand(batch, n_words)
+    if not multiroot:
+        order = _elimination_order(weight, length)
+        weight = _reordered(weight, order)
+    possible = torch.ones_like(length, dtype=torch.bool)
+    levels: list[tuple[Tensor, Tensor]] = []
+    for step in _eliminate(weight, length, multiroot):
+        possible &= step.entering > -math.inf
+        through = (step.through - step.rest).exp().masked_fill(step.rest == -math.inf, 0.0)
+        levels.append((step.chances.cumsum(-1), through))
+    levels.pop()  # the last word hangs on the root
+    row = torch.zeros(batch, count, 1, dtype=torch.long, device=root.device)  # of the head: 0 is the root
+    while levels:
+        cumulative, through = levels.pop()
+        row = _restore(row, cumulative, through, generator)
+    word = torch.cat((torch.full_like(order[:, :1], -1), order), 1)  # by row
+    head = word[:, None].expand(-1, count, -1).gather(-1, row)
+    place = order[:, None].expand(-1, count, -1)
+    heads = torch.empty_like(head).scatter(-1, place, torch.where(row == 0, place, head))
+    return heads.masked_fill(~(possible[:, None] & _inside(root, length))[:, None], -1).transpose(0, 1)
+
+
+@torch.no_grad()
+def best(arc: Tensor, root: Tensor, length: Tensor, multiroot: bool) -> Tensor:
+    """The heads `[B, T]` of a tree with the highest score (Chu-Liu-Edmonds, on the CPU): T^2 per batch element."""
+    weight = _weights(arc.detach(), root.detach(), length).cpu().numpy()
+    heads = np.full(tuple(root.shape), -1, dtype=np.int64)
+    for b, n in enumerate(length.tolist()):
+        row = _best_rows(weight[b, : n + 1, :n], multiroot)
+        if row is not None:
+            heads[b, :n] = np.where(row == 0, np.arange(n), row - 1)
+    return torch.from_numpy(heads).to(arc.device)
+
+
+def _inside(root: Tensor, length: Tensor) -> Tensor:
+    return torch.arange(root.shape[-1], device=root.device) < length[:, None]
+
+
+def _weights(arc: Tensor, root: Tensor, length: Tensor) -> Tensor:
+    """Log weights `[B, 1 + T, T]` by head (the root first) and child."""
+    inside = _inside(root, length)
+    loops = torch.eye(root.shape[-1], dtype=torch.bool, device=root.device)
+    allowed = inside[:, :, None] & inside[:, None] & ~loops
+    root, arc = root.masked_fill(~inside, -math.inf), arc.masked_fill(~allowed, -math.inf)
+    return torch.cat((root[:, None], arc), 1).double()
+
+
+def _reordered(weight: Tensor, order: Tensor) -> Tensor:
+    rows = pad(order + 1, (1, 0))
+    weight = weight.gather(1, rows[:, :, None].expand(weight.shape))
+    return weight.gather(2, order[:, None].expand(weight.shape))
+
+
+class _Step(NamedTuple):
+    """What the elimination of the last of n words leaves: `entering [B]` is the log weight of all its heads."""
+
+    entering: Tensor
+    chances: Tensor  # [B, n]: of each head (the root first), if the word is a leaf
+    through: Tensor  # [B, n, n - 1]: log weights of the ways through the word, head to child
+    rest: Tensor  # [B, n, n - 1]: log weights of the smaller graph
+
+
+def _eliminate(weight: Tensor, length: Tensor, multiroot: bool) -> Iterator[_Step]:
+    """Eliminates the last word, then the one before it, up to the first."""
+    for n in range(weight.shape[-1], 0, -1):
+        into, out_of, direct = weight[:, :-1, -1], weight[:, -1, :-1], weight[:, :-1, :-1]
+        choices = into
+        if not multiroot and n > 1:
+            # The term of first order in a factor on the root scores: the root itself carries only the last word.
+            choices = into.masked_fill(torch.arange(n, device=into.device) == 0, -math.inf)
+        entering = log_sum_exp(choices, -1).masked_fill(length < n, 0.0)
+        divisor = entering.masked_fill(entering == -math.inf, 0.0)[:, None]
+        through = (into - divisor)[:, :, None] + out_of[:, None]
+        weight = _log_add(direct, through)  # also from a word to itself, which is read nowhere
+        yield _Step(entering, (choices.detach() - divisor.detach()).exp(), through, weight)
+
+
+def _log_add(a: Tensor, b: Tensor) -> Tensor:
+    """`logaddexp` with finite derivatives of every order; it keeps a single number for the backward pass."""
+    swap = b > a
+    high, low = torch.where(swap, b, a), torch.where(swap, a, b)
+    nothing = high == -math.inf
+    high = high.masked_fill(nothing, 0.0)
+    return (high + softplus(low - high)).masked_fill(nothing, -math.inf)
+
+
+def _elimination_order(weight: Tensor, length: Tensor) -> Tensor:
+    """An order `[B, T]` of the words, the first eliminated last and the padding at the end, for a single root.
+
+    A word that cannot but be the root must stay to the last. More than that: to eliminate the most likely root means
+    to divide by a small number what is then multiplied by it, and the logarithms of these (-1e30 for a mask) cancel
+    badly. So elimination runs once with max in place of sum, always of the word with the highest score of its best
+    head over its score as root: then the root of some best tree remains, whoever was eliminated.
+    """
+    root, arc = weight[:, 0].clone(), weight[:, 1:].clone()
+    lowest, highest = torch.finfo(arc.dtype).min, torch.finfo(arc.dtype).max
+    padding, gone = ~_inside(root, length), torch.zeros_like(root, dtype=torch.bool)
+    order = []
+    for _ in range(root.shape[-1]):
+        entering = arc.amax(1)
+        urgency = (entering - root).nan_to_num(lowest, highest, lowest)
+        urgency = urgency.masked_fill(padding, math.inf).masked_fill(gone, -math.inf)
+        word = urgency.argmax(-1, keepdim=True)
+        order.append(word)
+        into = arc.gather(2, word[:, None].expand(-1, arc.shape[1], -1))
+        out_of = arc.gather(1, word[:, :, None].expand(-1, -1, arc.shape[2]))
+        divisor = entering.gather(1, word)
+        divisor = divisor.masked_fill(divisor == -math.inf, 0.0)
+        root = torch.maximum(root, root.gather(1, word) - divisor + out_of[:, 0])
+        arc = torch.maximum(arc, into - divisor[:, None] + out_of)
+        gone = gone.scatter(1, word, True)
+        arc = arc.masked_fill(gone[:, None] | gone[:, :, None], -math.inf)
+        arc.diagonal(dim1=1, dim2=2).fill_(-math.inf)
+    return torch.cat(order[::-1], 1)
+
+
+def _restore(row: Tensor, cumulative: Tensor, through: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Adds the last eliminated word to trees `row [B, S, n - 1]` of the others: `[B, S, n]`."""
+    batch, n, _ = through.shape
+    drawn = torch.rand(batch, row.shape[1], n, dtype=through.dtype, device=row.device, generator=generator)
+    place = row * (n - 1) + torch.arange(n - 1, device=row.device)
+    moved = drawn[..., 1:] < through.flatten(1).gather(1, place.flatten(1)).view(row.shape)
+    # Which rows do not reach the root but through the word? Each looks at its ancestor 1, 2, 4, ... steps above; what
+    # is asked below is asked of heads, so it matters for n - 2 words on a way at most.
+    ancestor, below = pad(row, (1, 0)), pad(moved, (1, 0))
+    for _ in range(max(0, n - 3).bit_length()):
+        below = below | below.gather(-1, ancestor)
+        ancestor = ancestor.gather(-1, ancestor)
+    fair = moved & ~below.gather(-1, row)
+    first = fair.to(torch.uint8).argmax(-1, keepdim=True)
+    # Divided by itself the last is 1 and above every draw, so a head of chance 0 is never taken.
+    leaf = ((cumulative / cumulative[:, -1:])[:, None] <= drawn[..., :1]).sum(-1, keepdim=True)
+    head = torch.where(moved.any(-1, keepdim=True), row.gather(-1, first), leaf)
+    return torch.cat((row.masked_fill(moved, n), head), -1)
+
+
+def _best_rows(weight: np.ndarray, multiroot: bool) -> np.ndarray | None:
+    """The row of each word's head in `weight [1 + n, n]` (0: the root) in a best tree, or None if there is no tree.
+
+    From each word the best heads are followed until they lead to the root, or to a word from which they did; a cycle
+    on the way becomes one node (Tarjan). A single root is had by taking the root for a head only where there is no
+    other: that is to order trees by their number of roots first, exactly and whatever the scores.
+    """
+    n = weight.shape[1]
+    graph = _Contracted(weight)
+    settled: set[int] = set()
+    for word in range(n):
+        node, path = int(graph.node[1 + word]), []
+        while node not in settled:
+            row = graph.choose(node, multiroot)
+            if row is None:
+                return None
+            path.append(node)
+            node = int(graph.node[row])
+            if row == 0 or node in settled:
+                settled.update(path)
+                break
+            if node in path:
+                start = path.index(node)
+                node = graph.contract(path[start:])
+                del path[start:]
+    rows = graph.expand()
+    return None if not multiroot and (rows == 0).sum() > 1 else rows
+
+
+class _Contracted:
+    """A graph whose cycles become nodes: 0 to n - 1 are the words, then come the cycles."""
+
+    def __init__(self, weight: np.ndarray) -> None:
+        n = weight.shape[1]
+        self.node = np.arange(-1, n)  # [1 + n]: the outermost node of each row, -1 for the root
+        self.gain = list(weight.T)  # by node, [1 + n]: the score of each head over the heads chosen inside the node
+        self.word = [np.full(1 + n, c) for c in range(n)]  # by node, [1 + n]: the word that the head gets as its child
+        self.chosen = [(0, c) for c in range(n)]  # by node: head and child
+        self.words = [{c} for c in range(n)]
+        self.parts: list[list[int]] = [[] for _ in range(n)]
+
+    def choose(self, node: int, multiroot: bool) -> int | None:
+        gain = self.gain[node]
+        row = int(gain.argmax()) if multiroot else 1 + int(gain[1:].argmax())
+        row = row if gain[row] > -math.inf else 0
+        self.chosen[node] = row, int(self.word[node][row])
+        return row if gain[row] > -math.inf else None
+
+    def contract(self, cycle: list[int]) -> int:
+        gain = np.stack([self.gain[i] - self.gain[i][self.chosen[i][0]] for i in cycle])
+        which = gain.argmax(0)[None]
+        node, inside = len(self.gain), np.isin(self.node, cycle)
+        self.gain.append(np.where(inside, -math.inf, np.take_along_axis(gain, which, 0)[0]))
+        self.word.append(np.take_along_axis(np.stack([self.word[i] for i in cycle]), which, 0)[0])
+        self.chosen.append((0, 0))
+        self.words.append(set().union(*(self.words[i] for i in cycle)))
+        self.parts.append(cycle)
+        self.node[inside] = node
+        return node
+
+    def expand(self) -> np.ndarray:
+        """The head's row of each word: in every cycle the word that is entered from outside drops its own."""
+        rows = np.zeros(len(self.node) - 1, dtype=np.int64)
+        todo = [(node, self.chosen[node]) for node in {int(i) for i in self.node[1:]}]
+        while todo:
+            node, (row, word) = todo.pop()
+            if not self.parts[node]:
+                rows[word] = row
+            for part in self.parts[node]:
+                entered = word in self.words[part]
+                todo.append((part, (row, word) if entered else self.chosen[part]))
+        return rows

@@ -1,0 +1,404 @@
+"""Dependency trees: every word has a head, or is a root.
+
+`arc[h, c]` scores that word c has head h, and the diagonal `arc[c, c]` that word c is a root. With labels `arc[h, c, l]`,
+every arc (and root) has one of L labels. Heads are numbered as words; a root is its own head. Words are `0 .. T-1`.
+
+Words may have latent states: `node[t, i]` scores state i of word t, and `transition[i, j]` that a head in state i has a
+child in state j. Roots have no transition. This is the form that sketches scale: K weighted states for each word.
+
+*Projective* trees have no crossing arcs: every word between a head and its child descends from the head, so that no arc
+spans a root. Sums without states cost T^3 (Eisner), with N states T^3 N^2 + T^4 N for a transition shared by all arcs,
+and T^4 K^2 in a sketch. *Non-projective* trees are any trees: the matrix-tree theorem, T^3, by an elimination that never
+subtracts, so that it is exact for scores of any range (`kernels/arborescence.py`); the best one by Chu-Liu-Edmonds.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.dependencies import arborescence
+from tailsum.dependencies.configuration import Dependencies, RelaxedDependencies, are_trees
+from tailsum.dependencies.dependency_sweep import DependencySweep
+from tailsum.dependencies.projective import (
+    Attach,
+    Halves,
+    OwnAttach,
+    SharedAttach,
+    TreeScores,
+    eisner,
+    read_dependencies,
+    roots,
+    stateful,
+)
+from tailsum.numerics.check import (
+    check_broadcast,
+    check_device,
+    check_floating,
+    check_in_range,
+    check_sample_shape,
+    check_scores,
+    check_whole,
+)
+from tailsum.numerics.noise import Choose, gumbel
+from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
+from tailsum.numerics.table import tile_rows
+from tailsum.numerics.tensors import finite, working_type
+from tailsum.scores.factored import embedding_norms
+from tailsum.scores.potential import Dense, Potential
+from tailsum.scores.scored import Scored, blank_outside
+from tailsum.structure.base import Structure, Terms
+from tailsum.structure.check import check_lead, check_potential, checked_lengths
+
+
+class DependencyTree(Structure[Dependencies]):
+    """A distribution over dependency trees, projective or not, with one root or several.
+
+    `arc` is `[*batch, T, T]` (head, child; roots on the diagonal) or `[*batch, T, T, L]` with labels. Whether the last
+    dimension holds labels is seen from the shape; say `labelled` where it cannot be (L = T). `node [*batch, T, N]` and
+    `transition` (a tensor `[N, N]` or any potential, leading dimensions broadcast against `[*batch, T, T]`: head, child)
+    give words latent states; both or neither, and projective trees only.
+
+    >>> count = lambda **how: round(DependencyTree(torch.zeros(4, 4), **how).log_partition().exp().item())
+    >>> count(), count(multiroot=True), count(projective=False), count(projective=False, multiroot=True)
+    (30, 55, 64, 125)
+    """
+
+    def __init__(
+        self,
+        arc: Float[Tensor, "*#batch_part"],
+        lengths: Int[Tensor, "*#batch"] | Sequence[int] | None = None,
+        projective: bool = True,
+        multiroot: bool = False,
+        node: Float[Tensor, "*#batch T N"] | None = None,
+        transition: Float[Tensor, "*#lead N N"] | Potential | None = None,
+        labelled: bool | None = None,
+    ) -> None:
+        if not isinstance(arc, Tensor) or arc.dim() < 2:
+            got = list(arc.shape) if isinstance(arc, Tensor) else type(arc).__name__
+            raise ValueError(f"arc must be [*batch, T, T] or [*batch, T, T, L]: got {got}")
+        check_floating("arc", arc)
+        self.labelled = arc.shape[-2] != arc.shape[-1] if labelled is None else labelled
+        trailing = 3 if self.labelled else 2
+        form = "[*batch, T, T, L]" if self.labelled else "[*batch, T, T]"
+        if arc.dim() < trailing or arc.shape[-trailing] != arc.shape[1 - trailing] or 0 in arc.shape[-trailing:]:
+            raise ValueError(f"arc must be {form}, none of them zero: got {list(arc.shape)}")
+        if (node is None) != (transition is None):
+            raise ValueError("node and transition give words latent states together: got one without the other")
+        if node is not None and not projective:
+            raise ValueError(
+                "latent states need projective=True: sums over states of non-projective trees are intractable"
+            )
+        self.device, self.projective, self.multiroot = arc.device, projective, multiroot
+        length = arc.shape[-trailing]
+        self.node_shape = torch.Size((length,))
+        shape = arc.shape[:-trailing]
+        tensors = [arc]
+        pairs: Potential | None = None
+        if node is not None and transition is not None:
+            if not isinstance(node, Tensor) or node.dim() < 2 or node.shape[-2] != length or not node.shape[-1]:
+                got = list(node.shape) if isinstance(node, Tensor) else type(node).__name__
+                raise ValueError(f"node must be [*batch, T, N] with T = {length}, as arc has: got {got}")
+            check_device("node", node, self.device)
+            pairs = check_lead("transition", transition, node.shape[-1], (length,), self.device, "node")
+            if len(pairs.lead) == 1 or pairs.lead[-2:-1] not in ((), (1,), (length,)):
+                raise ValueError(
+                    f"transition must have leading dimensions [*batch, T, T] (head, child) or none: got {list(pairs.lead)}"
+                )
+            shape = check_broadcast("node", node.shape[:-2], shape, "arc's")
+            shape = check_broadcast("transition", pairs.lead[:-2], shape, "that of arc and node,")
+            tensors += [node, *pairs.tensors]
+        self.batch_shape, self.lengths = checked_lengths(lengths, shape, length, self.device)
+        self.dtype = working_type(*tensors)
+        inside = self._inside()
+        both = inside[..., :, None] & inside[..., None, :]
+        arc = torch.where(both[..., None] if self.labelled else both, arc, 0.0)
+        check_scores("arc", arc)
+        self._arc = arc.to(self.dtype)
+        self._nodes = self._pairs = None
+        self.n_states, self.part_terms = 1, 1
+        if node is not None and pairs is not None:
+            check_floating("node", node)
+            node = torch.where(inside[..., None], node, 0.0)
+            if self.lengths is not None and pairs.lead:
+                pairs = blank_outside(pairs, both)
+            check_scores("node", node)
+            check_potential("transition", pairs)
+            self._nodes, self._pairs = node.to(self.dtype), pairs.to(self.dtype)
+            self.n_states, self.part_terms = node.shape[-1], 2
+
+    def __repr__(self) -> str:
+        kind = "projective" if self.projective else "non-projective"
+        roots = "several roots" if self.multiroot else "one root"
+        labels = f", L={self._arc.shape[-1]}" if self.labelled else ""
+        states = "" if self._pairs is not None else ", no states"
+        return f"{super().__repr__()[:-1]}{labels}{states}, {kind}, {roots})"
+
+    # What the base asks for.
+
+    def node_scores(self) -> Float[Tensor, "*batch T n"]:
+        nodes = self._arc.new_zeros(1, 1) if self._nodes is None else self._nodes
+        return nodes.expand(*self.batch_shape, *self.node_shape, -1)
+
+    def terms(self) -> Terms:
+        arc = self._arc.expand(*self.batch_shape, *self._arc.shape[-3 if self.labelled else -2 :])
+        if self._pairs is None:
+            return (Dense(arc),)
+        pairs = Dense(self._pairs.block()) if isinstance(self._pairs, Scored) else self._pairs
+        return Dense(arc), Dense(self.node_scores()), pairs
+
+    def add_to_states(self, terms: Terms, extra: Float[Tensor, "*batch T n"]) -> Terms:
+        return terms[0], terms[1].plus(Dense(extra)), terms[2]
+
+    def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
+        return embedding_norms(None, self._pairs, "a Factored transition shared by all arcs")
+
+    def sweep(self) -> DependencySweep:
+        if self._pairs is None:
+            raise ValueError("this tree has no latent states to sketch: give node and transition")
+        return DependencySweep(self)
+
+    def _centred(self, terms: Terms) -> Terms:
+        """Every word has one arc into it (or is a root), and one state."""
+        arc, *rest = cast("tuple[Dense, ...]", terms)
+        over = (-3, -1) if self.labelled else (-2,)
+        inside = self._inside()
+        both = inside[..., :, None] & inside[..., None, :]
+        padding = ~both[..., None] if self.labelled else ~both
+        arc = Dense(arc.scores - finite(arc.scores.detach().masked_fill(padding, -math.inf).amax(over, keepdim=True)))
+        if not rest:
+            return (arc,)
+        nodes = rest[0].scores
+        return arc, Dense(nodes - finite(nodes.detach().amax(-1, keepdim=True))), rest[1]
+
+    def _form(self) -> tuple[object, ...]:
+        return self.projective, self.multiroot, self._pairs is None, self._arc.shape[-1] if self.labelled else None
+
+    def log_sum(self, terms: Terms) -> Float[Tensor, "*batch"]:
+        arc, root = self._arcs(terms, log_sum_exp)
+        if not self.projective:
+            return arborescence.log_sum(arc, root, self._length(), self.multiroot).reshape(self.batch_shape)
+        _, before = self._charts(terms, log_sum_exp)
+        return torch.stack(before).gather(0, self._length()[None] - 1)[0].reshape(self.batch_shape)
+
+    def _arcs(self, terms: Terms, reduce: Reduce) -> tuple[Tensor, Tensor]:
+        """Scores of arcs `[B, T, T]` and roots `[B, T]`, their labels summed out (or the best taken)."""
+        arc = cast("Dense", terms[0]).scores
+        arc = reduce(arc, -1) if self.labelled else arc
+        arc = arc.reshape(self.batch_shape.numel(), *arc.shape[-2:])
+        return arc, arc.diagonal(dim1=1, dim2=2)
+
+    def _charts(self, terms: Terms, reduce: Reduce) -> tuple[Halves, list[Tensor]]:
+        """Half subtrees, and the sums (or maxima) over all trees of the first 1, 2, .. T words."""
+        arc, root = self._arcs(terms, reduce)
+        if self._pairs is None:
+            halves, nodes = eisner(arc, reduce), arc.new_zeros(*arc.shape[:-1], 1)
+        else:
+            nodes = self._flat_nodes(terms)
+            halves, _ = stateful(nodes, self._attach(terms, arc, reduce), reduce)
+        return halves, roots(halves, nodes, root, self.multiroot, reduce)
+
+    def _flat_nodes(self, terms: Terms) -> Tensor:
+        nodes = cast("Dense", terms[1]).scores
+        return nodes.reshape(self.batch_shape.numel(), *nodes.shape[-2:])
+
+    def _attach(self, terms: Terms, arc: Tensor, reduce: Reduce) -> Attach:
+        pairs = cast("Potential", terms[2])
+        if not pairs.lead:
+            return SharedAttach(arc, pairs.block(), reduce)
+        return OwnAttach(arc, self._by_arc(pairs.block()), reduce)
+
+    def _by_arc(self, scores: Tensor) -> Tensor:
+        """Pair scores `[B or 1, T, T, n, n]` of every arc."""
+        shape = (*self.node_shape, *self.node_shape, *scores.shape[-2:])
+        if scores.shape[:-4].numel() == 1:
+            return scores.expand(*scores.shape[:-4], *shape).reshape(1, *shape)
+        return scores.expand(*self.batch_shape, *shape).reshape(self.batch_shape.numel(), *shape)
+
+    # Trees.
+
+    @torch.no_grad()
+    def best(self, terms: Terms) -> Dependencies:
+        tree = self._read(terms, highest, lambda logits: logits.argmax(-1), 1, None)
+        return tree.each(lambda x: x[0])
+
+    @torch.no_grad()
+    def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Dependencies:
+        """Exact samples, in original states; -1 throughout where no tree is possible.
+
+        >>> DependencyTree(torch.randn(6, 6), projective=False).sample((1000,)).heads.shape
+        torch.Size([1000, 6])
+        """
+        check_sample_shape(sample_shape)
+        terms = self._weighted(self.terms())
+        choose = lambda logits: gumbel(logits, generator).argmax(-1)  # noqa: E731
+        tree = self._read(terms, log_sum_exp, choose, math.prod(sample_shape), generator)
+        shape = (*sample_shape, *self.batch_shape, *self.node_shape)
+        return self._original(tree.each(lambda x: x.reshape(shape)))
+
+    def _read(
+        self, terms: Terms, reduce: Reduce, choose: Choose, count: int, generator: torch.Generator | None
+    ) -> Dependencies:
+        """`count` trees `[count, *batch, T]` in own numbers."""
+        (arc, root), length = self._arcs(terms, reduce), self._length()
+        states = None
+        if self.projective:
+            heads, states = self._read_projective(terms, reduce, choose, count)
+        elif reduce is highest:
+            heads = arborescence.best(arc, root, length, self.multiroot)[None]
+        else:
+            heads = arborescence.sample(arc, root, length, self.multiroot, count, generator)
+        heads = (
+            heads.reshape(count, *self.batch_shape, -1)
+            if heads.numel()
+            else heads.new_empty(count, *self.batch_shape, *self.node_shape)
+        )
+        labels = self._labels(cast("Dense", terms[0]).scores, heads, choose) if self.labelled else None
+        return Dependencies(
+            heads, labels, None if self._pairs is None or states is None else states.reshape(heads.shape)
+        )
+
+    def _read_projective(self, terms: Terms, reduce: Reduce, choose: Choose, count: int) -> tuple[Tensor, Tensor]:
+        halves, before = self._charts(terms, reduce)
+        (arc, root), length = self._arcs(terms, reduce), self._length()
+        nodes = arc.new_zeros(*arc.shape[:-1], 1) if self._pairs is None else self._flat_nodes(terms)
+        pairs = None if self._pairs is None else cast("Potential", terms[2])
+        shared = pairs is None or not pairs.lead
+        table = None if pairs is None or shared else self._by_arc(pairs.block())
+
+        def columns(batch: Tensor, head: Tensor, state: Tensor) -> Tensor:
+            if pairs is None:
+                return arc.new_zeros(1, 1, 1)
+            if table is None:
+                return pairs.block(state[:, None])  # [R, 1, n]
+            return table[batch if len(table) > 1 else torch.zeros_like(batch), head, :, state]
+
+        scores = TreeScores(arc, root, nodes, columns)
+        chunk = max(1, tile_rows(len(length) * arc.shape[-1] ** 2 * nodes.shape[-1], self.device))
+        found = []
+        for start in range(0, max(1, count), chunk):
+            batch = torch.arange(len(length), device=self.device).repeat(min(chunk, count - start))
+            read = read_dependencies(halves, before, scores, length, batch, self.multiroot, choose)
+            found.append(torch.stack(read))
+        heads, states = torch.cat(found, 1)
+        return heads, states
+
+    def _labels(self, arc: Tensor, heads: Tensor, choose: Choose) -> Tensor:
+        """A label for each arc of the trees `[count, *batch, T]`."""
+        scores = arc.expand(*heads.shape[:-1], *arc.shape[-3:])
+        wanted = heads.clamp(min=0)[..., None, :, None].expand(*heads.shape[:-1], 1, -1, arc.shape[-1])
+        own = scores.gather(-3, wanted).squeeze(-3)  # [.., child, label]
+        return torch.where(heads < 0, -1, choose(own.flatten(0, -2)).reshape(heads.shape))
+
+    def parts(self, configuration: Dependencies) -> Float[Tensor, "*sample_batch_part"]:
+        heads, labels, _ = configuration
+        length, size = self.node_shape[0], self._arc.shape[-1] if self.labelled else 1
+        child = torch.arange(length, device=self.device)
+        used = torch.zeros(*heads.shape[:-1], length * length * size, dtype=self.dtype, device=self.device)
+        place = (heads * length + child) * size + (0 if labels is None else labels)
+        used.scatter_add_(-1, torch.where(heads < 0, 0, place), (heads >= 0).to(self.dtype))
+        return used.unflatten(-1, (length, length, size) if self.labelled else (length, length))
+
+    def _used(self, configuration: Dependencies) -> tuple[Tensor, ...]:
+        states = configuration.states
+        if states is None:
+            return (self.parts(configuration),)
+        one_hot = F.one_hot(states.clamp(min=0), self.n_states).to(self.dtype)
+        return self.parts(configuration), torch.where(states[..., None] < 0, 0.0, one_hot)
+
+    def state_marginals(self) -> Float[Tensor, "*batch T n"]:
+        """The probability of each state of each word."""
+        if self._pairs is None:
+            raise ValueError("the words of this tree have no states: give node and transition")
+        return self._gradient(1)
+
+    def rsample(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        temperature: float = 1.0,
+        hard: bool = False,
+        generator: torch.Generator | None = None,
+        sample_shape: Sequence[int] = (),
+    ) -> RelaxedDependencies:
+        """Relaxed samples of arcs, and of states: the stochastic softmax trick, as in the base.
+
+        >>> DependencyTree(torch.randn(6, 6)).rsample(0.5).arcs.sum(0)
+        tensor([1.0000, 1.0000, 1.0000, 1.0000, 1.0000, 1.0000])
+        """
+        (arcs, *states), best = self._relaxed(temperature, hard, generator, sample_shape)
+        return RelaxedDependencies(arcs, *((states[0], self.states) if states else (None, None)), best)
+
+    def score(self, configuration: Dependencies) -> Float[Tensor, "*sample_batch"]:
+        """The score of given trees, in original states, kept or not; minus infinity where one is not a tree of this kind.
+
+        >>> DependencyTree(torch.ones(3, 3)).score(Dependencies(torch.tensor([[0, 0, 1], [1, 2, 0]])))
+        tensor([3., -inf])
+        """
+        if self.kept is not None:
+            return self.whole.score(configuration)
+        heads, labels, states = self._checked(configuration)
+        shape, child = heads.shape, torch.arange(self.node_shape[0], device=self.device)
+        inside, above = heads >= 0, heads.clamp(min=0)
+        arc = self._arc.expand(*shape[:-1], *self._arc.shape[-3 if self.labelled else -2 :])
+        if labels is not None:
+            arc = arc.take_along_dim(labels.clamp(min=0)[..., None, :, None], -1)[..., 0]
+        total = torch.where(inside, arc.take_along_dim(above[..., None, :], -2)[..., 0, :], 0.0).sum(-1)
+        if states is not None and self._pairs is not None and self._nodes is not None:
+            states = states.clamp(min=0)
+            nodes = self._nodes.expand(*shape, -1).take_along_dim(states[..., None], -1)[..., 0]
+            total = total + torch.where(inside, nodes, 0.0).sum(-1)
+            theirs = states.gather(-1, above)
+            if self._pairs.lead:
+                table = self._pairs.block().expand(*shape, self.node_shape[0], -1, -1)
+                pairs = table.take_along_dim(above[..., None, :, None, None], -4)[..., 0, :, :, :]
+                pairs = pairs.take_along_dim(theirs[..., None, None], -2).take_along_dim(states[..., None, None], -1)
+                pairs = pairs[..., 0, 0]
+            else:
+                pairs = self._pairs.at(theirs, states)
+            total = total + torch.where(inside & (heads != child), pairs, 0.0).sum(-1)
+        lengths = self._length().reshape(self.batch_shape)
+        return total.masked_fill(~are_trees(heads, lengths, self.projective, self.multiroot), -math.inf)
+
+    def _checked(self, tree: Dependencies) -> Dependencies:
+        """The trees in a common batch; a ValueError where they have the wrong shape or numbers."""
+        length = self.node_shape[0]
+        found: list[Tensor | None] = []
+        sizes = length, self._arc.shape[-1] if self.labelled else None, None if self._pairs is None else self.n_states
+        if not isinstance(tree, Dependencies):
+            raise ValueError(f"tree must be Dependencies: got {type(tree).__name__}")
+        shape = self.batch_shape
+        for name, x in zip(Dependencies._fields, tree, strict=True):
+            if isinstance(x, Tensor) and x.dim():
+                shape = check_broadcast(f"tree.{name}", x.shape[:-1], shape, "the model's")
+        for name, x, size in zip(Dependencies._fields, tree, sizes, strict=True):
+            if (x is None) != (size is None):
+                raise ValueError(f"tree.{name} must {'' if x is None else 'not '}be given for {self}")
+            if x is None or size is None:
+                found.append(None)
+                continue
+            x = check_whole(f"tree.{name}", x)  # noqa: PLW2901
+            if x.shape[-1:] != (length,):
+                raise ValueError(f"tree.{name} must be [..., T] with T = {length}: got {list(x.shape)}")
+            x = torch.where(self._inside(), x.expand(*shape, -1), -1)  # noqa: PLW2901
+            check_in_range(f"tree.{name}", x, size)
+            found.append(x)
+            if ((x < 0) & (cast("Tensor", found[0]) >= 0)).any():
+                raise ValueError(f"tree.{name} must lie between 0 and {size - 1} for every word: got -1")
+        return Dependencies(*found)  # pyright: ignore[reportArgumentType]
+
+    def _gather(self, index: Int[Tensor, "*#batch T k"]) -> None:
+        if self._pairs is None:
+            raise ValueError("this tree has no latent states to restrict: give node and transition")
+        nodes = self.node_scores()
+        self._nodes = nodes.gather(-1, index.expand(*nodes.shape[:-1], -1))
+        self._pairs = self._pairs.gather(index[..., :, None, :], index[..., None, :, :])
+
+    def _original(self, configuration: Dependencies) -> Dependencies:
+        heads, labels, states = configuration
+        if self.kept is None or states is None:
+            return configuration
+        own = self.states.expand(*states.shape, -1).gather(-1, states.clamp(min=0)[..., None])[..., 0]
+        return Dependencies(heads, labels, torch.where(states < 0, -1, own))

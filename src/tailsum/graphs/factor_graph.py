@@ -1,0 +1,184 @@
+"""Factor graphs: factors over any number of variables, each a table of scores of their joint states."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.graphs.factor_table import FactorTable
+from tailsum.graphs.factors import TableFactors
+from tailsum.graphs.graph import Graph
+from tailsum.graphs.solver import Params
+from tailsum.numerics.check import as_whole, check_broadcast, check_device, check_scores
+from tailsum.numerics.reduce import log_sum_exp
+from tailsum.numerics.table import tile_size
+from tailsum.numerics.tensors import flattened, working_type
+from tailsum.scores.base import Scores
+from tailsum.scores.factored import Factored, embedding_norms
+from tailsum.scores.potential import Dense
+from tailsum.sketch.selection import Subset
+
+
+class FactorGraph(Graph):
+    """A discrete factor graph: exact where its factors and variables form a forest, loopy elsewhere, or sketched.
+
+    `unary` is `[*batch, V, N]`, `Factored(context, states)`, or a list of V tensors `[*batch, N_v]`. `factors` is a list of
+    `(variables, scores)`: either one factor, `variables` a tuple of r numbers and `scores [*batch, N_1, .., N_r]`; or
+    many alike, `variables [F, r]` and `scores` whose leading dimensions broadcast against `[*batch, F]`. Factors over one
+    variable are added to its unary scores. Scores may be minus infinity (forbidden). How messages are passed: see `Graph`.
+
+    >>> parity = torch.tensor([[[0.0, -9.0], [-9.0, 0.0]], [[-9.0, 0.0], [0.0, -9.0]]])
+    >>> FactorGraph(torch.zeros(5, 2), [((0, 1, 2), parity), ((2, 3, 4), parity)])
+    FactorGraph(batch=[], V=5, factors=2, N=2, forest)
+    """
+
+    def __init__(
+        self,
+        unary: Float[Tensor, "*#batch V N"] | Factored | Sequence[Tensor],
+        factors: Sequence[tuple[Any, Tensor]],
+        iterations: int = 100,
+        damping: float = 0.0,
+        tolerance: float | None = None,
+        schedule: str = "sweep",
+        gradient: str = "implicit",
+    ) -> None:
+        nodes, sizes = self._read_unary(unary)
+        shape = nodes.lead[:-1]
+        self.variables, self._tables = [], []
+        single: list[tuple[Tensor, Tensor]] = []
+        seen: set[frozenset[int]] = set()
+        if not isinstance(factors, list | tuple):
+            raise ValueError(f"factors must be a list of pairs (variables, scores): got {type(factors).__name__}")
+        for i, factor in enumerate(factors):
+            variables, scores = _checked(f"factors[{i}]", factor, sizes, self.device)
+            shape = check_broadcast(
+                f"factors[{i}]", scores.lead[:-1], shape, "that of unary and the factors before it,"
+            )
+            for scope in map(frozenset, variables.tolist()):
+                if scope in seen:
+                    raise ValueError(
+                        f"factors[{i}] must be the only one over {sorted(scope)}, add their scores: got two"
+                    )
+                seen.add(scope)
+            if variables.shape[1] == 1:
+                single.append((variables[:, 0], scores.scores))
+            elif len(variables):
+                self.variables.append(variables)
+                self._tables.append(scores)
+        self.dtype = working_type(*nodes.tensors, *(t.scores for t in self._tables), *(s for _, s in single))
+        self.batch_shape = shape
+        self._nodes = self._with_single(nodes, single) if single else nodes.to(self.dtype)
+        self._tables = [t.map(lambda x: x.to(self.dtype)) for t in self._tables]
+        self._configure(iterations, damping, tolerance, schedule, gradient)
+
+    def _with_single(self, nodes: Any, single: list[tuple[Tensor, Tensor]]) -> Dense:
+        scores = nodes.block()[..., 0, :].to(self.dtype)
+        for variables, given in single:
+            extra = self._padded(given.to(self.dtype))
+            lead = torch.broadcast_shapes(scores.shape[:-2], extra.shape[:-2])
+            before, place = scores.expand(*lead, -1, -1), variables[:, None].expand(*lead, -1, self.n_states)
+            scores = before.scatter(-2, place, before.gather(-2, place) + extra.expand(place.shape))
+        return Dense(scores[..., None, :])
+
+    def _padded(self, scores: Tensor) -> Tensor:
+        """Scores of all N states, minus infinity of those that a factor does not know."""
+        return F.pad(scores, (0, self.n_states - scores.shape[-1]), value=-math.inf)
+
+    # What the base asks for.
+
+    def factor_scores(self) -> tuple[Scores, ...]:
+        return tuple(Dense(t.scores) if t.arity == 2 else t for t in self._tables)
+
+    @property
+    def _sizes(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(t.scores.shape[len(t.lead) :]) for t in self._tables)
+
+    def _params(self, terms: Sequence[Any]) -> Params:
+        return tuple(
+            term.flat_params(self.batch_shape)
+            if isinstance(term, Dense)
+            else (flattened(term.scores, term.arity, self.batch_shape),)
+            for term in terms
+        )
+
+    def _gather(self, index: Int[Tensor, "*#batch V k"]) -> None:
+        self._nodes = self._nodes.gather(None, index)
+        self._tables = [
+            t.gather([index[..., v[:, axis], :] for axis in range(t.arity)])
+            for v, t in zip(self.variables, self._tables, strict=True)
+        ]
+
+    def extend(
+        self, group: int, factors: Int[Tensor, " m"], position: int, others: Sequence[Subset | None]
+    ) -> Float[Tensor, "B m N"]:
+        table = self._tables[group]
+        flat = flattened(table.scores, table.arity, self.batch_shape)
+        flat = flat if flat.shape[1] == 1 else flat.index_select(1, factors)
+        spoken = [None if o is None else o.log_weight for o in others]
+        size = math.prod(o.index.shape[-1] for o in others if o is not None) * flat.shape[2 + position]
+        pieces = []
+        for here in torch.arange(len(factors), device=self.device).split(max(1, tile_size(self.device) // size)):
+            part = FactorTable(flat if flat.shape[1] == 1 else flat[:, here], table.arity)
+            part = part.gather([None if o is None else o.index[:, here] for o in others])
+            values = [None if s is None else s[:, here] for s in spoken]
+            joint = TableFactors(part.scores, log_sum_exp).joint(values)
+            pieces.append(log_sum_exp(joint.movedim(2 + position, 2).flatten(3), -1))
+        return self._padded(torch.cat(pieces, 1))
+
+    def _factor_score(self, states: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
+        total = torch.zeros(states.shape[:-1], dtype=self.dtype, device=self.device)
+        for variables, table in zip(self.variables, self._tables, strict=True):
+            here = table.gather([states[..., variables[:, axis], None] for axis in range(table.arity)])
+            total = total + here.scores.flatten(-table.arity)[..., 0].sum(-1)
+        return total
+
+    def factor_marginals(self) -> list[Float[Tensor, "..."]]:
+        """The belief in the joint states of each factor's variables, `[*batch, F, n, .., n]` for each group of factors."""
+        return [
+            self._gradient(g + 1, *self.batch_shape, len(v), *t.scores.shape[len(t.lead) :])
+            for g, (v, t) in enumerate(zip(self.variables, self._tables, strict=True))
+        ]
+
+    def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
+        return embedding_norms(self._nodes, None, "a Factored unary")
+
+
+def _checked(name: str, factor: Any, sizes: list[int], device: torch.device) -> tuple[Int[Tensor, "F r"], FactorTable]:
+    """The variables and scores of a group of factors, in order; `lead` ends in 1 or F."""
+    if not isinstance(factor, tuple | list) or len(factor) != 2:
+        raise ValueError(f"{name} must be a pair (variables, scores): got {type(factor).__name__}")
+    variables, scores = factor
+    variables = as_whole(f"{name}'s variables", variables, device)
+    if variables.dim() not in (1, 2) or not variables.shape[-1]:
+        raise ValueError(f"{name}'s variables must be [r] or [F, r], r at least 1: got {list(variables.shape)}")
+    arity = variables.shape[-1]
+    if not isinstance(scores, Tensor) or scores.dim() < arity:
+        got = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+        raise ValueError(f"{name}'s scores must have a dimension for each of its {arity} variables: got {got}")
+    check_device(f"{name}'s scores", scores, device)
+    check_scores(f"{name}'s scores", scores)
+    if variables.dim() == 1:
+        variables, scores = variables[None], scores.unsqueeze(-arity - 1)
+    elif scores.dim() == arity:
+        scores = scores[None]
+    if scores.shape[-arity - 1] not in (1, len(variables)):
+        raise ValueError(
+            f"{name}'s scores must be of 1 or {len(variables)} factors in dimension {-arity - 1}: got {list(scores.shape)}"
+        )
+    _check_scopes(name, variables.tolist(), sizes, list(scores.shape[-arity:]))
+    return variables, FactorTable(scores, arity)
+
+
+def _check_scopes(name: str, scopes: list[list[int]], sizes: list[int], given: list[int]) -> None:
+    for scope in scopes:
+        if not all(0 <= v < len(sizes) for v in scope):
+            raise ValueError(f"{name} must be over variables 0 to {len(sizes) - 1}, as unary has: got {scope}")
+        if len(set(scope)) < len(scope):
+            raise ValueError(f"{name} must be over different variables: got {scope}")
+        wanted = [sizes[v] for v in scope]
+        if given != wanted:
+            raise ValueError(f"{name}'s scores must be of {wanted} states, as the variables {scope} have: got {given}")

@@ -1,0 +1,262 @@
+"""Graphs of variables and factors: `score(x) = sum_v unary[v, x_v] + sum_f factor_f(x at its variables)`.
+
+Messages between variables and factors (sum-product, or belief propagation) give log-partition, marginals and all that
+follows from them. On forests they are exact. On graphs with loops they are iterated until they change no more, and the
+log-partition and entropy are Bethe's approximations, the marginals the beliefs that belong to them.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from tailsum.graphs.graph_sweep import GraphSweep
+from tailsum.graphs.layers import Plan, plan
+from tailsum.graphs.solver import Params, Solver
+from tailsum.graphs.unary import padded_unary
+from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape, check_whole
+from tailsum.numerics.noise import gumbel
+from tailsum.numerics.precision import full_precision
+from tailsum.numerics.reduce import highest, log_sum_exp
+from tailsum.numerics.table import tile_rows
+from tailsum.numerics.tensors import finite, without_common
+from tailsum.scores.factored import Factored
+from tailsum.scores.potential import Dense, Potential
+from tailsum.sketch.selection import Subset
+from tailsum.structure.base import Structure, Terms, recordable
+from tailsum.structure.check import check_potential, node_potential
+
+
+class Convergence(NamedTuple):
+    """How message passing went: how many iterations, the last change of a message, and whether that is small enough."""
+
+    iterations: Int[Tensor, "*batch"]
+    change: Float[Tensor, "*batch"]
+    converged: Bool[Tensor, "*batch"]
+
+
+class Graph(Structure[Tensor]):
+    """What graphs of pairs and graphs of larger factors share: everything but the form of the factors.
+
+    `iterations` is the most that a graph with loops gets, `damping` how much of an old message stays (0 to below 1),
+    `tolerance` the change at which iteration stops, relative to the size of a message above one (the square root of the
+    type's precision unless given: the log-partition is stationary in the messages, so its own error is of the order of
+    the precision). `schedule` is "sweep" (layer by layer through the graph and back, exact on forests after one) or
+    "flooding" (all messages at once). `gradient` is "implicit" (at the fixed point: memory does not grow with the
+    iterations) or "unrolled" (through the iterations as they were made).
+    """
+
+    variables: list[Int[Tensor, "_ _"]]  # of each group of factors: [F, r]; no group is empty
+    plan: Plan
+    _nodes: Potential
+
+    def _read_unary(self, unary: Any) -> tuple[Potential, list[int]]:
+        """The scores of single variables, and how many states each has."""
+        sizes = []
+        if not isinstance(unary, Tensor | Factored):
+            unary, sizes = padded_unary(unary)
+        nodes = node_potential("unary", unary, "[*batch, V, N]")
+        self.device = nodes.tensors[0].device
+        self.node_shape, self.n_states = nodes.lead[-1:], nodes.n_to
+        if 0 in (*self.node_shape, self.n_states):
+            raise ValueError(f"unary must have at least one variable and one state: got {[*nodes.lead, nodes.n_to]}")
+        check_potential("unary", nodes)
+        return nodes, sizes or [self.n_states] * self.node_shape[0]
+
+    def _configure(
+        self, iterations: int, damping: float, tolerance: float | None, schedule: str, gradient: str
+    ) -> None:
+        at_least(1, iterations=iterations)
+        if not 0 <= damping < 1:
+            raise ValueError(f"damping must lie between 0 and 1, 1 excluded: got {damping}")
+        if tolerance is not None and not tolerance >= 0:
+            raise ValueError(f"tolerance must be at least 0: got {tolerance}")
+        if schedule not in ("sweep", "flooding"):
+            raise ValueError(f'schedule must be "sweep" or "flooding": got {schedule!r}')
+        if gradient not in ("implicit", "unrolled"):
+            raise ValueError(f'gradient must be "implicit" or "unrolled": got {gradient!r}')
+        self.iterations, self.damping, self.schedule, self.gradient = iterations, damping, schedule, gradient
+        self.tolerance = torch.finfo(self.dtype).eps ** 0.5 if tolerance is None else tolerance
+        self.lengths = None
+        self.plan = plan(self.variables, self.node_shape[0], schedule, self.device)
+
+    def __repr__(self) -> str:
+        of = "" if self.kept is None else f" of {self.whole.n_states}"
+        count = sum(map(len, self.variables))
+        kind = "forest" if self.is_forest else "with loops"
+        return (
+            f"{type(self).__name__}(batch={list(self.batch_shape)}, V={self.node_shape[0]}, "
+            f"factors={count}, N={self.n_states}{of}, {kind})"
+        )
+
+    @property
+    def is_forest(self) -> bool:
+        """Whether the graph has no loops, so that all results are exact."""
+        return self.plan.forest
+
+    # What a kind of graph supplies.
+
+    @abstractmethod
+    def factor_scores(self) -> tuple[Any, ...]:
+        """The scores of each group of factors."""
+
+    @abstractmethod
+    def extend(
+        self, group: int, factors: Int[Tensor, " m"], position: int, others: Sequence[Subset | None]
+    ) -> Float[Tensor, "B m N"]:
+        """What factors say of all states of the variable at a position.
+
+        Of the other variables some states `[B, m, K]` speak, with the values `log_weight`.
+        """
+
+    @abstractmethod
+    def _params(self, terms: Sequence[Any]) -> Params:
+        """The parameters `[b, f, ...]` of each group of factors, from their scores."""
+
+    # What the base asks for.
+
+    def node_scores(self) -> Float[Tensor, "*batch V n"]:
+        return self._nodes.block()[..., 0, :].expand(*self.batch_shape, *self.node_shape, -1)
+
+    def terms(self) -> Terms:
+        return Dense(self.node_scores()), *self.factor_scores()
+
+    def add_to_states(self, terms: Terms, extra: Float[Tensor, "*batch V n"]) -> Terms:
+        return terms[0].plus(Dense(extra)), *terms[1:]
+
+    def _form(self) -> tuple[object, ...]:
+        return tuple(tuple(map(tuple, v.tolist())) for v in self.variables), self.whole._sizes
+
+    @property
+    @abstractmethod
+    def _sizes(self) -> tuple[tuple[int, ...], ...]:
+        """For each group of factors, how many states its variables have."""
+
+    def _centred(self, terms: Terms) -> Terms:
+        """Every variable has one state, and every factor one joint state."""
+        nodes, *factors = cast("tuple[Dense, *tuple[Any, ...]]", terms)
+        centred = [x if isinstance(x, Factored) else x.map(lambda s, x=x: without_common(s, x.arity)) for x in factors]
+        return nodes.map(lambda x: without_common(x, 1)), *centred
+
+    def _n_scores(self) -> int:
+        return self.node_shape[0] + sum(map(len, self.variables))
+
+    def sweep(self) -> GraphSweep:
+        return GraphSweep(self)
+
+    def parts(self, configuration: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch V n"]:
+        used = F.one_hot(configuration.clamp(min=0), self.n_states).to(self.dtype)
+        return torch.where((configuration >= 0)[..., None], used, 0.0)
+
+    def _original(self, configuration: Tensor) -> Tensor:
+        if self.kept is None:
+            return configuration
+        states = self.states.expand(*configuration.shape, -1).gather(-1, configuration.clamp(min=0)[..., None])[..., 0]
+        return torch.where(configuration < 0, configuration, states)
+
+    # Messages.
+
+    def log_sum(self, terms: Terms) -> Float[Tensor, "*batch"]:
+        solver = Solver(self, terms, log_sum_exp)
+        return solver.log_partition().to(self.dtype).reshape(self.batch_shape)
+
+    def marginals(self) -> Float[Tensor, "*batch V n"]:
+        """The belief in each state of each variable: the probability, on a forest.
+
+        Where the messages have converged this is the gradient of the log-partition in the scores of single variables.
+        """
+        recording = torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.set_grad_enabled(recording), full_precision(self.device):
+            solver = Solver(self, recordable(self._weighted(self.terms())), log_sum_exp)
+            belief = solver.gathered().all()
+            belief = _probability(belief, belief)
+        return belief.reshape(*self.batch_shape, *self.node_shape, self.n_states)
+
+    @torch.no_grad()
+    def whole_marginals(self) -> Float[Tensor, "*batch V all"]:
+        """The belief in every state of the whole graph, also in those that a sketch does not keep.
+
+        Where the belief is spread over more states than are kept, no weights on the kept ones come close to it. But the
+        kept states say, by one more message along each edge, how much each state of a neighbour matters. Records no
+        gradients; costs factors x N x K. The same as `marginals` of a graph that is no sketch.
+        """
+        if self.kept is None:
+            return self.marginals()
+        with full_precision(self.device):
+            solver = Solver(self, self._weighted(self.terms()), log_sum_exp)
+            seen = GraphSweep(self.whole)
+            seen.landmarks = self.states.reshape(-1, *self.states.shape[-2:])
+            seen.cavities = solver.cavities()
+            belief = seen.log_q(0, None)
+            return _probability(belief, solver.gathered().all().reshape(self.states.shape))
+
+    @torch.no_grad()
+    def convergence(self) -> Convergence:
+        """How the messages of sum-product converge: iterations, last change, and whether it is within the tolerance."""
+        with full_precision(self.device):
+            solver = Solver(self, self._weighted(self.terms()), log_sum_exp, warn=False)
+            solver.gathered()
+        count, change = (x.reshape(self.batch_shape) for x in solver.report[1:])
+        return Convergence(count, change, change <= self.tolerance)
+
+    @torch.no_grad()
+    def cavities(self) -> list[list[Float[Tensor, "B F n"]]]:
+        """For each group of factors and each position, what the rest of the graph says of its variable's states."""
+        return Solver(self, self._weighted(self.terms()), log_sum_exp, warn=False).cavities()
+
+    @torch.no_grad()
+    def best(self, terms: Terms) -> Int[Tensor, "*batch V"]:
+        solver = Solver(self, terms, highest)
+        states = solver.decode(1, lambda logits: logits.argmax(-1))[0]
+        return states.reshape(*self.batch_shape, *self.node_shape)
+
+    @torch.no_grad()
+    def sample(
+        self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None
+    ) -> Int[Tensor, "*sample_batch V"]:
+        """Samples, in original states: exact on a forest; -1 throughout where none is possible.
+
+        On a graph with loops they are approximate. Variables are drawn layer after layer, each given those drawn before
+        it that it shares a factor with, and the messages of the others, which do not know what was drawn. Where states
+        are forbidden, a draw may so run into a dead end: it is -1 throughout too.
+        """
+        check_sample_shape(sample_shape)
+        with full_precision(self.device):
+            solver = Solver(self, self._weighted(self.terms()), log_sum_exp)
+            count, size = math.prod(sample_shape), self.batch_shape.numel() * self.node_shape[0] * self.n_states
+            chunk, choose = tile_rows(size, self.device), lambda logits: gumbel(logits, generator).argmax(-1)
+            found = [solver.decode(min(chunk, count - start), choose) for start in range(0, max(1, count), chunk)]
+        states = torch.cat(found).reshape(*sample_shape, *self.batch_shape, *self.node_shape)
+        return self._original(states)
+
+    def score(self, configuration: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
+        """The score of given states of all variables, in original numbers, kept or not: a sketch asks the whole graph."""
+        if self.kept is not None:
+            return self.whole.score(configuration)
+        states = check_whole("states", configuration)
+        if states.shape[-1:] != self.node_shape:
+            raise ValueError(f"states must be [..., V] with V = {self.node_shape[0]}: got {list(states.shape)}")
+        shape = check_broadcast("states", states.shape[:-1], self.batch_shape, "the graph's")
+        states = states.expand(*shape, -1)
+        none = (states == -1).all(-1)
+        states = torch.where(none[..., None], 0, states)
+        if ((states < 0) | (states >= self.n_states)).any():
+            raise ValueError(f"states must lie between 0 and N-1 = {self.n_states - 1}: got one outside")
+        total = self._nodes.block(None, states[..., None])[..., 0, 0].sum(-1) + self._factor_score(states)
+        return total.masked_fill(none, -math.inf)
+
+    @abstractmethod
+    def _factor_score(self, states: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
+        """The sum of the scores of all factors."""
+
+
+def _probability(belief: Tensor, kept: Tensor) -> Tensor:
+    """Beliefs `[*batch, V, N]` that sum to one; zero where a variable has no possible state among the kept ones."""
+    possible = (kept > -math.inf).any(-1).all(-1)[..., None, None]
+    total = finite(log_sum_exp(belief, -1))
+    return torch.where(possible, (belief - total[..., None]).exp(), 0.0)

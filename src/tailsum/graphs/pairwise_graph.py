@@ -1,0 +1,194 @@
+"""Graphs of pairs: `score(x) = sum_v unary[v, x_v] + sum_(u, v) pairwise[x_u, x_v]`, the paper's Eq. 2.
+
+Variables are numbered `0 .. V-1`, states `0 .. N-1`. Edge e joins `edges[e, 0]` (from) with `edges[e, 1]` (to); which of
+the two is which matters to `pairwise` alone.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.graphs.graph import Graph
+from tailsum.graphs.solver import Params
+from tailsum.graphs.unary import as_scores, padded_tables
+from tailsum.numerics.check import as_whole, at_least, check_broadcast
+from tailsum.numerics.tensors import flattened, working_type
+from tailsum.scores.factored import Factored, embedding_norms
+from tailsum.scores.message import message
+from tailsum.scores.potential import Dense, Potential
+from tailsum.scores.scored import Scored
+from tailsum.sketch.selection import Subset
+from tailsum.structure.check import check_lead, check_potential, node_potential
+
+
+class PairwiseGraph(Graph):
+    """A pairwise Markov random field: exact on forests, loopy elsewhere, or sketched on K states of each variable.
+
+    `unary` is a tensor of scores `[*batch, V, N]`, `Factored(context [*batch, V, d], states [N, d])`, or a list of V
+    tensors `[*batch, N_v]` where variables have different numbers of states. `edges` is `[E, 2]`, each pair of variables
+    at most once. `pairwise` is a tensor `[N, N]` (from, to) or any `Dense`, `Factored` or `Scored`, one for all or one
+    for each edge: its leading dimensions broadcast against `[*batch, E]`; or a list of E tables `[*batch, N_u, N_v]`.
+    Scores may be minus infinity (forbidden). How messages are passed: see `Graph`.
+
+    >>> path = PairwiseGraph(torch.zeros(3, 2), [(0, 1), (1, 2)], torch.zeros(2, 2))
+    >>> path
+    PairwiseGraph(batch=[], V=3, factors=2, N=2, forest)
+    >>> round(path.log_partition().exp().item())
+    8
+    """
+
+    def __init__(
+        self,
+        unary: Float[Tensor, "*#batch V N"] | Factored | Sequence[Tensor],
+        edges: Int[Tensor, "E 2"] | Sequence[Sequence[int]],
+        pairwise: Float[Tensor, "*#lead N N"] | Potential | Sequence[Tensor],
+        iterations: int = 100,
+        damping: float = 0.0,
+        tolerance: float | None = None,
+        schedule: str = "sweep",
+        gradient: str = "implicit",
+    ) -> None:
+        nodes, sizes = self._read_unary(unary)
+        self.edges = _checked_edges(edges, len(sizes), self.device)
+        if not isinstance(pairwise, Tensor | Potential):
+            pairwise = padded_tables(pairwise, self.edges, sizes)
+        pairs = check_lead("pairwise", pairwise, self.n_states, (len(self.edges),), self.device, "unary", "edges")
+        self.batch_shape = check_broadcast("pairwise", pairs.lead[:-1], nodes.lead[:-1], "unary's")
+        check_potential("pairwise", pairs)
+        self.dtype = working_type(*nodes.tensors, *pairs.tensors)
+        self._nodes, self._pairs = nodes.to(self.dtype), pairs.to(self.dtype)
+        self.variables = [self.edges] if len(self.edges) else []
+        self._configure(iterations, damping, tolerance, schedule, gradient)
+
+    @classmethod
+    def grid(
+        cls,
+        height: int,
+        width: int,
+        unary: Float[Tensor, "*#batch_node N"] | Factored,
+        pairwise: Float[Tensor, "*#lead N N"] | Potential,
+        **how: Any,
+    ) -> "PairwiseGraph":
+        """A grid of variables, each joined with its right and its lower neighbour.
+
+        `unary` is `[*batch, height, width, N]`, or the same with variables in one dimension, row after row. The edges to
+        the right come first, row after row, then those down: `grid_edges` gives them.
+
+        >>> PairwiseGraph.grid(3, 4, torch.zeros(3, 4, 5), torch.zeros(5, 5))
+        PairwiseGraph(batch=[], V=12, factors=17, N=5, with loops)
+        """
+        edges = grid_edges(height, width)
+        if isinstance(unary, Tensor) and unary.dim() >= 3 and unary.shape[-3:-1] == (height, width):
+            unary = unary.flatten(-3, -2)
+        nodes = node_potential("unary", unary, f"[*batch, {height}, {width}, N]")
+        if nodes.lead[-1] != height * width:
+            got = list(unary.left.shape) if isinstance(unary, Factored) else list(unary.shape)
+            raise ValueError(f"unary must be [*batch, {height}, {width}, N], as height and width say: got {got}")
+        return cls(unary, edges, pairwise, **how)
+
+    @classmethod
+    def from_networkx(cls, graph: Any, unary: Any = "unary", pairwise: Any = "pairwise", **how: Any) -> "PairwiseGraph":
+        """A graph of `networkx`: its nodes are the variables, in its own order, and so are its edges.
+
+        `unary` and `pairwise` name the attributes of nodes and edges that hold their scores (tensors, arrays or lists of
+        numbers, `[N_v]` and `[N_u, N_v]`), or are scores for all of them as in `PairwiseGraph`.
+
+        >>> import networkx
+        >>> path = networkx.path_graph(4)
+        >>> PairwiseGraph.from_networkx(path, torch.zeros(4, 2), torch.zeros(2, 2))
+        PairwiseGraph(batch=[], V=4, factors=3, N=2, forest)
+        """
+        number = {node: i for i, node in enumerate(graph.nodes)}
+        edges = [(number[u], number[v]) for u, v in graph.edges()]
+        if isinstance(unary, str):
+            unary = [_attribute(data, unary, f"node {node!r}") for node, data in graph.nodes(data=True)]
+        if isinstance(pairwise, str):
+            pairwise = [_attribute(data, pairwise, f"edge {(u, v)!r}") for u, v, data in graph.edges(data=True)]
+        model = cls(unary, edges, pairwise, **how)
+        if model.node_shape[0] != len(number):
+            raise ValueError(f"unary must have the {len(number)} variables of the graph: got {model.node_shape[0]}")
+        return model
+
+    # What the base asks for.
+
+    def factor_scores(self) -> tuple[Potential, ...]:
+        return (Dense(self._pairs.block()) if isinstance(self._pairs, Scored) else self._pairs,)
+
+    def _params(self, terms: Sequence[Potential]) -> Params:
+        return tuple(terms[0].flat_params(self.batch_shape) for _ in self.variables)
+
+    @property
+    def _sizes(self) -> tuple[tuple[int, ...], ...]:
+        return ((self.n_states, self.n_states),) * len(self.variables)
+
+    def _gather(self, index: Int[Tensor, "*#batch V k"]) -> None:
+        self._nodes = self._nodes.gather(None, index)
+        self._pairs = self._pairs.gather(index[..., self.edges[:, 0], :], index[..., self.edges[:, 1], :])
+
+    def extend(
+        self, group: int, factors: Int[Tensor, " m"], position: int, others: Sequence[Subset | None]
+    ) -> Float[Tensor, "B m N"]:
+        trailing, batch = 1 if isinstance(self._pairs, Scored) else 2, self.batch_shape
+
+        def some(x: Tensor) -> Tensor:
+            """Those of the given edges, the batch flattened."""
+            if x.dim() == trailing:
+                return x
+            x = x if x.shape[-trailing - 1] == 1 else x.index_select(-trailing - 1, factors)
+            return flattened(x, trailing, batch)
+
+        pairs = self._pairs.map(some)
+        given = others[1 - position]
+        assert given is not None
+        return message(pairs if position == 1 else pairs.transposed(), given.index, given.log_weight)
+
+    def _factor_score(self, states: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
+        return self._pairs.at(states[..., self.edges[:, 0]], states[..., self.edges[:, 1]]).sum(-1)
+
+    def pair_marginals(self) -> Float[Tensor, "*batch E n n"]:
+        """The belief in each pair of states of each edge: the gradient of the log-partition in its score."""
+        return self._gradient(1, *self.batch_shape, len(self.edges), self.n_states, self.n_states)
+
+    def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
+        return embedding_norms(self._nodes, self._pairs, "a Factored pairwise shared by all edges, or a Factored unary")
+
+
+def grid_edges(height: int, width: int) -> Int[Tensor, "E 2"]:
+    """The edges of a grid: those to the right, row after row, then those down.
+
+    >>> grid_edges(2, 2).tolist()
+    [[0, 1], [2, 3], [0, 2], [1, 3]]
+    """
+    at_least(1, height=height, width=width)
+    place = torch.arange(height * width).reshape(height, width)
+    right = torch.stack((place[:, :-1], place[:, 1:]), -1).reshape(-1, 2)
+    down = torch.stack((place[:-1], place[1:]), -1).reshape(-1, 2)
+    return torch.cat((right, down))
+
+
+def _checked_edges(edges: Any, n_nodes: int, device: torch.device) -> Int[Tensor, "E 2"]:
+    if isinstance(edges, list | tuple) and not edges:
+        edges = torch.zeros(0, 2, dtype=torch.long)
+    edges = as_whole("edges", edges, device)
+    if edges.dim() != 2 or edges.shape[1] != 2:
+        raise ValueError(f"edges must be [E, 2]: got {list(edges.shape)}")
+    for e, (u, v) in enumerate(edges.tolist()):
+        if not (0 <= u < n_nodes and 0 <= v < n_nodes):
+            raise ValueError(f"edges must join variables 0 to {n_nodes - 1}, as unary has: got {[u, v]} at {e}")
+        if u == v:
+            raise ValueError(f"edges must join different variables: got {[u, v]} at {e}")
+    ordered, count = edges.sort(-1).values.unique(dim=0, return_counts=True)
+    if (count > 1).any():
+        raise ValueError(
+            f"edges must be given once each, add their scores: got {ordered[count > 1][0].tolist()} more than once"
+        )
+    return edges
+
+
+def _attribute(data: dict[str, Any], name: str, where: str) -> Tensor:
+    if name not in data:
+        raise ValueError(f"{where} must have an attribute {name!r}: got {sorted(map(str, data))}")
+    return as_scores(f"attribute {name!r} of {where}", data[name])

@@ -1,0 +1,1 @@
+"""Modules for your own networks."""

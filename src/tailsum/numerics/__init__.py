@@ -1,0 +1,1 @@
+"""Numerics that know only torch: precision, tiles, tables, reductions, charts and fixed points."""

@@ -1,0 +1,77 @@
+"""Checks of numbers and tensors that users hand in. Each raises a ValueError: the argument, what it was and should be."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def at_least(least: int, **named: int) -> None:
+    """Each named value is a whole number of at least `least`."""
+    for name, value in named.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} must be a whole number of at least {least}: got {value}")
+
+
+def check_sample_shape(sample_shape: Sequence[int]) -> None:
+    """Whole numbers, each at least zero."""
+    at_least(0, **{f"sample_shape[{i}]": size for i, size in enumerate(sample_shape)})
+
+
+def check_floating(name: str, tensor: Tensor) -> None:
+    """Floating-point."""
+    if not tensor.is_floating_point():
+        raise ValueError(f"{name} must be floating-point: got {tensor.dtype}")
+
+
+def check_scores(name: str, tensor: Tensor) -> None:
+    """Floating-point, and neither NaN nor +inf anywhere."""
+    check_floating(name, tensor)
+    if not (tensor < math.inf).all():
+        raise ValueError(
+            f"{name} must not hold NaN or +inf (-inf forbids): got one at {first_index(~(tensor < math.inf))}"
+        )
+
+
+def check_whole(name: str, tensor: Tensor) -> Tensor:
+    """Integers, as int64."""
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise ValueError(f"{name} must be integers: got {tensor.dtype}")
+    return tensor.long()
+
+
+def as_whole(name: str, given: object, device: torch.device) -> Tensor:
+    """Integers from a tensor or lists of numbers, as int64, fit for backward passes also in inference mode."""
+    try:
+        with torch.inference_mode(False):
+            tensor = torch.as_tensor(given, device=device).clone()
+    except (TypeError, ValueError, RuntimeError):
+        got = repr(given) if isinstance(given, list | tuple) else type(given).__name__
+        raise ValueError(f"{name} must be integers, in a tensor or lists of equal length: got {got}") from None
+    return check_whole(name, tensor)
+
+
+def check_in_range(name: str, states: Tensor, n_states: int) -> None:
+    """States between 0 and N-1, or -1 for the padding."""
+    if ((states < -1) | (states >= n_states)).any():
+        raise ValueError(f"{name} must lie between 0 and N-1 = {n_states - 1}: got one outside")
+
+
+def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
+    """On the same device as the rest."""
+    if tensor.device != device:
+        raise ValueError(f"{name} must be on {device}, where the other scores are: got {tensor.device}")
+
+
+def check_broadcast(name: str, shape: torch.Size, other: torch.Size, what: str) -> torch.Size:
+    """The broadcast of two batch shapes."""
+    try:
+        return torch.broadcast_shapes(shape, other)
+    except RuntimeError:
+        raise ValueError(f"{name} has batch shape {list(shape)}, which does not match {what} {list(other)}") from None
+
+
+def first_index(bad: Tensor) -> list[int]:
+    """Where the first bad entry is."""
+    return bad.nonzero()[0].tolist()

@@ -1,0 +1,156 @@
+"""Fixed points `z = step(z)` with derivatives of every order and constant memory.
+
+The derivative at a fixed point needs none of the iterations that led to it: with J the step's derivative in z, the
+gradient g that arrives is pulled back as `w = g + J' w`, another fixed point, and then through the step once. As that is
+a fixed point again, so are its derivatives.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tailsum.numerics.precision import full_precision
+
+Step = Callable[[Tensor], Tensor]
+Prepare = Callable[[Sequence[Tensor]], Step]  # from parameters to a step
+
+
+class Iterated(NamedTuple):
+    """Where iterations led, how many each row took, and how far the last one of each moved."""
+
+    point: Tensor
+    iterations: Tensor
+    change: Tensor
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """Steps from a start `[B, Z]` until no row moves by more than `tolerance`, at most `limit` of them.
+
+    `told` hears how it went, and whether it was the fixed point (False) or a gradient of it (True) that was looked for.
+    """
+
+    limit: int
+    tolerance: float
+    told: Callable[[Iterated, bool], None]
+    linear: bool = False
+
+    def __call__(self, step: Step, z: Tensor) -> Tensor:
+        count = torch.zeros(len(z), dtype=torch.long, device=z.device)
+        change = torch.full((len(z),), math.inf, dtype=z.dtype, device=z.device)
+        for _ in range(self.limit):
+            after = step(z)
+            moving = change > self.tolerance
+            count += moving
+            change = torch.where(moving, self._change(z.detach(), after.detach()), change)
+            z = after
+            if self.limit > 1 and not (change > self.tolerance).any():
+                break
+        self.told(Iterated(z, count, change), self.linear)
+        return z
+
+    def _change(self, before: Tensor, after: Tensor) -> Tensor:
+        """How far the rows moved: relative to the size of each number above one, or (linear) of the row."""
+        if not before.shape[-1]:
+            return before.new_zeros(len(before))
+        moved = torch.where(after == before, 0.0, (after - before).abs_())  # minus infinity that stays has not moved
+        if self.linear:
+            return moved.amax(-1) / after.abs().amax(-1).clamp_(min=torch.finfo(after.dtype).tiny)
+        size = after.abs().clamp_(min=1.0)
+        return (moved / size.masked_fill_(size == math.inf, 1.0)).amax(-1)
+
+    def of_gradient(self) -> "Iteration":
+        """The same for the gradient, whose size is any."""
+        return replace(self, linear=True)
+
+
+def fixed_point(prepare: Prepare, iterate: Iteration, start: Tensor, params: Sequence[Tensor]) -> Tensor:
+    """Where `prepare(params)` stays, from `start`; differentiable in the parameters."""
+    return _FixedPoint.apply(prepare, iterate, start, *params)
+
+
+class _FixedPoint(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, prepare: Prepare, iterate: Iteration, start: Tensor, *params: Tensor) -> Tensor:
+        z = iterate(prepare(params), start)
+        ctx.prepare, ctx.iterate = prepare, iterate
+        ctx.save_for_backward(z, *params)
+        return z
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        grad, z, *params = grads[0], *ctx.saved_tensors
+        given = (grad, z, *params)
+        w = fixed_point(_pull(ctx.prepare), ctx.iterate.of_gradient(), torch.zeros_like(grad), given)
+        point = z if torch.is_grad_enabled() else z.detach()
+        found = _gradients(lambda p: ctx.prepare(p)(point), params, ctx.needs_input_grad[3:], w)
+        return None, None, None, *found
+
+
+def _pull(prepare: Prepare) -> Prepare:
+    """From `(g, z, *params)` to the step `w -> g + J' w`, J the derivative of `prepare(params)` at z."""
+
+    def prepared(given: Sequence[Tensor]) -> Step:
+        recording = torch.is_grad_enabled()
+        grad, *rest = given
+        point, *params = (_tracked(x, want=i == 0, recording=recording) for i, x in enumerate(rest))
+        with torch.enable_grad(), full_precision(grad.device):
+            out = prepare(params)(point)
+
+        def step(w: Tensor) -> Tensor:
+            if not out.requires_grad:
+                return grad
+            with full_precision(out.device):
+                (pulled,) = torch.autograd.grad(
+                    out, point, w, retain_graph=True, create_graph=recording, materialize_grads=True
+                )
+            return grad + pulled
+
+        return step
+
+    return prepared
+
+
+def stationary(value: Callable[[Tensor, Sequence[Tensor]], Tensor], z: Tensor, params: Sequence[Tensor]) -> Tensor:
+    """`value(z, params)` that does not change with z to first order: its gradient holds z fixed, its gradient's does not."""
+    return _Stationary.apply(value, z, *params)
+
+
+class _Stationary(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Callable[[Tensor, Sequence[Tensor]], Tensor], z: Tensor, *params: Tensor) -> Tensor:
+        ctx.value = value
+        ctx.save_for_backward(z, *params)
+        return value(z, params)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        z, *params = ctx.saved_tensors
+        point = z if torch.is_grad_enabled() else z.detach()
+        return None, None, *_gradients(lambda p: ctx.value(point, p), params, ctx.needs_input_grad[2:], grads[0])
+
+
+def _gradients(
+    function: Callable[[Sequence[Tensor]], Tensor], params: Sequence[Tensor], wanted: Sequence[bool], grad: Tensor
+) -> list[Tensor | None]:
+    """The gradients of `function(params)` in the wanted ones, in which what it knows besides is held fixed."""
+    recording = torch.is_grad_enabled()
+    tracked = [_tracked(p, want=want, recording=recording) for p, want in zip(params, wanted, strict=True)]
+    with torch.enable_grad(), full_precision(grad.device):
+        out = function(tracked)
+        active = [p for p, want in zip(tracked, wanted, strict=True) if want]
+        found = iter(torch.autograd.grad(out, active, grad, create_graph=recording, materialize_grads=True))
+    return [next(found) if want else None for want in wanted]
+
+
+def _tracked(x: Tensor, *, want: bool, recording: bool) -> Tensor:
+    """A tensor to differentiate in, or not. Where the derivative will be differentiated too it stays connected."""
+    if not recording:
+        return x.detach().requires_grad_(want)
+    if want and not x.requires_grad:
+        return x.detach().requires_grad_()
+    return x.view_as(x)  # a name of its own: z depends on x too, and what it hands on must not be counted here

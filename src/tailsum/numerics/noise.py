@@ -1,0 +1,14 @@
+"""Gumbel noise: what turns a maximum into a draw."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Choose = Callable[[Tensor], Tensor]  # from logits `[R, n]` to one choice a row
+
+
+def gumbel(logits: Tensor, generator: torch.Generator | None) -> Tensor:
+    """`logits` with independent Gumbel noise added."""
+    waiting = torch.empty_like(logits, memory_format=torch.contiguous_format).exponential_(generator=generator)
+    return logits - waiting.clamp_(min=torch.finfo(logits.dtype).tiny).log_()

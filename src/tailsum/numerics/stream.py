@@ -1,0 +1,93 @@
+"""Sums over tiles of a table that is never built, differentiable any number of times.
+
+Every tensor is one of two kinds: *row* tensors `[..., rows, x]`, cut along dimension -2, and *whole* tensors, which
+every tile sees entire. A tile function maps them to row outputs, which are put back together, and whole outputs,
+which are added up. Its derivative has the same form (the gradient of a row input is a row output, that of a whole
+input is a sum), so the backward pass is itself a streamed function, and so is the backward pass of that.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tailsum.numerics.precision import full_precision
+
+
+class Parts(NamedTuple):
+    """The row tensors and the whole tensors that a tile function takes, or gives."""
+
+    rows: tuple[Tensor, ...]
+    whole: tuple[Tensor, ...] = ()
+
+
+Tile = Callable[[Parts], Parts]
+
+
+def streamed(tile: Tile, parts: Parts, chunk: int, row_outputs: int) -> Parts:
+    """`tile` over `chunk` rows at a time. Only inputs are kept for the backward pass, which recomputes each tile."""
+    outputs = _Streamed.apply(tile, len(parts.rows), row_outputs, chunk, *parts.rows, *parts.whole)
+    return Parts(outputs[:row_outputs], outputs[row_outputs:])
+
+
+class _Streamed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tile: Tile, row_inputs: int, row_outputs: int, chunk: int, *tensors: Tensor) -> Any:
+        ctx.save_for_backward(*tensors)
+        ctx.settings = tile, row_inputs, row_outputs, chunk
+        return _run(tile, Parts(tensors[:row_inputs], tensors[row_inputs:]), chunk)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        tile, row_inputs, row_outputs, chunk = ctx.settings
+        tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[4:]
+        parts = Parts(
+            (*tensors[:row_inputs], *grads[:row_outputs]),
+            (*tensors[row_inputs:], *grads[row_outputs:]),
+        )
+        pullback = _pullback(tile, row_inputs, len(tensors) - row_inputs, wanted)
+        result = streamed(pullback, parts, chunk, sum(wanted[:row_inputs]))
+        found = iter((*result.rows, *result.whole))
+        return None, None, None, None, *(next(found) if want else None for want in wanted)
+
+
+def _run(tile: Tile, parts: Parts, chunk: int) -> tuple[Tensor, ...]:
+    size = parts.rows[0].shape[-2]
+    rows: list[Tensor] = []
+    sums: list[Tensor] = []
+    for start in range(0, size, chunk):
+        stop = min(start + chunk, size)
+        piece = tile(Parts(tuple(x[..., start:stop, :] for x in parts.rows), parts.whole))
+        if stop - start == size:
+            return (*piece.rows, *piece.whole)
+        if start == 0:
+            rows = [x.new_empty(*x.shape[:-2], size, x.shape[-1]) for x in piece.rows]
+            sums = [torch.zeros_like(x) for x in piece.whole]
+        for whole, part in zip(rows, piece.rows, strict=True):
+            whole[..., start:stop, :] = part
+        for total, part in zip(sums, piece.whole, strict=True):
+            total.add_(part)
+    return (*rows, *sums)
+
+
+def _pullback(tile: Tile, row_inputs: int, whole_inputs: int, wanted: Sequence[bool]) -> Tile:
+    """The tile function that maps `tile`'s inputs and the gradients of its outputs to the gradients of its inputs."""
+
+    def run(parts: Parts) -> Parts:
+        recording = torch.is_grad_enabled()
+        inputs = [
+            x if recording and x.requires_grad else x.detach().requires_grad_(want)
+            for x, want in zip((*parts.rows[:row_inputs], *parts.whole[:whole_inputs]), wanted, strict=True)
+        ]
+        with torch.enable_grad():
+            result = tile(Parts(tuple(inputs[:row_inputs]), tuple(inputs[row_inputs:])))
+        pairs = zip((*result.rows, *result.whole), (*parts.rows[row_inputs:], *parts.whole[whole_inputs:]), strict=True)
+        outputs, grads = zip(*((out, grad) for out, grad in pairs if out.requires_grad), strict=True)
+        active = [x for x, want in zip(inputs, wanted, strict=True) if want]
+        with full_precision(outputs[0].device):
+            found = torch.autograd.grad(outputs, active, grads, create_graph=recording, materialize_grads=True)
+        split = sum(wanted[:row_inputs])
+        return Parts(found[:split], found[split:])
+
+    return run

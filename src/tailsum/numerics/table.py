@@ -1,0 +1,195 @@
+"""The exponentiated pair scores that a sum over paths multiplies with: kept as a table, or streamed in tiles.
+
+Shapes, here and in `scan.py`: time comes first, `[T, B, N]`. A table is `[G, S, N, M]`: G is 1 where the batch shares
+it and B where each sequence has its own; S is 1 where the steps share it and T-1 where each has its own.
+
+Column j of the table is divided by `exp(scale_j)`, its largest entry, so every entry lies in [0, 1].
+"""
+
+import contextlib
+import contextvars
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from tailsum.numerics.precision import product
+from tailsum.numerics.stream import Parts, streamed
+
+_budget = contextvars.ContextVar("table_budget", default=4 << 30)
+# Entries of a streamed tile: on a CPU it should stay in the cache between its passes, on a GPU it should fill the chip.
+_TILE = {"cpu": 1 << 20}
+_TILE_ELSEWHERE = 1 << 26
+
+
+@contextlib.contextmanager
+def table_budget(size: int) -> Iterator[None]:
+    """Within it, tables of pair scores up to `size` bytes (default 4 GiB) are kept; larger ones are streamed in tiles.
+
+    >>> import torch, tailsum as ts
+    >>> left, right = torch.randn(2, 50, 4)
+    >>> chain = ts.LinearChain(torch.randn(7, 50), ts.Factored(left, right))
+    >>> with ts.table_budget(0):
+    ...     streamed = chain.log_partition()
+    >>> bool(torch.isclose(streamed, chain.log_partition()))
+    True
+    """
+    token = _budget.set(size)
+    try:
+        yield
+    finally:
+        _budget.reset(token)
+
+
+def fits_budget(size: int) -> bool:
+    """Whether a table of `size` bytes may be kept."""
+    return size <= _budget.get()
+
+
+def tile_rows(entries_per_row: int, device: torch.device) -> int:
+    """How many rows a tile has. A product with fewer than 16 would waste the machine, whatever the size of a row."""
+    return max(16, tile_size(device) // max(1, entries_per_row))
+
+
+def tile_size(device: torch.device) -> int:
+    """How many entries a tile has."""
+    return _TILE.get(device.type, _TILE_ELSEWHERE)
+
+
+class Table:
+    """`exp(scores - scale)` with the products that dynamic programming needs. It records no gradients itself.
+
+    `params` are either `(scores [G, S, N, M],)` or `(left [G, S, N, d], right [G, S, M, d])`.
+    """
+
+    def __init__(self, params: tuple[Tensor, ...]) -> None:
+        self.params = tuple(p.detach() for p in params)
+        self.groups, self.steps, self.n_from = params[0].shape[:3]
+        self.n_to = params[-1].shape[-1 if len(params) == 1 else -2]
+        self.device = params[0].device
+        self.chunk = tile_rows(self.groups * self.n_to, self.device)
+        limits = torch.finfo(params[0].dtype)
+        self.floor = limits.tiny / limits.eps * 100 * self.n_from  # a sum of products below it may have lost terms
+        with torch.no_grad():
+            self.scale = self._column_max()
+            # The scale in two parts, so that no digits are lost to an offset that all scores share.
+            scale = self.scale[:, :, 0].transpose(0, 1)  # [S, G, M]
+            self.centre = scale.amax(-1).double()  # [S, G]
+            self.column_scale = scale - scale.amax(-1, keepdim=True)
+            size = math.prod((self.groups, self.steps, self.n_from, self.n_to)) * params[0].element_size()
+            self.kept = self._fill() if size <= _budget.get() else None
+
+    def _rows(self, step: slice, start: int, stop: int) -> Tensor:
+        return block_scores(tuple(p[:, step] for p in self.params), slice(start, stop))
+
+    def _column_max(self) -> Tensor:
+        highest = self.params[0].new_full((self.groups, self.steps, 1, self.n_to), -math.inf)
+        for step, start, stop in self._tiles():
+            rows = self._rows(step, start, stop).amax(-2, keepdim=True)
+            highest[:, step] = torch.maximum(highest[:, step], rows)
+        centre = highest.amax(-1, keepdim=True).nan_to_num_(neginf=0.0)
+        return torch.where(highest > -math.inf, highest, centre)
+
+    def _fill(self) -> Tensor:
+        table = self.params[0].new_empty(self.groups, self.steps, self.n_from, self.n_to)
+        for step, start, stop in self._tiles():
+            torch.sub(self._rows(step, start, stop), self.scale[:, step], out=table[:, step, start:stop])
+            table[:, step, start:stop].exp_()
+        return table
+
+    def _tiles(self) -> Iterator[tuple[slice, int, int]]:
+        together = self.steps if self.steps * self.groups * self.n_from * self.n_to <= tile_size(self.device) else 1
+        for step in range(0, self.steps, max(1, together)):
+            for start in range(0, self.n_from, self.chunk):
+                yield slice(step, step + together), start, min(start + self.chunk, self.n_from)
+
+    def _tile(self, step: int, start: int, stop: int) -> Tensor:
+        scores = self._rows(slice(step, step + 1), start, stop)[:, 0]
+        return (scores - self.scale[:, step]).exp_()
+
+    def push(self, t: int, x: Tensor) -> Tensor:
+        """`x [B, N]` times the table of step t: `[B, M]`."""
+        step = min(t, self.steps - 1)
+        if self.kept is not None:
+            return push(self.kept[:, step], x)
+        grouped = _grouped(x, self.groups)
+        out = x.new_zeros(*grouped.shape[:2], self.n_to)
+        for start in range(0, self.n_from, self.chunk):
+            stop = min(start + self.chunk, self.n_from)
+            out += _times(grouped[..., start:stop], self._tile(step, start, stop))
+        return out.reshape(len(x), self.n_to)
+
+    def pull(self, t: int, y: Tensor) -> Tensor:
+        """`y [B, M]` times the transposed table of step t: `[B, N]`."""
+        step = min(t, self.steps - 1)
+        if self.kept is not None:
+            return pull(self.kept[:, step], y)
+        grouped = _grouped(y, self.groups).mT
+        out = y.new_empty(self.groups, self.n_from, grouped.shape[-1])
+        for start in range(0, self.n_from, self.chunk):
+            stop = min(start + self.chunk, self.n_from)
+            out[:, start:stop] = product(self._tile(step, start, stop), grouped)
+        return out.mT.reshape(len(y), self.n_from)
+
+    def gradient(self, x: Tensor, y: Tensor, params: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The gradient of `sum_t x_t @ table_t @ y_t` in `params`, for x `[T-1, B, N]` and y `[T-1, B, M]`.
+
+        One product over all steps that share a table, tile by tile; itself differentiable in x, y and `params`.
+        """
+        x, y = self.by_table(x).mT, self.by_table(y)
+        scale, chunk = self.scale, tile_rows(self.groups * self.steps * self.n_to, self.device)
+        if len(params) == 1:
+
+            def tile(parts: Parts) -> Parts:
+                (scores, x), (y,) = parts
+                return Parts(((scores - scale).exp() * product(x, y),))
+
+            return streamed(tile, Parts((params[0], x), (y,)), chunk, 1).rows
+
+        def tile(parts: Parts) -> Parts:
+            (left, x), (right, y) = parts
+            weight = (product(left, right.mT) - scale).exp() * product(x, y)
+            return Parts((product(weight, right),), (product(weight.mT, left),))
+
+        result = streamed(tile, Parts((params[0], x), (params[1], y)), chunk, 1)
+        return result.rows + result.whole
+
+    def by_table(self, x: Tensor) -> Tensor:
+        """`[T-1, B, N]` as `[G, S, everything that shares a table, N]`."""
+        steps, batch, size = x.shape
+        together = batch // max(1, self.groups)
+        x = x.reshape(steps, self.groups, together, size).movedim(1, 0)
+        return x.reshape(self.groups, self.steps, steps // self.steps * together, size)
+
+
+def push(table: Tensor, x: Tensor) -> Tensor:
+    """`x [B, N]` times a table `[G, N, M]`: `[B, M]`."""
+    return _times(_grouped(x, len(table)), table).reshape(len(x), table.shape[-1])
+
+
+def pull(table: Tensor, y: Tensor) -> Tensor:
+    """`y [B, M]` times a transposed table `[G, N, M]`: `[B, N]`."""
+    return product(table, _grouped(y, len(table)).mT).mT.reshape(len(y), table.shape[-2])
+
+
+def _grouped(x: Tensor, groups: int) -> Tensor:
+    """`[B, N]` as `[G, everything that shares a table, N]`."""
+    return x.reshape(groups, len(x) // max(1, groups), x.shape[-1])
+
+
+def _times(x: Tensor, table: Tensor) -> Tensor:
+    """`x @ table`, the way round that CPU libraries are fastest at: measured, and up to eight times faster."""
+    return product(x, table) if x.shape[-2] < 16 else product(table.mT, x.mT).mT
+
+
+def block_scores(params: tuple[Tensor, ...], rows: slice = slice(None)) -> Tensor:
+    """The scores of some rows: cut from the table, or products of the factors."""
+    if len(params) == 1:
+        return params[0][..., rows, :]
+    return product(params[0][..., rows, :], params[1].mT)
+
+
+def transposed(params: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The parameters of the transposed table."""
+    return (params[0].mT,) if len(params) == 1 else params[::-1]

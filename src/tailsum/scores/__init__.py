@@ -1,0 +1,1 @@
+"""Scores of the states of nodes and of pairs of them: as a table, as factors, or as a function."""

@@ -1,0 +1,106 @@
+"""Scores that are inner products of embeddings."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.numerics.precision import product
+from tailsum.numerics.tensors import at_step, largest, take
+from tailsum.scores.potential import Potential
+
+
+class Factored(Potential):
+    """Scores that are inner products, `left[i] . right[j]`: the table of all pairs is never built where it is large.
+
+    As a transition, `left [*lead, n_from, d]` and `right [*lead, n_to, d]` hold state embeddings. As an emission,
+    `Factored(context [*batch, T, d], states [N, d])` scores position t with state i as `context[t] . states[i]`.
+
+    >>> states = torch.randn(1000, 8)
+    >>> Factored(states, states).block(torch.tensor([1, 2, 3]), None).shape
+    torch.Size([3, 1000])
+    """
+
+    def __init__(self, left: Float[Tensor, "*#lead n_from d"], right: Float[Tensor, "*#lead n_to d"]) -> None:
+        if min(left.dim(), right.dim()) < 2 or left.shape[-1] != right.shape[-1]:
+            raise ValueError(
+                f"left and right must have two or more dimensions and the same last one: "
+                f"got {list(left.shape)} and {list(right.shape)}"
+            )
+        try:
+            torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        except RuntimeError:
+            raise ValueError(
+                f"left and right must have leading dimensions that broadcast: got {list(left.shape)} and {list(right.shape)}"
+            ) from None
+        self.left, self.right = left, right
+
+    @property
+    def lead(self) -> torch.Size:
+        return torch.broadcast_shapes(self.left.shape[:-2], self.right.shape[:-2])
+
+    @property
+    def n_from(self) -> int:
+        return self.left.shape[-2]
+
+    @property
+    def n_to(self) -> int:
+        return self.right.shape[-2]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.left, self.right
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Factored":
+        return Factored(change(self.left), change(self.right))
+
+    def block(
+        self, rows: Int[Tensor, "*#lead a"] | None = None, cols: Int[Tensor, "*#lead b"] | None = None
+    ) -> Float[Tensor, "*lead a b"]:
+        part = self.gather(rows, cols)
+        return product(part.left, part.right.mT)
+
+    def gather(self, rows: Int[Tensor, "*#lead a"] | None, cols: Int[Tensor, "*#lead b"] | None) -> "Factored":
+        left = self.left if rows is None else take(self.left, rows)
+        right = self.right if cols is None else take(self.right, cols)
+        return Factored(left, right)
+
+    def bound(self) -> float:
+        return largest(self.left.norm(dim=-1)) * largest(self.right.norm(dim=-1))
+
+    def at_step(self, t: int) -> "Factored":
+        return Factored(at_step(self.left, 2, t), at_step(self.right, 2, t))
+
+    def scaled(self, factor: Float[Tensor, ""] | float) -> "Factored":
+        return Factored(self.left * factor, self.right)
+
+    def plus(self, other: Potential) -> Potential:
+        if not isinstance(other, Factored):
+            return super().plus(other)
+        return Factored(_side_by_side(self.left, other.left), _side_by_side(self.right, other.right))
+
+    def transposed(self) -> "Factored":
+        return Factored(self.right, self.left)
+
+    def columns(self, start: int, stop: int) -> "Factored":
+        return Factored(self.left, self.right[..., start:stop, :])
+
+    def table_params(self) -> tuple[Tensor, ...]:
+        if self.left.shape[-1] > min(self.n_from, self.n_to):  # the table is smaller than its factors
+            return (self.block(),)
+        return self.left, self.right
+
+
+def embedding_norms(nodes: Potential | None, pairs: Potential | None, needed: str) -> Tensor:
+    """The L1 norms of the state embeddings, from the scores of pairs or else of nodes; an error says what is needed."""
+    if isinstance(pairs, Factored) and not pairs.lead:
+        return pairs.left.abs().sum(-1)
+    if isinstance(nodes, Factored):
+        return nodes.right.abs().sum(-1)
+    raise ValueError(f"the global proposal needs state embeddings: {needed}")
+
+
+def _side_by_side(a: Tensor, b: Tensor) -> Tensor:
+    lead = torch.broadcast_shapes(a.shape[:-1], b.shape[:-1])
+    return torch.cat((a.expand(*lead, -1), b.expand(*lead, -1)), -1)

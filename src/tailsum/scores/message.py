@@ -1,0 +1,38 @@
+"""One log-space message from a few states of a node to all states of its neighbour."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from tailsum.numerics.table import tile_rows, tile_size
+from tailsum.scores.factored import Factored
+from tailsum.scores.potential import Dense, Potential
+
+
+@torch.no_grad()
+def message(potential: Potential, index: Tensor | None, value: Tensor) -> Tensor:
+    """`logsumexp_m(value_m + score(index_m, j))` for every j: `[*batch, N]` from index and value `[*batch, M]`.
+
+    Without an index the values are those of all states. Tiled over j so that no more than a few MB of scores exist at a time.
+    """
+    rows: Tensor | None = index
+    if isinstance(potential, Factored):  # the values are one more factor: the product adds them on its way
+        values = Factored(value[..., None], value.new_ones(potential.n_to, 1))
+        potential, rows = potential.gather(index, None).plus(values), None
+    elif isinstance(potential, Dense) and value.numel() * potential.n_to <= 4 * tile_size(value.device):
+        # whole rows of a table lie together: one look-up serves all tiles
+        rows, potential = (
+            None,
+            Dense((potential.block() if index is None else potential.block(index)) + value[..., None]),
+        )
+    chunk = tile_rows(value.numel(), value.device)
+    tiles = []
+    for start in range(0, potential.n_to, chunk):
+        scores = potential.columns(start, min(start + chunk, potential.n_to)).block(rows)
+        if rows is not None:
+            scores = scores + value[..., None]
+        highest = scores.amax(-2, keepdim=True)
+        highest.masked_fill_(highest == -math.inf, 0.0)
+        tiles.append(scores.sub_(highest).exp_().sum(-2).log_().add_(highest[..., 0, :]))
+    return torch.cat(tiles, -1)

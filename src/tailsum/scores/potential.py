@@ -1,0 +1,163 @@
+"""Potentials: scores between the states of two neighbouring nodes, as a table, as factors, or as a function.
+
+A potential stands for scores `[*lead, n_from, n_to]`. `lead` is what they vary with, broadcast against the model's
+`[*batch, steps]`: `()` is shared by all, `(steps,)` varies with time, `(*batch, 1)` with the sequence. Scores of single
+nodes are potentials too, with `n_from = 1` and `lead = (*batch, T)`.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.numerics.tensors import as_values, at_step, flattened, largest, scaled, take
+from tailsum.scores.base import Scores
+
+
+class Potential(Scores):
+    """Scores of pairs of states. Three kinds: `Dense`, `Factored` and `Scored`."""
+
+    arity = 2  # how many states are scored together
+
+    @property
+    @abstractmethod
+    def lead(self) -> torch.Size:
+        """What the scores vary with, beside the two states."""
+
+    @property
+    @abstractmethod
+    def n_from(self) -> int:
+        """How many states a step leaves from."""
+
+    @property
+    @abstractmethod
+    def n_to(self) -> int:
+        """How many states a step arrives at."""
+
+    def on(self, device: torch.device) -> "Potential":
+        """The potential for states numbered on `device`."""
+        return self
+
+    @abstractmethod
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Potential": ...
+
+    def to(self, dtype: torch.dtype) -> "Potential":
+        """The potential with scores of the given type."""
+        return self.map(lambda x: x.to(dtype))
+
+    @abstractmethod
+    def block(
+        self, rows: Int[Tensor, "*#lead a"] | None = None, cols: Int[Tensor, "*#lead b"] | None = None
+    ) -> Float[Tensor, "*lead a b"]:
+        """Scores of all given rows with all given columns; None means every state."""
+
+    @abstractmethod
+    def at_step(self, t: int) -> "Potential":
+        """The potential of step t: the last dimension of `lead` is taken away."""
+
+    def at(self, i: Int[Tensor, "*#lead"], j: Int[Tensor, "*#lead"]) -> Float[Tensor, "*lead"]:
+        """Scores of single pairs of states."""
+        return self.block(i[..., None], j[..., None])[..., 0, 0]
+
+    def gather(self, rows: Int[Tensor, "*#lead a"] | None, cols: Int[Tensor, "*#lead b"] | None) -> "Potential":
+        """The potential restricted to some states."""
+        return Dense(self.block(rows, cols))
+
+    def scaled(self, factor: Float[Tensor, ""] | float) -> "Potential":
+        return Dense(scaled(self.block(), factor))
+
+    def plus(self, other: "Potential") -> "Potential":
+        return Dense(self.block() + other.block())
+
+    def finite(self) -> "Potential":
+        return self
+
+    def bound(self) -> float:
+        return largest(self.block())
+
+    @staticmethod
+    def table(scores: Tensor) -> "Dense":
+        """A potential that is the given table."""
+        return Dense(scores)
+
+    def forbidden(self, dtype: torch.dtype) -> "Potential":
+        return Dense((self.block() == -math.inf).to(dtype))
+
+    @abstractmethod
+    def transposed(self) -> "Potential":
+        """From and to exchanged."""
+
+    @abstractmethod
+    def columns(self, start: int, stop: int) -> "Potential":
+        """The potential to the states `start .. stop-1`."""
+
+    def table_params(self) -> tuple[Tensor, ...]:
+        """`(scores,)` or `(left, right)`: what the kernels work on."""
+        return (self.block(),)
+
+    def flat_params(self, batch_shape: torch.Size) -> tuple[Tensor, ...]:
+        """The same as `[b, s, ...]`: b is 1 where the batch shares the scores, and s where the steps do."""
+        return tuple(flattened(p.expand(*self.lead, -1, -1), 2, batch_shape) for p in self.table_params())
+
+
+class Dense(Potential):
+    """A table of scores `[*lead, n_from, n_to]` (from, to).
+
+    >>> Dense(torch.zeros(3, 3)).block(torch.tensor([0, 1]), None).shape
+    torch.Size([2, 3])
+    """
+
+    def __init__(self, scores: Float[Tensor, "*lead n_from n_to"]) -> None:
+        self.scores = scores
+
+    @property
+    def lead(self) -> torch.Size:
+        return self.scores.shape[:-2]
+
+    @property
+    def n_from(self) -> int:
+        return self.scores.shape[-2]
+
+    @property
+    def n_to(self) -> int:
+        return self.scores.shape[-1]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.scores,)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Dense":
+        return Dense(change(self.scores))
+
+    def finite(self) -> "Dense":
+        return self.map(as_values)
+
+    def block(
+        self, rows: Int[Tensor, "*#lead a"] | None = None, cols: Int[Tensor, "*#lead b"] | None = None
+    ) -> Float[Tensor, "*lead a b"]:
+        if rows is None and cols is None:
+            return self.scores
+        if cols is None:
+            return take(self.scores, cast("Tensor", rows))
+        if rows is None and not self.lead:
+            columns = self.scores.index_select(-1, cols.flatten()).unflatten(-1, cols.shape)
+            return columns.movedim(0, -2)
+        if rows is None:
+            lead = torch.broadcast_shapes(self.lead, cols.shape[:-1])
+            wanted = cols[..., None, :].expand(*lead, self.n_from, -1)
+            return self.scores.expand(*lead, -1, -1).gather(-1, wanted)
+        flat = rows[..., :, None] * self.n_to + cols[..., None, :]
+        return take(self.scores.flatten(-2)[..., None], flat.flatten(-2))[..., 0].unflatten(-1, flat.shape[-2:])
+
+    def at_step(self, t: int) -> "Dense":
+        return Dense(at_step(self.scores, 2, t))
+
+    def transposed(self) -> "Dense":
+        return Dense(self.scores.mT.contiguous())
+
+    def columns(self, start: int, stop: int) -> "Dense":
+        return Dense(self.scores[..., start:stop])

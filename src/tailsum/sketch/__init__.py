@@ -1,0 +1,1 @@
+"""Sketches: which states matter (proposals), which are kept (selections), and how far estimates scatter."""

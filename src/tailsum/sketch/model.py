@@ -1,0 +1,35 @@
+"""What a proposal may ask of a model."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tailsum.sketch.sweep import Sweep
+
+
+class Model(ABC):
+    """What a proposal may ask of a model."""
+
+    batch_shape: torch.Size
+    node_shape: torch.Size
+    n_states: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @abstractmethod
+    def node_scores(self) -> Float[Tensor, "*batch_node n"]:
+        """Scores of every state of every node, without weights."""
+
+    @abstractmethod
+    def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
+        """The L1 norm of each state's embedding; a ValueError where the states have none."""
+
+    @abstractmethod
+    def sweep(self) -> Sweep:
+        """Messages between neighbouring nodes."""
+
+
+Propose = Callable[[Model], Tensor]  # any function from a model to `log_q [*batch, *node, N]` is a proposal

@@ -1,0 +1,149 @@
+"""Proposals: how much each state matters at each node, as `log_q [*batch, *node, N]`, unnormalised.
+
+A proposal is any function from a model to `log_q`. Sums over a sketch are unbiased whatever it says, as long as it
+gives no state that matters minus infinity; how far they scatter depends on how close it comes to the marginals.
+None of this records gradients.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tailsum.numerics.check import at_least
+from tailsum.sketch.model import Model, Propose
+from tailsum.sketch.selection import Selection, Subset
+from tailsum.sketch.sweep import Sweep
+
+
+class Proposal(ABC):
+    """How much each state matters at each node."""
+
+    @abstractmethod
+    def __call__(self, model: Model) -> Float[Tensor, "*batch_node n"]:
+        """`log_q`, unnormalised."""
+
+    def choose(self, model: Model, selection: Selection, generator: torch.Generator | None) -> Subset:
+        """Propose, and select at every node on its own."""
+        return selection(self(model), generator)
+
+
+class Uniform(Proposal):
+    """Every state that is not forbidden matters the same."""
+
+    @torch.no_grad()
+    def __call__(self, model: Model) -> Float[Tensor, "*batch_node n"]:
+        scores = model.node_scores()
+        return torch.zeros_like(scores).masked_fill_(scores == -math.inf, -math.inf)
+
+
+class Local(Proposal):
+    """The softmax of the node's own scores: it knows neither past nor future."""
+
+    @torch.no_grad()
+    def __call__(self, model: Model) -> Float[Tensor, "*batch_node n"]:
+        scores = model.node_scores()
+        return scores.log_softmax(-1).masked_fill(scores == -math.inf, -math.inf)
+
+
+@dataclass(frozen=True)
+class Global(Proposal):
+    """The L1 norms of the state embeddings over their sum: a large norm tends to give large inner products.
+
+    `softmax=True` takes the softmax of the norms instead, as the paper's authors did in their experiments.
+    """
+
+    softmax: bool = False
+
+    @torch.no_grad()
+    def __call__(self, model: Model) -> Float[Tensor, "*batch_node n"]:
+        norms = model.state_norms()
+        # No state is ruled out for a zero embedding.
+        norms = norms.clamp(min=max(1e-30, 1e-3 * norms.mean().item()))
+        log_q = norms.log_softmax(-1) if self.softmax else (norms / norms.sum(-1, keepdim=True)).log()
+        return log_q.expand(*model.batch_shape, *model.node_shape, -1)
+
+
+@dataclass(frozen=True)
+class LocalGlobal(Proposal):
+    """The paper's proposal: the mean of `Local` and `Global`."""
+
+    softmax: bool = False
+
+    def __call__(self, model: Model) -> Float[Tensor, "*batch_node n"]:
+        return torch.logaddexp(Local()(model), Global(self.softmax)(model)) - math.log(2)
+
+
+@dataclass(frozen=True)
+class Lookahead(Proposal):
+    """What the neighbours of each node say, from messages that a few landmark states send to all (default).
+
+    On a chain a backward sweep selects landmarks at each node and passes their messages to all N states of the node
+    before; then `rounds` times, a forward sweep guided by it and a backward sweep guided by that. On trees an inside and
+    an outside sweep take their places, on graphs walks from the last layer to the first. Each sweep has more landmarks
+    than the one before, `landmarks` the last: the early ones need only show the way, and together they cost no more than
+    the last. With `sequential`, the states to keep are then selected in one more sweep of their own messages, so that
+    each choice knows the earlier ones and errors do not multiply. Without, every node is selected on its own: cheaper
+    where K is large, and less accurate.
+
+    Cost on a chain: nodes x N x (2 landmarks + K), in tiles of a few MB.
+    """
+
+    landmarks: int = 512
+    rounds: int = 1
+    sequential: bool = True
+
+    def __post_init__(self) -> None:
+        at_least(1, landmarks=self.landmarks)
+        at_least(0, rounds=self.rounds)
+
+    @torch.no_grad()
+    def __call__(self, model: Model) -> Float[Tensor, "*batch_node n"]:
+        return self._swept(model, None).log_q(self.landmarks, None)
+
+    @torch.no_grad()
+    def choose(self, model: Model, selection: Selection, generator: torch.Generator | None) -> Subset:
+        sweep = self._swept(model, generator)
+        if self.sequential:
+            return sweep.sequence(selection, generator)
+        return selection(sweep.log_q(self.landmarks, generator), generator)
+
+    def _swept(self, model: Model, generator: torch.Generator | None) -> Sweep:
+        sweep = model.sweep()
+        for later in range(self.rounds, -1, -1):
+            sweep.look(max(1, self.landmarks >> 2 * later), generator)
+        return sweep
+
+
+@dataclass(frozen=True)
+class Custom(Proposal):
+    """A proposal from a function of the user's."""
+
+    function: Propose
+
+    @torch.no_grad()
+    def __call__(self, model: Model) -> Float[Tensor, "*batch_node n"]:
+        log_q = self.function(model)
+        if not isinstance(log_q, Tensor):
+            raise ValueError(f"proposal must give a tensor log_q: got {type(log_q).__name__}")
+        wanted = (*model.batch_shape, *model.node_shape, model.n_states)
+        if log_q.shape != wanted or not log_q.is_floating_point() or log_q.device != model.device:
+            raise ValueError(
+                f"proposal must give floating-point log_q {list(wanted)} on {model.device}: "
+                f"got {log_q.dtype} {list(log_q.shape)} on {log_q.device}"
+            )
+        if not (log_q < math.inf).all():
+            raise ValueError("proposal gave a log_q that is NaN or +inf: it must be finite, or -inf for never")
+        return log_q.to(model.dtype)
+
+
+def proposal_from(given: Propose) -> Proposal:
+    """`given` itself if it is one of ours, a checked wrapping of it if it is any other function."""
+    if isinstance(given, Proposal):
+        return given
+    if not callable(given) or isinstance(given, type):
+        raise ValueError(f"proposal must be a proposal or a function from a model to log_q: got {given!r}")
+    return Custom(given)

@@ -1,0 +1,177 @@
+"""Selections: keep K of N states, each with a weight, so that weighted sums over the kept estimate sums over all.
+
+A selection is called with `log_q [..., N]`, how much each state matters (unnormalised, minus infinity for never), and
+gives a `Subset`. Every leading dimension is a selection of its own; none of them is looped over.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from tailsum.numerics.check import at_least
+
+
+@dataclass(frozen=True)
+class Subset:
+    """Kept states and the logarithms of their weights. A weight of zero (minus infinity) marks an empty place.
+
+    `pilot` is another subset, drawn before this one, whose messages guided the choice, where there was one.
+    """
+
+    index: Int[Tensor, "*lead k"]
+    log_weight: Float[Tensor, "*lead k"]
+    pilot: "Subset | None" = None
+
+
+class Selection(ABC):
+    """Chooses states by how much they matter."""
+
+    @abstractmethod
+    def __call__(self, log_q: Float[Tensor, "*lead n"], generator: torch.Generator | None = None) -> Subset:
+        """Keep some of the N states of each row."""
+
+
+@dataclass(frozen=True)
+class TopK(Selection):
+    """The k states that matter most, with weight one. Not random, and too low: what is left out is lost.
+
+    >>> TopK(2)(torch.tensor([0.1, 0.5, 0.4]).log()).index.tolist()
+    [1, 2]
+    """
+
+    k: int
+
+    def __post_init__(self) -> None:
+        at_least(1, k=self.k)
+
+    def __call__(self, log_q: Float[Tensor, "*lead n"], generator: torch.Generator | None = None) -> Subset:
+        index = log_q.topk(min(self.k, log_q.shape[-1])).indices
+        return Subset(index, log_q.new_zeros(index.shape))
+
+
+@dataclass(frozen=True)
+class TopAndSample(Selection):
+    """The paper's selection (Eqs. 5 to 7): the `top` states, and `sampled` draws, with replacement, from the rest.
+
+    A draw of state i has weight `1 / (sampled * q_i)`, q normalised over the rest; a top state is never drawn again.
+    Sums are unbiased for every `top` and every `sampled` of at least one.
+
+    >>> TopAndSample(top=2, sampled=1)(torch.tensor([0.1, 0.5, 0.4]).log()).index.tolist()
+    [1, 2, 0]
+    """
+
+    top: int
+    sampled: int
+
+    def __post_init__(self) -> None:
+        at_least(0, top=self.top)
+        at_least(1, sampled=self.sampled)
+
+    def __call__(self, log_q: Float[Tensor, "*lead n"], generator: torch.Generator | None = None) -> Subset:
+        head = log_q.topk(min(self.top, log_q.shape[-1])).indices
+        rest = log_q.scatter(-1, head, -math.inf).double()
+        highest = rest.amax(-1, keepdim=True)
+        reach = _cumulative((rest - highest.masked_fill(highest == -math.inf, 0.0)).exp_())
+        total = reach[..., -1:]
+        draws = _uniform((*log_q.shape[:-1], self.sampled), log_q.device, generator) * total
+        # The first state whose cumulative sum exceeds the draw: a state of zero probability never is.
+        tail = torch.searchsorted(reach, draws, right=True).clamp_(max=log_q.shape[-1] - 1)
+        log_probability = rest.gather(-1, tail) - highest - total.log()
+        log_weight = (-math.log(self.sampled) - log_probability).to(log_q.dtype)
+        log_weight = torch.where(total > 0, log_weight, -math.inf)  # nothing is left to draw
+        return Subset(torch.cat((head, tail), -1), torch.cat((log_q.new_zeros(head.shape), log_weight), -1))
+
+
+@dataclass(frozen=True)
+class Optimal(Selection):
+    """Keep state i with probability `min(1, q_i / c)`, weight the inverse, c such that k are kept (the default).
+
+    The selection of least variance for independent inclusion (Fearnhead & Clifford 2003). It decides by itself how many
+    states are kept for certain, keeps none twice, and is unbiased. The draw is systematic, one uniform number a row, over
+    the states ordered by how much they matter, to the nearest power of two: so each magnitude gets its share of the
+    kept states, which steadies whatever depends on the magnitude, the entropy above all. No sort is needed.
+
+    >>> Optimal(2)(torch.tensor([0.0, 9.0, 0.0, 0.0])).log_weight.exp().round(decimals=3).tolist()
+    [1.0, 3.0]
+    """
+
+    k: int
+
+    def __post_init__(self) -> None:
+        at_least(1, k=self.k)
+
+    def __call__(self, log_q: Float[Tensor, "*lead n"], generator: torch.Generator | None = None) -> Subset:
+        *lead, n = log_q.shape
+        everything = torch.arange(n, device=log_q.device).expand(*lead, n)
+        if self.k >= n:
+            return Subset(everything, log_q.new_zeros(*lead, n))
+        inclusion = inclusion_probability(log_q, self.k)
+        reach = _cumulative_by_magnitude(inclusion)
+        mark = _uniform((*lead, 1), log_q.device, generator)
+        # State i takes the place m if the mark m + u falls between its neighbour's cumulative sum and its own.
+        place = (reach - inclusion - mark).ceil_()
+        taken = place < reach - mark
+        place = torch.where(taken, place, self.k).long().clamp_(0, self.k)
+        index = everything.new_full((*lead, self.k + 1), n).scatter_(-1, place, everything)[..., :-1]
+        empty = index == n  # fewer than k states are possible
+        index = index.masked_fill(empty, 0)
+        log_weight = -inclusion.gather(-1, index).log_().to(log_q.dtype)
+        return Subset(index, log_weight.masked_fill_(empty, -math.inf))
+
+
+def _cumulative_by_magnitude(inclusion: Float64[Tensor, "*lead n"], levels: int = 9) -> Float64[Tensor, "*lead n"]:
+    """The cumulative sum of the probabilities, taken from the likeliest power of two to the least likely."""
+    level = (1 - torch.frexp(inclusion).exponent).clamp_(0, levels - 1)
+    reach = torch.zeros_like(inclusion)
+    before: Tensor | float = 0.0
+    for value in range(levels):
+        here = level == value
+        within = _cumulative(torch.where(here, inclusion, 0.0)).add_(before)
+        reach = torch.where(here, within, reach)
+        before = within[..., -1:]
+    return reach
+
+
+def _cumulative(x: Float64[Tensor, "*lead n"], block: int = 512) -> Float64[Tensor, "*lead n"]:
+    """The cumulative sum of the last dimension, in blocks: a GPU would leave most of itself idle on a few long rows."""
+    n = x.shape[-1]
+    if n <= 4 * block:
+        return x.cumsum(-1)
+    blocks = F.pad(x, (0, -n % block)).unflatten(-1, (-1, block)).cumsum(-1)
+    totals = blocks[..., -1]
+    blocks += (totals.cumsum(-1) - totals)[..., None]
+    return blocks.flatten(-2)[..., :n].contiguous()
+
+
+def inclusion_probability(log_q: Float[Tensor, "*lead n"], k: int) -> Float64[Tensor, "*lead n"]:
+    """`min(1, q / c)` with c such that it sums to k; where fewer than k states have q > 0, one for each of them.
+
+    The sum h is increasing, concave and piecewise linear in `x = 1 / c`. So a Newton step, from wherever it is taken,
+    ends at or below the root: that is the bound `low`. It crawls while many states are still to be clipped, where h
+    is closer to linear in log x; so from below the root the step is taken there, and from above we go back to `low`.
+    """
+    highest = log_q.amax(-1, keepdim=True)
+    q = (log_q - highest.masked_fill(highest == -math.inf, 0.0)).double().exp_()
+    q = torch.where(log_q > -math.inf, q.clamp_(min=1e-280), 0.0)  # what is possible stays possible
+    positive = (q > 0).sum(-1, keepdim=True)
+    x = low = k / q.sum(-1, keepdim=True).clamp_(min=1e-280)
+    for _ in range(100):
+        scaled = q * x
+        clipped = scaled >= 1
+        sure = clipped.sum(-1, keepdim=True)
+        free = scaled.masked_fill_(clipped, 0.0).sum(-1, keepdim=True)
+        missing = k - sure - free
+        if ((missing.abs() <= 1e-11 * k) | (positive <= k)).all():
+            break
+        low = torch.maximum(low, x * ((k - sure) / free).nan_to_num_(0.0, 0.0, 0.0))
+        x = torch.where(missing > 0, x * (missing / free).clamp_(max=20.0).exp_(), low).maximum(low)
+    return torch.where(positive <= k, (q > 0).double(), (q * x).clamp_(max=1.0))
+
+
+def _uniform(shape: tuple[int, ...], device: torch.device, generator: torch.Generator | None) -> Tensor:
+    return torch.rand(shape, dtype=torch.float64, device=device, generator=generator)

@@ -1,0 +1,1 @@
+"""The base of every structure, and the checks of their arguments."""

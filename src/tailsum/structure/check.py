@@ -1,0 +1,102 @@
+"""Checks of what users hand in. Each raises a ValueError that names the argument, what it was and what it should be."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tailsum.numerics.check import check_broadcast, check_device, check_scores, check_whole, first_index
+from tailsum.scores.factored import Factored
+from tailsum.scores.potential import Dense, Potential
+from tailsum.scores.scored import Scored
+from tailsum.sketch.selection import Subset
+
+
+def check_potential(name: str, potential: Potential) -> None:
+    """Every tensor of a potential is in order; factors must be finite."""
+    for tensor in potential.tensors:
+        if not (isinstance(potential, Scored) and not tensor.is_floating_point()):
+            check_scores(name, tensor)
+        if isinstance(potential, Factored) and not (tensor > -math.inf).all():
+            raise ValueError(f"{name} must have finite factors: got -inf at {first_index(tensor == -math.inf)}")
+
+
+def node_potential(name: str, given: Tensor | Factored, form: str) -> Potential:
+    """Scores of the states of single nodes, from a tensor or factors, as a potential from one state to N."""
+    if isinstance(given, Factored):
+        states = given.right if given.right.dim() == 2 else given.right[..., None, :, :]
+        return Factored(given.left[..., :, None, :], states)
+    if not isinstance(given, Tensor):
+        raise ValueError(f"{name} must be a tensor or Factored: got {type(given).__name__}")
+    if given.dim() < 2:
+        raise ValueError(f"{name} must be {form}: got {list(given.shape)}")
+    return Dense(given[..., :, None, :])
+
+
+def check_lengths(lengths: Tensor, longest: int) -> None:
+    """Whole numbers between 1 and the number of positions."""
+    if ((lengths < 1) | (lengths > longest)).any():
+        wrong = lengths[(lengths < 1) | (lengths > longest)][0].item()
+        raise ValueError(f"lengths must lie between 1 and {longest}, the number of positions: got {wrong}")
+
+
+def checked_lengths(
+    lengths: Tensor | Sequence[int] | None, batch: torch.Size, longest: int, device: torch.device
+) -> tuple[torch.Size, Tensor | None]:
+    """The batch shape of the scores and the lengths together, and the lengths in it, if they are given."""
+    if lengths is None:
+        return batch, None
+    lengths = check_whole("lengths", torch.as_tensor(lengths, device=device))
+    check_lengths(lengths, longest)
+    shape = check_broadcast("lengths", lengths.shape, batch, "that of the scores,")
+    return shape, lengths.expand(shape)
+
+
+def check_lead(
+    name: str,
+    given: Tensor | Potential,
+    n_states: int,
+    last: tuple[int, ...],
+    device: torch.device,
+    like: str,
+    what: str = "steps",
+) -> Potential:
+    """A potential between N states and N states, its last leading dimension (if any) 1 or one of `last`."""
+    if not isinstance(given, Potential):
+        if not isinstance(given, Tensor) or given.dim() < 2:
+            got = list(given.shape) if isinstance(given, Tensor) else type(given).__name__
+            raise ValueError(f"{name} must be a potential or a tensor [N, N] or [*batch, {last[-1]}, N, N]: got {got}")
+        given = Dense(given)
+    if (given.n_from, given.n_to) != (n_states, n_states):
+        raise ValueError(
+            f"{name} must join {n_states} states with {n_states}, as {like} has: got {given.n_from} with {given.n_to}"
+        )
+    if given.lead and given.lead[-1] not in (1, *last):
+        raise ValueError(f"{name} must have 1 or {last[-1]} {what} in dimension -3: got {given.lead[-1]}")
+    for tensor in given.tensors:
+        check_device(name, tensor, device)
+    return given.on(device)
+
+
+def check_subset(subset: Subset, batch: torch.Size, node: torch.Size, n_states: int, name: str = "subset") -> None:
+    """Index and weights of one shape that broadcasts to `[*batch, *node, K]`, states within range."""
+    if not isinstance(subset, Subset):
+        raise ValueError(f"{name} must be a Subset: got {type(subset).__name__}")
+    index, log_weight = subset.index, subset.log_weight
+    lead = index.shape[:-1]
+    fits = index.dim() > len(node) and index.shape == log_weight.shape and index.shape[-1] > 0
+    fits = fits and lead[len(lead) - len(node) :] == node and _broadcasts(lead, (*batch, *node))
+    whole = not index.is_floating_point() and index.dtype != torch.bool
+    if not fits or not whole:
+        raise ValueError(
+            f"{name} must have an integer index and a log_weight of one shape, {[*batch, *node, 'K']}: "
+            f"got {index.dtype} {list(index.shape)} and {list(log_weight.shape)}"
+        )
+    if ((index < 0) | (index >= n_states)).any():
+        raise ValueError(f"{name}.index must lie between 0 and N-1 = {n_states - 1}: got one outside")
+    check_scores(f"{name}.log_weight", log_weight)
+
+
+def _broadcasts(shape: tuple[int, ...], lead: tuple[int, ...]) -> bool:
+    return len(shape) <= len(lead) and all(a in (1, b) for a, b in zip(shape[::-1], lead[::-1], strict=False))

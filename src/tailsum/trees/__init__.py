@@ -1,0 +1,1 @@
+"""Binary trees over the spans of a sentence: span trees and grammars."""

@@ -1,0 +1,318 @@
+"""Sweeps over the spans of a grammar: inside messages from the bottom up, outside messages from the top down.
+
+A rule joins three states, so what a message comes from is a pair: of children (inside), or of a parent and a sibling
+(outside), for every split. There are far too many pairs to send them all to all states. So a few landmark states stand
+for each span, and of their pairs a few again are selected, by what they are worth and by how well rules join them with
+the landmarks of the span that the message goes to. Every selection is weighted, so the messages are unbiased.
+
+Shapes: the batch is one dimension; spans are squares `[B, T, T, ..]` of first and last positions.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.numerics.charts import by_width, square
+from tailsum.numerics.reduce import LogProduct, log_sum_exp
+from tailsum.numerics.table import tile_size
+from tailsum.numerics.tensors import take
+from tailsum.scores.factored import Factored
+from tailsum.scores.message import message
+from tailsum.scores.potential import Dense, Potential
+from tailsum.sketch.selection import Optimal, Selection, Subset
+from tailsum.sketch.sweep import Sweep, known
+from tailsum.trees.rules.factors import LowRankRule
+from tailsum.trees.rules.rule import Role, Rule
+from tailsum.trees.rules.scored import ScoredRule
+
+_MARKS = 128  # states of a span that are paired with those of another, at most
+_GUIDES = 16  # landmarks of the span that a message goes to, which say what pairs are worth
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Some states of each span, as rules number children, and the logarithm of what each stands for."""
+
+    index: Int[Tensor, "B *span m"]
+    value: Float[Tensor, "B *span m"]
+
+    def thinned(self, limit: int, generator: torch.Generator | None) -> "Marks":
+        """No more than `limit` of them, weighted to stand for all."""
+        if self.index.shape[-1] <= limit:
+            return self
+        kept = Optimal(limit)(self.value, generator)
+        return Marks(self.index.gather(-1, kept.index), self.value.gather(-1, kept.index) + kept.log_weight)
+
+    def at(self, first: Tensor, last: Tensor) -> "Marks":
+        """Of the spans from `first` to `last`, index tensors of one shape."""
+        return Marks(self.index[:, first, last], self.value[:, first, last])
+
+
+class GrammarSweep(Sweep):
+    """Messages between the spans of a grammar whose rules join states in pairs."""
+
+    def __init__(
+        self, rule: Rule | ScoredRule, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size
+    ) -> None:
+        self.rule, self.spans, self.batch = rule, spans, batch
+        self.n_heads, self.n_leaves = rule.n_heads, rule.n_children - rule.n_heads
+        position = torch.arange(spans.shape[1], device=spans.device)
+        self.is_whole = (position[:, None] == 0) & (position == length[:, None, None] - 1)  # [B, T, T]
+        self.outside: Tensor | None = None
+        self.pairs = 1
+
+    def look(self, landmarks: int, generator: torch.Generator | None) -> None:
+        self.pairs = landmarks
+        inside, kept = self._up(Optimal(max(1, landmarks // 8)), generator)
+        self.outside = self._down(inside, kept, generator)
+
+    def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch T T n"]:
+        assert self.outside is not None
+        inside, _ = self._up(Optimal(max(1, landmarks // 8)), generator)
+        log_q = inside + self.outside
+        return log_q.reshape(*self.batch, *log_q.shape[1:])
+
+    def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
+        self.pairs *= 4
+        _, kept = self._up(selection, generator)
+        index, log_weight = (x.reshape(*self.batch, *x.shape[1:]) for x in (kept.index, kept.log_weight))
+        return Subset(index, log_weight)
+
+    # From the bottom up.
+
+    def _up(self, selection: Selection, generator: torch.Generator | None) -> tuple[Tensor, Subset]:
+        """Inside messages to all states of every span (its own scores included), and the states selected on the way."""
+        length = self.spans.shape[1]
+        inside = torch.full_like(self.spans, -math.inf)
+        guide = torch.zeros_like(self.spans) if self.outside is None else self.outside
+        kept: list[Subset] = []
+        for width in range(1, length + 1):
+            first = torch.arange(length - width + 1, device=self.spans.device)
+            last = first + width - 1
+            own, towards = self.spans[:, first, last], guide[:, first, last]
+            sure = own
+            if width > 1:
+                sent, exact = self._from_children(first, last, inside, square_subset(kept, length), generator)
+                sure = own[..., : self.n_heads] + sent
+                sure = torch.nn.functional.pad(sure, (0, own.shape[-1] - self.n_heads), value=-math.inf)
+                # Given the kept states an exact message rules out states rightly; one from selected pairs may not.
+                filled = own[..., : self.n_heads] + known(sent)
+                own = torch.nn.functional.pad(filled, (0, own.shape[-1] - self.n_heads), value=-math.inf)
+                sure = sure if exact else own
+            inside[:, first, last] = own
+            kept.append(selection(sure + towards, generator))
+        return inside, square_subset(kept, length)
+
+    def _from_children(
+        self, first: Tensor, last: Tensor, inside: Tensor, kept: Subset, generator: torch.Generator | None
+    ) -> tuple[Tensor, bool]:
+        more = torch.arange(int(last[0] - first[0]), device=first.device)
+        first, last = first[:, None], last[:, None]
+        marks = self._marks(inside, kept)
+        left, right = marks.at(first, first + more), marks.at(first + more + 1, last.expand(-1, len(more)))
+        heads = None
+        if self.outside is not None:
+            heads = self._guides(self.outside[:, first[:, 0], last[:, 0], : self.n_heads], generator)
+        return self._send("head", left, right, heads, slice(0, self.n_heads), generator)
+
+    def _marks(self, inside: Tensor, kept: Subset) -> Marks:
+        """The kept states of each span with their inside score."""
+        values = inside.gather(-1, kept.index) + kept.log_weight
+        return Marks(self._numbered(kept.index), values)
+
+    def _numbered(self, index: Tensor) -> Tensor:
+        """States of spans as rules number children; what is out of range is worth nothing."""
+        leaf = torch.eye(index.shape[1], dtype=torch.bool, device=index.device)[..., None]
+        return torch.where(leaf, index + self.n_heads, index).clamp(max=self.rule.n_children - 1)
+
+    @staticmethod
+    def _guides(value: Tensor, generator: torch.Generator | None) -> Marks:
+        everything = torch.arange(value.shape[-1], device=value.device).expand(value.shape)
+        return Marks(everything, value).thinned(_GUIDES, generator)
+
+    def _send(
+        self, role: Role, one: Marks, other: Marks, guides: Marks | None, rest: slice, generator: torch.Generator | None
+    ) -> tuple[Tensor, bool]:
+        """Messages `[B, n, states]` from pairs of marks `[B, n, way, m]`; and whether no pair was left out."""
+        whole = max(one.index.shape[-1], other.index.shape[-1]) <= _MARKS
+        one, other = one.thinned(_MARKS, generator), other.thinned(_MARKS, generator)
+        size = other.index.shape[-1]
+        worth = (one.value[..., :, None] + other.value[..., None, :]).flatten(-3)  # [B, n, way m m]
+        guided = worth
+        exact = whole and worth.shape[-1] <= self.pairs
+        if not exact and guides is not None:
+            guided = worth + self._joined(role, one.index, other.index, guides)
+        picked = Optimal(self.pairs)(guided, generator)
+        value = worth.gather(-1, picked.index) + picked.log_weight
+        first = one.index.flatten(-2).gather(-1, picked.index // size)
+        place = picked.index // (size * one.index.shape[-1]) * size + picked.index % size
+        second = other.index.flatten(-2).gather(-1, place)
+        return self._fan(role, first, second, value, rest), exact
+
+    def _joined(self, role: Role, one: Tensor, other: Tensor, guides: Marks) -> Tensor:
+        """How well rules join pairs of states with the guides: `[B, n, way m m]`."""
+        given = [one, other]
+        place = {"head": 0, "left": 1, "right": 2}[role]
+        given.insert(place, guides.index[..., None, :].expand(*one.shape[:-1], -1))
+        size = math.prod(one.shape[2:]) * other.shape[-1] * guides.index.shape[-1]
+        chunk = max(1, 16 * tile_size(one.device) // max(1, len(one) * size))
+        found = []
+        for start in range(0, one.shape[1], chunk):
+            stop = start + chunk
+            scores = self.rule.between(*(x[:, start:stop] for x in given)).movedim(
+                3 + place, 3
+            )  # [B, n, way, guide, m, m]
+            worth = scores + guides.value[:, start:stop, None, :, None, None]
+            found.append(worth.logsumexp(3).flatten(2))
+        return torch.cat(found, 1)
+
+    def _fan(self, role: Role, first: Tensor, second: Tensor, value: Tensor, rest: slice) -> Tensor:
+        """The message of the pairs to all states `rest` in the given role, a few spans at a time."""
+        batch, count, pairs = value.shape
+        chunk = max(1, 64 * tile_size(value.device) // max(1, batch * pairs * (rest.stop - rest.start)))
+        found = []
+        for start in range(0, count, chunk):
+            part = slice(start, start + chunk)
+            flat = [x[:, part].flatten(1) for x in (first, second)]
+            potential = self.rule.fan(role, flat[0], flat[1], rest)  # [B, n m, states]
+            found.append(message(_by_span(potential, pairs), None, value[:, part]))
+        return torch.cat(found, 1)
+
+    # From the top down.
+
+    def _down(self, inside: Tensor, kept: Subset, generator: torch.Generator | None) -> Tensor:
+        """Outside messages to all states of every span, its own scores not included."""
+        length = self.spans.shape[1]
+        outside = (
+            torch.where(self.is_whole[..., None], 0.0, -math.inf).to(self.spans.dtype).expand_as(self.spans).clone()
+        )
+        below = self._marks(inside, kept)
+        position = torch.arange(length, device=self.spans.device)
+        for width in range(length - 1, 0, -1):
+            first = torch.arange(length - width + 1, device=self.spans.device)[:, None]
+            last = first + width - 1
+            above = Marks(kept.index, (outside + self.spans).gather(-1, kept.index) + kept.log_weight)
+            rest = slice(self.n_heads, self.rule.n_children) if width == 1 else slice(0, self.n_heads)
+            states = slice(0, self.n_leaves) if width == 1 else rest
+            guides = self._guides(inside[:, first[:, 0], last[:, 0], states], generator)
+            guides = Marks(guides.index + rest.start, guides.value)
+            # As left child of a span that ends later, and as right child of one that starts earlier.
+            ends, starts = position.expand(len(first), -1), position.expand(len(first), -1)
+            later, earlier = ends > last, starts < first
+            found = []
+            for role, parent, sibling, valid in (
+                (
+                    "left",
+                    above.at(first.expand_as(ends), ends),
+                    below.at((last + 1).clamp(max=length - 1).expand_as(ends), ends),
+                    later,
+                ),
+                (
+                    "right",
+                    above.at(starts, last.expand_as(starts)),
+                    below.at(starts, (first - 1).clamp(min=0).expand_as(starts)),
+                    earlier,
+                ),
+            ):
+                value = parent.value.masked_fill(~valid[None, ..., None], -math.inf)
+                heads = Marks(parent.index.clamp(max=self.n_heads - 1), value)
+                found.append(self._send(cast("Role", role), heads, sibling, guides, rest, generator)[0])
+            sent = torch.logaddexp(*found)
+            own = outside[:, first[:, 0], last[:, 0]]
+            own[..., states] = torch.logaddexp(own[..., states], sent)
+            outside[:, first[:, 0], last[:, 0]] = own
+        allowed = self.spans > -math.inf
+        flat = known(outside.masked_fill(~allowed, -math.inf))
+        return torch.where(allowed, flat, 0.0)
+
+
+class RankSweep(Sweep):
+    """For rules of low rank: exact messages cost no more than those of landmarks, so every state is one."""
+
+    def __init__(self, model: Any, rule: LowRankRule, spans: Float[Tensor, "B T T n"]) -> None:
+        self.model, self.rule, self.spans = model, rule, spans
+        self.outside: Tensor | None = None
+        self.belief = spans
+
+    def look(self, landmarks: int, generator: torch.Generator | None) -> None:
+        if self.outside is not None:
+            return
+        model = self.model
+        with torch.inference_mode(False), torch.enable_grad():
+            copies = tuple(term.map(lambda x: x.detach().clone()) for term in model.terms())
+            terms = cast("tuple[Dense, LowRankRule]", copies)
+            spans = terms[0].scores.requires_grad_()
+            chart = model._chart((Dense(spans), terms[1]), log_sum_exp)
+            total = model.log_sum((Dense(spans), terms[1]))
+            if not total.requires_grad:  # a single word has no tree
+                self.outside = torch.zeros_like(self.spans)
+                return
+            (marginals,) = torch.autograd.grad(total.sum(), spans)
+        inside = square(
+            [
+                torch.nn.functional.pad(x.detach(), (0, self.spans.shape[-1] - x.shape[-1]), value=-math.inf)
+                for x in chart
+            ]
+        )
+        self.belief = known(marginals.reshape(self.spans.shape).log())
+        possible = (inside > -math.inf) & (self.belief > -math.inf)
+        self.outside = torch.where(possible, self.belief - inside, 0.0)
+
+    def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch T T n"]:
+        belief = torch.where(self.spans > -math.inf, self.belief, -math.inf)
+        return belief.reshape(*self.model.batch_shape, *belief.shape[1:])
+
+    def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
+        assert self.outside is not None
+        rule, length, kept = self.rule, self.spans.shape[1], list[Subset]()
+        own, outside, ranks = by_width(self.spans), by_width(self.outside), list[list[Tensor]]()
+        from_rank = LogProduct(rule.head.mT)
+        for width in range(1, length + 1):
+            count, inside = length - width + 1, own[width - 1]
+            if width > 1:
+                ways = [
+                    ranks[size - 1][0][:, :count] + ranks[width - size - 1][1][:, size : size + count]
+                    for size in range(1, width)
+                ]
+                sent = rule._rows(from_rank, torch.stack(ways).logsumexp(0))
+                inside = torch.nn.functional.pad(
+                    inside[..., : rule.n_heads] + sent, (0, inside.shape[-1] - rule.n_heads), value=-math.inf
+                )
+            kept.append(selection(inside + outside[width - 1], generator))
+            value = inside.gather(-1, kept[-1].index) + kept[-1].log_weight
+            children = rule.children(width == 1)
+            ranks.append([_to_ranks(x[:, children], kept[-1].index, value) for x in (rule.left, rule.right)])
+        subset = square_subset(kept, length)
+        shape = self.model.batch_shape
+        index, log_weight = (x.reshape(*shape, *x.shape[1:]) for x in (subset.index, subset.log_weight))
+        return Subset(index, log_weight)
+
+
+def _by_span(potential: Potential, pairs: int) -> Potential:
+    """A potential from the pairs of all spans, `[B, n m, states]`, as one for each span."""
+    if isinstance(potential, Factored):
+        return Factored(potential.left.unflatten(-2, (-1, pairs)), potential.right.unsqueeze(-3))
+    return Dense(potential.block().unflatten(-2, (-1, pairs)))
+
+
+def _to_ranks(vectors: Tensor, index: Tensor, value: Tensor) -> Tensor:
+    """What the kept states `[B, n, K]` of spans send to the ranks: `[B, n, R]`."""
+    rows = index.clamp(max=vectors.shape[1] - 1)
+    own = take(vectors, rows.flatten(1)).unflatten(1, rows.shape[1:])
+    return (own + value[..., None]).logsumexp(-2)
+
+
+def square_subset(kept: list[Subset], length: int) -> Subset:
+    """The states kept at the spans of each width as squares `[B, T, T, K]`; elsewhere state 0 with no weight."""
+    index, log_weight = kept[0].index, kept[0].log_weight
+    shape = (len(index), length, length, index.shape[-1])
+    whole = Subset(index.new_zeros(shape), log_weight.new_full(shape, -math.inf))
+    for width, subset in enumerate(kept):
+        first = torch.arange(length - width, device=index.device)
+        whole.index[:, first, first + width] = subset.index
+        whole.log_weight[:, first, first + width] = subset.log_weight
+    return whole

@@ -1,0 +1,51 @@
+"""Trees read from a chart, from the top down."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+
+class Reader(ABC):
+    """How a tree is read from a chart: the state of the whole, then for each span its split and its children's states."""
+
+    possible: Tensor  # [B]: whether there is any tree
+    width: int  # how many alternatives a choice weighs up, at most
+
+    @abstractmethod
+    def root(self, batch: Tensor) -> Tensor:
+        """The state of the whole sentence, for each row `[R]`, rows of sentence `batch [R]`."""
+
+    @abstractmethod
+    def expand(self, batch: Tensor, first: Tensor, last: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The last position of the left child, its state and the right child's, each `[R]`.
+
+        What it says of a single position is not used.
+        """
+
+
+def read_tree(length: Tensor, longest: int, batch: Tensor, reader: Reader) -> tuple[Tensor, Tensor]:
+    """Trees `(spans [R, 2T-1, 2], states [R, 2T-1])` read top-down, parents first and left before right; -1 in padding.
+
+    Row r is a tree over the `length[r]` positions of sentence `batch[r]`.
+    """
+    rows = torch.arange(len(length), device=length.device)
+    stack = torch.full((len(length), longest + 2, 3), -1, device=length.device)
+    stack[:, 0] = torch.stack((torch.zeros_like(length), length - 1, reader.root(batch)), -1)
+    depth = torch.ones_like(length)
+    found = torch.full((len(length), max(1, 2 * longest - 1), 3), -1, device=length.device)
+    for step in range(2 * longest - 1):
+        going = depth > 0
+        item = stack[rows, (depth - 1).clamp(min=0)]
+        first, last, state = torch.where(going[:, None], item, 0).unbind(-1)
+        found[:, step] = torch.where(going[:, None], item, -1)
+        inner = going & (last > first)
+        depth = depth - going.long()
+        if not inner.any():
+            continue
+        split, left, right = reader.expand(batch, first, last, state)
+        place = torch.where(inner, depth, longest + 1)  # the last place of the stack is for waste
+        stack[rows, place] = torch.stack((split + 1, last, right), -1)
+        stack[rows, torch.where(inner, depth + 1, longest + 1)] = torch.stack((first, split, left), -1)
+        depth = depth + 2 * inner.long()
+    return found[..., :2], found[..., 2]

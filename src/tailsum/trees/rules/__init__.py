@@ -1,0 +1,1 @@
+"""Scores of a grammar's binary rules."""
