@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tailsum as ts
-from tailsum import graph_sweep
+from tailsum.graphs import graph_sweep
 from test_select import z_score
 from test_unbiased import Broken
 

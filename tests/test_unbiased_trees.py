@@ -9,8 +9,10 @@ import pytest
 import torch
 
 import tailsum as ts
-from tailsum import dependency_sweep, grammar_sweep, sweep
 from tailsum.apps.paper.trees import hard_dependencies, hard_grammar
+from tailsum.chains import segment_sweep
+from tailsum.dependencies import dependency_sweep
+from tailsum.trees import grammar_sweep
 from test_select import z_score
 from test_unbiased import Broken
 
@@ -272,7 +274,7 @@ def test_no_state_that_matters_is_ruled_out(name, few, generator):
 @pytest.mark.parametrize("few", ["1", "1, static"])
 @pytest.mark.parametrize("name", ["semi-Markov", "grammar", "dependencies"])
 def test_the_test_above_sees_states_that_are_ruled_out(name, few, generator, monkeypatch):
-    for module in (sweep, grammar_sweep, dependency_sweep):
+    for module in (segment_sweep, grammar_sweep, dependency_sweep):
         monkeypatch.setattr(module, "known", lambda sent: sent)
     models = [SPARSE[name]((12,), seed, 0.4) for seed in range(4)]
     assert sum(wrongly_ruled_out(model, FEW[few], ts.Optimal(2), generator) for model in models) > 0
