@@ -125,7 +125,7 @@ def _refined() -> Iterator[Figure]:
     n, length, kept = 10_000, 40, 100
     for transition, emission in ((1.0, 1.0), (3.0, 3.0)):
         chain = _peaked(n, length, 1, transition, emission)
-        leaves = [x for x in (*chain._nodes.tensors, *chain._pairs.tensors) if x.requires_grad and x.is_leaf]
+        leaves = [x for x in (*chain.emission.tensors, *chain.transition.tensors) if x.requires_grad and x.is_leaf]
         exact, truth = chain.entropy().detach(), _gradient(chain, leaves)
         wrong = {"plain": [], "refined": []}
         angle = {"plain": [], "refined": []}

@@ -1,7 +1,7 @@
 """Structured inference with very many latent states: exact where that is affordable, randomized where it is not."""
 
 from tailsum.chains.hmm import HMM
-from tailsum.chains.linear_chain import LinearChain, Paths
+from tailsum.chains.linear_chain import LinearChain
 from tailsum.chains.refine import Refined
 from tailsum.chains.semi_markov import Segments, SemiMarkov
 from tailsum.dependencies.dependency_tree import Dependencies, DependencyTree, RelaxedDependencies
@@ -16,14 +16,17 @@ from tailsum.scores.potential import Dense, Potential
 from tailsum.scores.scored import Scored
 from tailsum.sketch.proposal import Global, Local, LocalGlobal, Lookahead, Proposal, Uniform
 from tailsum.sketch.selection import Optimal, Selection, Subset, TopAndSample, TopK
-from tailsum.structure.base import RelaxedSample, Structure
+from tailsum.structure.base import Structure
 from tailsum.structure.k_best import Best
+from tailsum.structure.relaxed import RelaxedSample
+from tailsum.trees.configuration import Trees
 from tailsum.trees.pcfg import PCFG
-from tailsum.trees.rules.factors import FactoredRule, LowRankRule
-from tailsum.trees.rules.rule import DenseRule, Rule
+from tailsum.trees.rules.dense import DenseRule
+from tailsum.trees.rules.factored import FactoredRule
+from tailsum.trees.rules.low_rank import LowRankRule
+from tailsum.trees.rules.rule import Rule
 from tailsum.trees.rules.scored import ScoredRule
 from tailsum.trees.span_tree import SpanTree
-from tailsum.trees.tree_structure import Trees
 
 __all__ = [
     "HMM",
@@ -47,7 +50,6 @@ __all__ = [
     "LowRankRule",
     "Optimal",
     "PairwiseGraph",
-    "Paths",
     "Potential",
     "Proposal",
     "Refined",

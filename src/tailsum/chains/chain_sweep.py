@@ -6,7 +6,7 @@ from torch import Tensor
 
 from tailsum.scores.potential import Potential
 from tailsum.sketch.selection import Optimal, Selection, Subset
-from tailsum.sketch.sweep import Sweep, known, send, together
+from tailsum.sketch.sweep import Sweep, fill_unreached, send, together
 
 
 class ChainSweep(Sweep):
@@ -21,12 +21,12 @@ class ChainSweep(Sweep):
         self.nodes, self.lengths = nodes, lengths
         self.onward, self.back = pairs, pairs.transposed()
         self.past, self.future = nodes, torch.zeros_like(nodes)
-        self.landmarks: Subset | None = None  # of the positions 1 .. T-1, whose messages are the future
+        self.pilot: Subset | None = None  # landmarks of the positions 1 .. T-1, whose messages are the future
 
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
-        if self.landmarks:  # the first time, the node scores are all that is known
+        if self.pilot:  # the first sweep has nothing but the node scores
             self.past, _ = self._forward(Optimal(max(1, landmarks // 2)), generator)
-        self.future, self.landmarks = self._backward(Optimal(landmarks), generator)
+        self.future, self.pilot = self._backward(Optimal(landmarks), generator)
 
     def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch T n"]:
         past, _ = self._forward(Optimal(landmarks), generator)
@@ -34,7 +34,7 @@ class ChainSweep(Sweep):
 
     def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
         kept = self._forward(selection, generator)[1]
-        return Subset(kept.index, kept.log_weight, self.landmarks)
+        return Subset(kept.index, kept.log_weight, self.pilot)
 
     def _forward(self, selection: Selection, generator: torch.Generator | None) -> tuple[Tensor, Subset]:
         """Messages of the earlier positions to every state (node scores included), and the states selected on the way."""
@@ -43,7 +43,7 @@ class ChainSweep(Sweep):
             if t > 0:
                 sent = send(self.onward.at_step(t - 1), message, kept[-1])
                 message = self.nodes[..., t, :] + sent
-                messages.append(self.nodes[..., t, :] + known(sent))
+                messages.append(self.nodes[..., t, :] + fill_unreached(sent))
             # Given the states kept so far, this message is exact: a state that it does not reach is not needed.
             kept.append(selection(message + self.future[..., t, :], generator))
         return torch.stack(messages, -2), together(kept)
@@ -55,5 +55,7 @@ class ChainSweep(Sweep):
             kept.append(selection(self.past[..., t, :] + messages[..., t, :], generator))
             sent = send(self.back.at_step(t - 1), self.nodes[..., t, :] + messages[..., t, :], kept[-1])
             inside = None if self.lengths is None else (t < self.lengths)[..., None]
-            messages[..., t - 1, :] = known(sent) if inside is None else torch.where(inside, known(sent), 0.0)
+            messages[..., t - 1, :] = (
+                fill_unreached(sent) if inside is None else torch.where(inside, fill_unreached(sent), 0.0)
+            )
         return messages, together(kept[::-1]) if kept else None

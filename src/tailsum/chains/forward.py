@@ -1,6 +1,6 @@
 """Forward messages of a chain, by the fastest method that is right for the range of its scores.
 
-Products in probability space lose what lies below the smallest number of their floating-point type. `forward` runs
+Products in probability space lose what lies below the smallest number of their floating-point type. `forward_messages` runs
 them, looks whether anything that matters could have been lost, and if so repeats them in float64 (a range of e^650 in
 place of e^57), and where that is still too narrow, in log space.
 """
@@ -16,7 +16,7 @@ from tailsum.numerics.stream import Parts, streamed
 from tailsum.numerics.table import Table, block_scores, tile_rows, transposed
 
 
-def forward(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Forward:
+def forward_messages(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Forward:
     """Forward messages from scores `node [T, B, N]` and the `params` of a `Table`; `last [B]` is each last position."""
     if len(node) == 1:
         return _normalise(node)
@@ -26,7 +26,7 @@ def forward(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Forward:
         return result
     del table, result, total
     if node.dtype == torch.float32:
-        wide = forward(node.double(), tuple(p.double() for p in params), last)
+        wide = forward_messages(node.double(), tuple(p.double() for p in params), last)
         return Forward(wide.log_mass.to(node.dtype), wide.offset)
     return log_space_scan(node, params)
 

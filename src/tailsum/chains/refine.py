@@ -11,27 +11,23 @@ gradients to all N states, not only to the kept ones.
 """
 
 import math
-from typing import TYPE_CHECKING, NamedTuple, cast
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.chains.expected_message import expected_message
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import log_sum_exp
-from tailsum.numerics.tensors import as_values, finite
-from tailsum.scores.potential import Dense, Potential
+from tailsum.numerics.tensors import as_values, finite, without_common
+from tailsum.scores.potential import Potential
 from tailsum.scores.scored import Scored
 from tailsum.sketch.selection import Subset
-from tailsum.structure.base import recordable
-from tailsum.structure.check import check_subset
-
-if TYPE_CHECKING:
-    from tailsum.chains.linear_chain import LinearChain
 
 
-class Paths(NamedTuple):
+class PathMass(NamedTuple):
     """Of the paths through each state `[B, N]`: the logarithm of their mass, and the mean of their scores."""
 
     mass: Tensor
@@ -42,41 +38,44 @@ class Estimate(NamedTuple):
     """Log of the sum over all paths, and the mean of their scores."""
 
     log_sum: Float[Tensor, "*batch"]
-    expected: Float[Tensor, "*batch"]
+    mean: Float[Tensor, "*batch"]
 
 
 class Refined:
-    """Log-partition, marginals and entropy of a chain over all its states, from a sketch and a pilot `[*batch, T-1, M]`."""
+    """Log-partition, marginals and entropy of a chain over all its states, from kept states and a pilot.
 
-    def __init__(self, sketch: "LinearChain", pilot: Subset) -> None:
-        self.whole = sketch.whole
-        steps = torch.Size((self.whole.n_nodes - 1,))
-        check_subset(pilot, self.whole.batch_shape, steps, self.whole.n_states, "pilot")
-        lead = (*self.whole.batch_shape, *steps, -1)
-        with torch.inference_mode(False):  # what was made in inference mode is of no use to a backward pass
-            self._kept = _Kept(sketch.states, sketch.log_weight)
-            self._pilot = _Kept(pilot.index.long().expand(lead), pilot.log_weight.to(self.whole.dtype).expand(lead))
-            self._last = self.whole._length() - 1
+    `node_scores()` gives the chain's `[*batch, T, N]`, in the caller's mode. The kept states are `[*batch, T, K]`, the
+    pilot's `[*batch, T-1, M]`. `last [B]` is each last position.
+    """
+
+    def __init__(
+        self, node_scores: Callable[[], Tensor], pairs: Potential, kept: Subset, pilot: Subset, last: Int[Tensor, " B"]
+    ) -> None:
+        self._node_scores, self._pairs, self._last = node_scores, pairs, last
+        self._batch_shape = kept.index.shape[:-2]
+        lead, dtype = (*self._batch_shape, kept.index.shape[-2] - 1, -1), kept.log_weight.dtype
+        with torch.inference_mode(False):  # tensors of inference mode cannot take part in a backward pass
+            self._kept = _Kept(kept.index, kept.log_weight)
+            self._pilot = _Kept(pilot.index.long().expand(lead), pilot.log_weight.to(dtype).expand(lead))
 
     def log_partition(self) -> Float[Tensor, "*batch"]:
         """Log of the sum of `exp(score)` over all paths."""
-        return self._estimate(self.whole.node_scores(), self.whole._pairs).log_sum
+        return self._estimate(self._node_scores(), self._pairs).log_sum
 
     def entropy(self) -> Float[Tensor, "*batch"]:
         """Shannon entropy in nats: `log Z - E[score]`."""
-        nodes, pairs = self.whole._centred((Dense(self.whole.node_scores()), self.whole._pairs))
-        estimate = self._estimate(cast("Dense", nodes).scores, cast("Potential", pairs))
-        return estimate.log_sum - estimate.expected
+        estimate = self._estimate(without_common(self._node_scores(), 1), self._pairs.centred())
+        return estimate.log_sum - estimate.mean
 
     def marginals(self) -> Float[Tensor, "*batch T N"]:
         """Estimates of the probability of every state at every position: the gradient of the log-partition.
 
-        Those of a position sum to one. Of states that matter little, single ones may come out a little below zero.
+        Those of a position sum to one. Those of states that matter little may be slightly below zero.
         """
-        recording, own = torch.is_grad_enabled(), self.whole.node_scores()
+        recording, own = torch.is_grad_enabled(), self._node_scores()
         with torch.inference_mode(False), torch.enable_grad():
-            scores, pairs = recordable((Dense(own), self.whole._pairs))
-            nodes, pairs = cast("Dense", scores).scores, cast("Potential", pairs)
+            nodes = own.clone() if own.is_inference() else own
+            pairs = self._pairs.map(lambda x: x.clone() if x.is_inference() else x)
             recording &= nodes.requires_grad or _requires_grad(pairs)
             nodes = nodes if recording and nodes.requires_grad else nodes.detach().clone().requires_grad_()
             total = self._estimate(nodes, pairs).log_sum
@@ -86,60 +85,59 @@ class Refined:
     def _estimate(self, nodes: Tensor, pairs: Potential) -> Estimate:
         """The sketch's answers, less what the choice of the kept states of each position did to them."""
         with full_precision(nodes.device):
-            nodes = self.whole._time_first(nodes)
-            past, log_sum, expected = self._past(nodes, pairs)
+            nodes = nodes.reshape(len(self._last), *nodes.shape[-2:]).transpose(0, 1).contiguous()
+            past, log_sum, mean = self._past(nodes, pairs)
             future = self._future(nodes, pairs)
             for t, (before, after) in enumerate(zip(past, future, strict=True)):
                 mass, score = before.mass + after.mass, before.mean + after.mean
                 index, log_weight = self._kept.at(t)
                 everything = _summed(mass, score)
                 kept = _summed(mass.gather(-1, index) + log_weight, score.gather(-1, index))
-                # Where the pilot gives the kept states no chance, it has nothing to say.
-                told = (t < self._last) & (kept[0] > -math.inf)
-                for whole, some, change in zip(everything, kept, (log_sum, expected), strict=True):
-                    change.append(torch.where(told, finite(whole) - finite(some), 0.0).double())
+                # Where the pilot gives the kept states no chance, it has no information.
+                informed = (t < self._last) & (kept[0] > -math.inf)
+                for whole, some, change in zip(everything, kept, (log_sum, mean), strict=True):
+                    change.append(torch.where(informed, finite(whole) - finite(some), 0.0).double())
                     change.append(torch.where(self._last == t, whole, 0.0).double())
             total = torch.stack(log_sum).sum(0)
             never = total == -math.inf
-            total, mean = total.masked_fill(never, -math.inf), torch.stack(expected).sum(0).masked_fill(never, 0.0)
-        shape = self.whole.batch_shape
-        return Estimate(total.to(nodes.dtype).reshape(shape), mean.to(nodes.dtype).reshape(shape))
+            found = total.masked_fill(never, -math.inf), torch.stack(mean).sum(0).masked_fill(never, 0.0)
+        return Estimate(*(x.to(nodes.dtype).reshape(self._batch_shape) for x in found))
 
-    def _past(self, nodes: Tensor, pairs: Potential) -> tuple[list[Paths], list[Tensor], list[Tensor]]:
+    def _past(self, nodes: Tensor, pairs: Potential) -> tuple[list[PathMass], list[Tensor], list[Tensor]]:
         """Of all paths that end in each state: the mass and the mean.
 
         At each position both lack a common part, so that they stay small: what the positions up to the last lack
         together, `[B]` each, is given too.
         """
-        sent = Paths(nodes[0], as_values(nodes[0]))
+        sent = PathMass(nodes[0], as_values(nodes[0]))
         found, mass, mean = [sent], list[Tensor](), list[Tensor]()
         for t in range(1, len(nodes)):
             step = self._step(pairs, t - 1, self._kept, sent)
             common = _common(step)
             for all_of, one in zip((mass, mean), common, strict=True):
                 all_of.append(torch.where(t <= self._last, one[:, 0], 0.0).double())
-            sent = Paths(nodes[t] + step.mass - common.mass, as_values(nodes[t]) + step.mean - common.mean)
+            sent = PathMass(nodes[t] + step.mass - common.mass, as_values(nodes[t]) + step.mean - common.mean)
             found.append(sent)
         return found, mass, mean
 
-    def _future(self, nodes: Tensor, pairs: Potential) -> list[Paths]:
+    def _future(self, nodes: Tensor, pairs: Potential) -> list[PathMass]:
         """Of all paths that go on from each state, the state left out: the mass and the mean, but for a common part."""
-        nothing = Paths(torch.zeros_like(nodes[0]), torch.zeros_like(nodes[0]))
+        nothing = PathMass(torch.zeros_like(nodes[0]), torch.zeros_like(nodes[0]))
         found, back = [nothing], pairs.transposed()
         for t in range(len(nodes) - 2, -1, -1):
-            after = Paths(nodes[t + 1] + found[-1].mass, as_values(nodes[t + 1]) + found[-1].mean)
+            after = PathMass(nodes[t + 1] + found[-1].mass, as_values(nodes[t + 1]) + found[-1].mean)
             step = self._step(back, t, self._pilot, after)
             common, inside = _common(step), (t < self._last)[:, None]
-            found.append(Paths(*(torch.where(inside, x - c, 0.0) for x, c in zip(step, common, strict=True))))
+            found.append(PathMass(*(torch.where(inside, x - c, 0.0) for x, c in zip(step, common, strict=True))))
         return found[::-1]
 
-    def _step(self, pairs: Potential, step: int, kept: "_Kept", sent: Paths) -> Paths:
+    def _step(self, pairs: Potential, step: int, kept: "_Kept", sent: PathMass) -> PathMass:
         """What the kept states at one end of a step say of all states at its other end."""
-        shape, (index, log_weight) = self.whole.batch_shape, kept.at(step)
+        shape, (index, log_weight) = self._batch_shape, kept.at(step)
         params = pairs.at_step(step).gather(kept.index[..., step, :], None).table_params()
         params = tuple(p.expand(*shape, -1, -1).reshape(-1, *p.shape[-2:]) if p.dim() > 2 else p[None] for p in params)
         value = sent.mass.gather(-1, index) + log_weight
-        return Paths(*expected_message(params, value, sent.mean.gather(-1, index)))
+        return PathMass(*expected_message(params, value, sent.mean.gather(-1, index)))
 
 
 class _Kept:
@@ -154,10 +152,10 @@ class _Kept:
         return index, log_weight
 
 
-def _common(paths: Paths) -> Paths:
+def _common(paths: PathMass) -> PathMass:
     """A part that the masses, and one that the means, have in common: constants, `[B, 1]`."""
     mass, mean = (x.detach() for x in paths)
-    return Paths(finite(mass.amax(-1, keepdim=True)), mean.mean(-1, keepdim=True))
+    return PathMass(finite(mass.amax(-1, keepdim=True)), mean.mean(-1, keepdim=True))
 
 
 def _summed(mass: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,9 +7,8 @@ from torch import Tensor
 from tailsum.numerics.tensors import at_step
 from tailsum.scores.message import message
 from tailsum.scores.potential import Potential
-from tailsum.scores.scored import Scored
 from tailsum.sketch.selection import Optimal, Selection, Subset
-from tailsum.sketch.sweep import Sweep, known, send, together
+from tailsum.sketch.sweep import Sweep, fill_unreached, send, together
 
 
 class SegmentSweep(Sweep):
@@ -55,7 +54,7 @@ class SegmentSweep(Sweep):
             ways = range(start - 1, max(-1, start - 1 - self.segment.shape[-2]), -1)
             ending = torch.stack([entering[t] + self.segment[..., t, start - t - 1, :] for t in ways]).logsumexp(0)
             kept = selection(ending + self.exits[..., start, :], generator)
-            sent = known(send(_boundary(self.onward, start), ending, kept))
+            sent = fill_unreached(send(_boundary(self.onward, start), ending, kept))
             entering.append(torch.where((start < self.lengths)[..., None], sent, 0.0))
         return torch.stack(entering, -2)
 
@@ -70,7 +69,7 @@ class SegmentSweep(Sweep):
             leaving[start] = torch.where((start < self.lengths)[..., None], leaving[start], 0.0)
             if selection is not None and start > 0:
                 kept = selection(self.entering[..., start, :] + leaving[start], generator)
-                sent = known(send(_boundary(self.back, start), leaving[start], kept))
+                sent = fill_unreached(send(_boundary(self.back, start), leaving[start], kept))
                 exits[start] = torch.where((start < self.lengths)[..., None], sent, 0.0)
         self.exits = torch.stack(exits, -2)
         return torch.stack(leaving, -2)
@@ -78,5 +77,5 @@ class SegmentSweep(Sweep):
 
 def _boundary(pairs: Potential, start: int) -> Potential:
     """The potential of the boundary before a start; transitions do not depend on durations."""
-    trailing = 1 if isinstance(pairs, Scored) else 2
-    return pairs.map(lambda x: at_step(x.squeeze(-trailing - 1), trailing, start - 1) if x.dim() > trailing else x)
+    last = pairs.trailing
+    return pairs.map(lambda x: at_step(x.squeeze(-last - 1), last, start - 1) if x.dim() > last else x)

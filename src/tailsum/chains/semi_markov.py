@@ -10,7 +10,7 @@ A sketch keeps states by the position where a segment starts: K weighted states 
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -31,8 +31,8 @@ from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import at_step, finite, working_type
 from tailsum.scores.factored import embedding_norms
 from tailsum.scores.potential import Dense, Potential
-from tailsum.scores.scored import Scored, blank_outside
-from tailsum.structure.base import Structure, Terms
+from tailsum.sketch.sweep import Sweep
+from tailsum.structure.base import Structure
 from tailsum.structure.check import check_lead, check_potential, checked_lengths
 
 
@@ -61,7 +61,14 @@ class Segments(NamedTuple):
         return marks > 0
 
 
-class SemiMarkov(Structure[Segments]):
+class SegmentTerms(NamedTuple):
+    """Scores of the segments `[*batch, T, D, N]`, and of the pairs of states at each boundary."""
+
+    segments: Dense
+    pairs: Potential
+
+
+class SemiMarkov(Structure[SegmentTerms, Segments]):
     """A distribution over segmentations with N states: exact, or sketched on K states for each start.
 
     `segment [*batch, T, D, N]` (start, duration - 1, state) holds scores. `transition` is a tensor `[N, N]` (from, to) or
@@ -90,68 +97,48 @@ class SemiMarkov(Structure[Segments]):
         self.batch_shape, self.lengths = checked_lengths(lengths, shape, length, self.device)
         check_floating("segment", segment)
         segment = torch.where(self._within(segment.shape[-2])[..., None], segment, 0.0)
-        if self.lengths is not None and pairs.lead:
-            pairs = blank_outside(pairs, self._inside()[..., 1:])
+        if self.lengths is not None:
+            pairs = pairs.blank_outside(self.inside()[..., 1:])
         check_scores("segment", segment)
         check_potential("transition", pairs)
         self.dtype = working_type(segment, *pairs.tensors)
-        self._segment, self._pairs = segment.to(self.dtype), _by_duration(pairs.to(self.dtype))
+        self.segment, self.transition = segment.to(self.dtype), _by_duration(pairs.to(self.dtype))
 
     def _within(self, longest: int) -> Tensor:
         """Which starts and durations stay within their sequence: `[*batch, T, D]`."""
         start, more = (torch.arange(size, device=self.device) for size in (self.node_shape[0], longest))
-        return start[:, None] + more < self._length().reshape(*self.batch_shape, 1, 1)
-
-    # What the base asks for.
+        return start[:, None] + more < self.sequence_lengths().reshape(*self.batch_shape, 1, 1)
 
     def node_scores(self) -> Float[Tensor, "*batch T n"]:
         """What each state scores at each start, its durations summed: what `Local` proposes by."""
-        segment = self._segment.expand(*self.batch_shape, -1, -1, -1)
+        segment = self.segment.expand(*self.batch_shape, -1, -1, -1)
         within = self._within(segment.shape[-2])
         scores = log_sum_exp(segment.masked_fill(~within[..., None], -math.inf), -2)
         return torch.where(within[..., :1], scores, 0.0)
 
-    def terms(self) -> tuple[Dense, Potential]:
-        pairs = Dense(self._pairs.block()) if isinstance(self._pairs, Scored) else self._pairs
-        return Dense(self._segment.expand(*self.batch_shape, -1, -1, -1)), pairs
+    def terms(self) -> SegmentTerms:
+        pairs = self.transition.evaluated()
+        return SegmentTerms(Dense(self.segment.expand(*self.batch_shape, -1, -1, -1)), pairs)
 
-    def add_to_states(self, terms: Terms, extra: Float[Tensor, "*batch T n"]) -> Terms:
-        return terms[0].plus(Dense(extra[..., None, :])), terms[1]
+    def gather(self, index: Int[Tensor, "*#batch T k"]) -> "SemiMarkov":
+        lead = torch.broadcast_shapes(self.segment.shape[:-3], index.shape[:-2])
+        segment = self.segment.expand(*lead, -1, -1, -1)
+        wanted = index[..., :, None, :].expand(*lead, *segment.shape[-3:-1], -1)
+        boundary = torch.arange(1, self.node_shape[0], device=self.device)[:, None]
+        start = (boundary - 1 - torch.arange(segment.shape[-2], device=self.device)).clamp(min=0)
+        pairs = self.transition.gather(index[..., start, :], index[..., 1:, None, :])
+        return self.replaced(segment=segment.gather(-1, wanted), transition=pairs)
 
-    def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
-        return embedding_norms(None, self._pairs, "a Factored transition shared by all positions")
+    def total(self, terms: SegmentTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
+        totals = torch.stack([reduce(x.flatten(-2), -1) for x in self._ending(terms, reduce)], -1)
+        return totals.gather(-1, self.sequence_lengths().reshape(*self.batch_shape, 1) - 1)[..., 0]
 
-    def sweep(self) -> SegmentSweep:
-        if self.kept is not None:
-            raise ValueError(
-                "a sketched semi-Markov model has no Lookahead: sketch the whole, or give another proposal"
-            )
-        segment = self._segment.expand(*self.batch_shape, -1, -1, -1)
-        segment = segment.masked_fill(~self._within(segment.shape[-2])[..., None], -math.inf)
-        return SegmentSweep(segment, self._pairs, self._length().reshape(self.batch_shape))
-
-    def _centred(self, terms: Terms) -> Terms:
-        """The number of segments varies, but their durations always add up to the length."""
-        segment = cast("Dense", terms[0]).scores
-        lasting = torch.arange(1, segment.shape[-2] + 1, device=self.device, dtype=self.dtype)[:, None]
-        per_position = segment.detach().masked_fill(~self._within(len(lasting))[..., None], -math.inf) / lasting
-        highest_rate = finite(per_position.amax((-3, -2, -1), keepdim=True))
-        return Dense(segment - highest_rate * lasting), terms[1]
-
-    def _form(self) -> tuple[int]:
-        return (self._segment.shape[-2],)
-
-    def log_sum(self, terms: Terms) -> Float[Tensor, "*batch"]:
-        ending = self._ending(terms, log_sum_exp)
-        totals = torch.stack([log_sum_exp(x.flatten(-2), -1) for x in ending], -1)
-        return totals.gather(-1, self._length().reshape(*self.batch_shape, 1) - 1)[..., 0]
-
-    def _ending(self, terms: Terms, reduce: Reduce) -> list[Tensor]:
+    def _ending(self, terms: SegmentTerms, reduce: Reduce) -> list[Tensor]:
         """Sums (or maxima) over all ways to end a segment after 1, 2, .. T positions: `[*batch, duration, n]` each.
 
         In a list for the positions 1 .. T; the durations are 1 .. min(D, position).
         """
-        segment, pairs = cast("Dense", terms[0]).scores, cast("Potential", terms[1])
+        segment, pairs = terms.segments.scores, terms.pairs
         shared = None if pairs.lead else LogProduct(pairs.block(), reduce)
         entering, ending = [segment.new_zeros(*self.batch_shape, segment.shape[-1])], []
         for after in range(1, self.node_shape[0] + 1):
@@ -172,8 +159,46 @@ class SemiMarkov(Structure[Segments]):
             entering.append(LogProduct(table, reduce)(value[..., None, :])[..., 0, :])
         return ending
 
+    # What is particular to segments.
+
+    def add_to_states(self, terms: SegmentTerms, extra: Float[Tensor, "*batch T n"]) -> SegmentTerms:
+        return SegmentTerms(Dense(terms.segments.scores + extra[..., None, :]), terms.pairs)
+
+    def centred(self, terms: SegmentTerms) -> SegmentTerms:
+        """The number of segments varies, but their durations always add up to the length."""
+        segment = terms.segments.scores
+        lasting = torch.arange(1, segment.shape[-2] + 1, device=self.device, dtype=self.dtype)[:, None]
+        per_position = segment.detach().masked_fill(~self._within(len(lasting))[..., None], -math.inf) / lasting
+        highest_rate = finite(per_position.amax((-3, -2, -1), keepdim=True))
+        return SegmentTerms(Dense(segment - highest_rate * lasting), terms.pairs)
+
+    def form(self) -> tuple[int]:
+        return (self.segment.shape[-2],)
+
+    def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
+        return embedding_norms(None, self.transition, "a Factored transition shared by all positions")
+
+    def sweep(self) -> Sweep:
+        if self.kept is not None:  # each start has states of its own, so messages differ by duration
+            return super().sweep()
+        segment = self.segment.expand(*self.batch_shape, -1, -1, -1)
+        segment = segment.masked_fill(~self._within(segment.shape[-2])[..., None], -math.inf)
+        return SegmentSweep(segment, self.transition, self.sequence_lengths().reshape(self.batch_shape))
+
+    def part_states(self) -> Int[Tensor, "*batch T 1 n"]:
+        return self.states[..., None, :]
+
+    @property
+    def part_shape(self) -> tuple[int, ...]:
+        return (*self.node_shape, self.segment.shape[-2], self.n_states)
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, D={self.segment.shape[-2]})"
+
+    # Segmentations.
+
     @torch.no_grad()
-    def best(self, terms: Terms) -> Segments:
+    def best(self, terms: SegmentTerms) -> Segments:
         found = self._walk_back(terms, self._ending(terms, highest), 1, lambda logits: logits.argmax(-1))
         return Segments(*(x[0] for x in found))
 
@@ -185,24 +210,22 @@ class SemiMarkov(Structure[Segments]):
         torch.Size([1000, 6])
         """
         check_sample_shape(sample_shape)
-        terms, count = self._weighted(self.terms()), math.prod(sample_shape)
+        terms = self.summed()
         ending = self._ending(terms, log_sum_exp)
-        chunk = max(1, tile_rows(ending[-1].numel(), self.device))
-        found = [
-            self._walk_back(terms, ending, min(chunk, count - start), lambda x: gumbel(x, generator).argmax(-1))
-            for start in range(0, max(1, count), chunk)
-        ]
-        shape = (*sample_shape, *self.batch_shape, self.node_shape[0])
-        joined = (torch.cat(fields).reshape(shape) for fields in zip(*found, strict=True))
-        return self._original(Segments(*joined))
 
-    def _walk_back(self, terms: Terms, ending: list[Tensor], count: int, choose: Choose) -> Segments:
+        def draw(count: int) -> Segments:
+            return self._walk_back(terms, ending, count, lambda x: gumbel(x, generator).argmax(-1))
+
+        chunk = tile_rows(ending[-1].numel(), self.device)
+        return self.to_global(self.chunked(draw, math.prod(sample_shape), chunk, sample_shape))
+
+    def _walk_back(self, terms: SegmentTerms, ending: list[Tensor], count: int, choose: Choose) -> Segments:
         """`count` segmentations `[count, *batch, T]` in own numbers, each segment by `choose(logits [R, D n])`."""
-        size, pairs = ending[-1].shape[-1], cast("Potential", terms[1])
+        size, pairs = ending[-1].shape[-1], terms.pairs
         longest = max(x.shape[-2] for x in ending)
         padded = [torch.nn.functional.pad(x, (0, 0, 0, longest - x.shape[-2]), value=-math.inf) for x in ending]
         table = torch.stack(padded).reshape(len(ending), self.batch_shape.numel(), longest, size)
-        length = self._length()
+        length = self.sequence_lengths()
         batch = torch.arange(len(length), device=self.device).repeat(count)
         after = length[batch]
         after = torch.where(
@@ -245,39 +268,37 @@ class SemiMarkov(Structure[Segments]):
         own = pairs.map(rows)
         return own.block(None, state[:, None, None].expand(-1, own.lead[-1], 1))[..., 0]
 
-    def parts(self, configuration: Segments) -> Float[Tensor, "*sample_batch T D n"]:
+    def used(self, configuration: Segments) -> tuple[Float[Tensor, "*sample_batch T D n"], ...]:
         starts, durations, states = configuration
-        *_, length, longest, size = *self.node_shape, self._segment.shape[-2], self.n_states
+        length, longest, size = self.part_shape
         used = torch.zeros(*starts.shape[:-1], length * longest * size, dtype=self.dtype, device=self.device)
         present = starts >= 0
         place = (starts * longest + durations - 1) * size + states
         used.scatter_add_(-1, torch.where(present, place, 0), present.to(self.dtype))
-        return used.unflatten(-1, (length, longest, size))
+        return (used.unflatten(-1, (length, longest, size)),)
 
-    def score(self, configuration: Segments) -> Float[Tensor, "*sample_batch"]:
-        """The score of given segmentations, in original states, kept or not: a sketch asks the whole model.
+    def score_of(self, configuration: Segments) -> Float[Tensor, "*sample_batch"]:
+        """The scores of the segments and of the transitions between them.
 
         >>> model = SemiMarkov(torch.ones(4, 4, 2), torch.zeros(2, 2))
         >>> sample = model.sample()
         >>> bool(model.score(sample) == (sample.durations > 0).sum())
         True
         """
-        if self.kept is not None:
-            return self.whole.score(configuration)
-        segments = self._checked(configuration)
-        starts, durations, states = segments
-        longest, size = self._segment.shape[-2:]
-        table = self._segment.expand(*starts.shape[:-1], *self._segment.shape[-3:]).flatten(-3)
+        starts, durations, states = configuration
+        longest, size = self.segment.shape[-2:]
+        table = self.segment.expand(*starts.shape[:-1], *self.segment.shape[-3:]).flatten(-3)
         place = (starts * longest + durations - 1) * size + states
         own = torch.where(starts < 0, 0.0, table.gather(-1, place.clamp(min=0))).sum(-1)
         if self.node_shape[0] > 1:
-            labels = segments.labels().clamp(min=0)[..., None]
-            pairs = self._pairs.at(labels[..., :-1, :], labels[..., 1:, :])[..., 0]
-            own = own + torch.where(segments.begins()[..., 1:], pairs, 0.0).sum(-1)
+            labels = configuration.labels().clamp(min=0)[..., None]
+            pairs = self.transition.at(labels[..., :-1, :], labels[..., 1:, :])[..., 0]
+            own = own + torch.where(configuration.begins()[..., 1:], pairs, 0.0).sum(-1)
         return own.masked_fill((starts < 0).all(-1), -math.inf)
 
-    def _checked(self, segments: Segments) -> Segments:
-        """The segmentations in a common batch; a ValueError unless each covers its sequence, or is none (-1)."""
+    def check_configuration(self, configuration: Segments) -> Segments:
+        """A ValueError unless each segmentation covers its sequence, or is none (-1)."""
+        segments = configuration
         if not isinstance(segments, Segments):
             raise ValueError(f"segments must be Segments: got {type(segments).__name__}")
         starts, durations, states = (
@@ -294,37 +315,18 @@ class SemiMarkov(Structure[Segments]):
         check_in_range("segments.states", states, self.n_states)
         present = starts >= 0
         covered = durations.cumsum(-1)
-        follows = (starts == covered - durations) & (durations > 0) & (durations <= self._segment.shape[-2])
+        follows = (starts == covered - durations) & (durations > 0) & (durations <= self.segment.shape[-2])
         follows &= states >= 0
-        whole = (covered[..., -1] == self._length().reshape(self.batch_shape)) | ~present.any(-1)
+        whole = (covered[..., -1] == self.sequence_lengths().reshape(self.batch_shape)) | ~present.any(-1)
         in_order = ~(present[..., 1:] & ~present[..., :-1]).any(-1)
         if not (whole & in_order & torch.where(present, follows, durations == 0).all(-1)).all():
             raise ValueError(
                 f"segments must follow one another from position 0 to the end of their sequence, each of 1 to "
-                f"D = {self._segment.shape[-2]} positions: got some that do not"
+                f"D = {self.segment.shape[-2]} positions: got some that do not"
             )
         return Segments(starts, durations, states)
 
-    def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}, D={self._segment.shape[-2]})"
-
-    def _part_states(self) -> Int[Tensor, "*batch T 1 n"]:
-        return self.states[..., None, :]
-
-    def scatter(self, values: Float[Tensor, "*sample_batch T D n"]) -> Float[Tensor, "*sample_batch T D all"]:
-        """Values `[..., T, D, K]` of the kept states, such as `marginals()`, spread over all N states."""
-        return self._scattered(values, self.states[..., None, :], (*self._segment.shape[-3:-1], self.n_states))
-
-    def _gather(self, index: Int[Tensor, "*#batch T k"]) -> None:
-        lead = torch.broadcast_shapes(self._segment.shape[:-3], index.shape[:-2])
-        segment = self._segment.expand(*lead, -1, -1, -1)
-        wanted = index[..., :, None, :].expand(*lead, *segment.shape[-3:-1], -1)
-        self._segment = segment.gather(-1, wanted)
-        boundary = torch.arange(1, self.node_shape[0], device=self.device)[:, None]
-        start = (boundary - 1 - torch.arange(segment.shape[-2], device=self.device)).clamp(min=0)
-        self._pairs = self._pairs.gather(index[..., start, :], index[..., 1:, None, :])
-
-    def _original(self, configuration: Segments) -> Segments:
+    def to_global(self, configuration: Segments) -> Segments:
         if self.kept is None:
             return configuration
         starts, durations, states = configuration
@@ -336,8 +338,7 @@ class SemiMarkov(Structure[Segments]):
 
 def _by_duration(pairs: Potential) -> Potential:
     """The potential with one more dimension for the duration of the segment before, shared by all."""
-    trailing = 1 if isinstance(pairs, Scored) else 2
-    return pairs.map(lambda x: x.unsqueeze(-trailing - 1) if x.dim() > trailing else x)
+    return pairs.map(lambda x: x.unsqueeze(-pairs.trailing - 1) if x.dim() > pairs.trailing else x)
 
 
 def _at_boundary(pairs: Potential, after: int) -> Potential:

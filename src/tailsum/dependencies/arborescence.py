@@ -18,7 +18,23 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, softplus
 
-from tailsum.numerics.reduce import log_sum_exp
+from tailsum.numerics.reduce import Draw, Reduce, log_sum_exp
+
+
+def total(arc: Tensor, root: Tensor, length: Tensor, multiroot: bool, reduce: Reduce) -> Tensor:
+    """The reduction over all trees, `[B]`. Elimination is of sums alone; others find or draw a tree and add it up."""
+    if reduce is log_sum_exp:
+        return log_sum(arc, root, length, multiroot)
+    if isinstance(reduce, Draw):
+        heads = sample(arc, root, length, multiroot, 1, reduce.generator)[0]
+    else:
+        heads = best(arc, root, length, multiroot)
+    word = torch.arange(heads.shape[-1], device=heads.device)
+    own = arc.take_along_dim(heads.clamp(min=0)[:, None], 1)[:, 0]
+    score = torch.where(heads < 0, 0.0, torch.where(heads == word, root, own)).sum(-1)
+    if isinstance(reduce, Draw):  # the value of the sum, with the gradient of the tree
+        score = log_sum(arc, root, length, multiroot).detach() + score - score.detach()
+    return score.masked_fill((heads < 0).all(-1), -math.inf)
 
 
 def log_sum(arc: Tensor, root: Tensor, length: Tensor, multiroot: bool) -> Tensor:
@@ -190,7 +206,7 @@ def _best_rows(weight: np.ndarray, multiroot: bool) -> np.ndarray | None:
     """The row of each word's head in `weight [1 + n, n]` (0: the root) in a best tree, or None if there is no tree.
 
     From each word the best heads are followed until they lead to the root, or to a word from which they did; a cycle
-    on the way becomes one node (Tarjan). A single root is had by taking the root for a head only where there is no
+    on the way becomes one node (Tarjan). A single root results if the root is taken for a head only where there is no
     other: that is to order trees by their number of roots first, exactly and whatever the scores.
     """
     n = weight.shape[1]

@@ -9,21 +9,21 @@ child in state j. Roots have no transition. This is the form that sketches scale
 *Projective* trees have no crossing arcs: every word between a head and its child descends from the head, so that no arc
 spans a root. Sums without states cost T^3 (Eisner), with N states T^3 N^2 + T^4 N for a transition shared by all arcs,
 and T^4 K^2 in a sketch. *Non-projective* trees are any trees: the matrix-tree theorem, T^3, by an elimination that never
-subtracts, so that it is exact for scores of any range (`kernels/arborescence.py`); the best one by Chu-Liu-Edmonds.
+subtracts, so that it is exact for scores of any range (`arborescence.py`); the best one by Chu-Liu-Edmonds.
 """
 
 import math
 from collections.abc import Sequence
-from typing import cast
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tailsum.dependencies import arborescence
 from tailsum.dependencies.configuration import Dependencies, RelaxedDependencies, are_trees
-from tailsum.dependencies.dependency_sweep import DependencySweep
+from tailsum.dependencies.dependency_sweep import Around, DependencySweep, around
 from tailsum.dependencies.projective import (
     Attach,
     Halves,
@@ -47,15 +47,23 @@ from tailsum.numerics.check import (
 from tailsum.numerics.noise import Choose, gumbel
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
 from tailsum.numerics.table import tile_rows
-from tailsum.numerics.tensors import finite, working_type
+from tailsum.numerics.tensors import finite, without_common, working_type
 from tailsum.scores.factored import embedding_norms
 from tailsum.scores.potential import Dense, Potential
-from tailsum.scores.scored import Scored, blank_outside
-from tailsum.structure.base import Structure, Terms
+from tailsum.structure.base import Structure
 from tailsum.structure.check import check_lead, check_potential, checked_lengths
+from tailsum.structure.terms import each
 
 
-class DependencyTree(Structure[Dependencies]):
+class DependencyTerms(NamedTuple):
+    """Scores of the arcs `[*batch, T, T (, L)]`, of the states of words `[*batch, T, N]` and of heads with children."""
+
+    arcs: Dense
+    nodes: Dense
+    pairs: Potential
+
+
+class DependencyTree(Structure[DependencyTerms, Dependencies]):
     """A distribution over dependency trees, projective or not, with one root or several.
 
     `arc` is `[*batch, T, T]` (head, child; roots on the diagonal) or `[*batch, T, T, L]` with labels. Whether the last
@@ -114,100 +122,82 @@ class DependencyTree(Structure[Dependencies]):
             tensors += [node, *pairs.tensors]
         self.batch_shape, self.lengths = checked_lengths(lengths, shape, length, self.device)
         self.dtype = working_type(*tensors)
-        inside = self._inside()
-        both = inside[..., :, None] & inside[..., None, :]
-        arc = torch.where(both[..., None] if self.labelled else both, arc, 0.0)
+        arc = torch.where(self._arcs_inside(), arc, 0.0)
         check_scores("arc", arc)
-        self._arc = arc.to(self.dtype)
-        self._nodes = self._pairs = None
-        self.n_states, self.part_terms = 1, 1
-        if node is not None and pairs is not None:
-            check_floating("node", node)
-            node = torch.where(inside[..., None], node, 0.0)
-            if self.lengths is not None and pairs.lead:
-                pairs = blank_outside(pairs, both)
-            check_scores("node", node)
-            check_potential("transition", pairs)
-            self._nodes, self._pairs = node.to(self.dtype), pairs.to(self.dtype)
-            self.n_states, self.part_terms = node.shape[-1], 2
+        self.arc = arc.to(self.dtype)
+        self.stateful = node is not None
+        if node is None or pairs is None:  # one state for all
+            node, pairs = self.arc.new_zeros(length, 1), Dense(self.arc.new_zeros(1, 1))
+        check_floating("node", node)
+        inside = self.inside()
+        node = torch.where(inside[..., None], node, 0.0)
+        if self.lengths is not None:
+            pairs = pairs.blank_outside(inside[..., :, None] & inside[..., None, :])
+        check_scores("node", node)
+        check_potential("transition", pairs)
+        self.node, self.transition = node.to(self.dtype), pairs.to(self.dtype)
+        self.n_states, self.part_terms = node.shape[-1], 2 if self.stateful else 1
 
     def __repr__(self) -> str:
         kind = "projective" if self.projective else "non-projective"
         roots = "several roots" if self.multiroot else "one root"
-        labels = f", L={self._arc.shape[-1]}" if self.labelled else ""
-        states = "" if self._pairs is not None else ", no states"
+        labels = f", L={self.arc.shape[-1]}" if self.labelled else ""
+        states = "" if self.stateful else ", no states"
         return f"{super().__repr__()[:-1]}{labels}{states}, {kind}, {roots})"
 
-    # What the base asks for.
+    def _arcs_inside(self) -> Bool[Tensor, "..."]:
+        """Which arcs join two words of one sentence, `[*batch, T, T (, 1)]`."""
+        inside = self.inside()
+        both = inside[..., :, None] & inside[..., None, :]
+        return both[..., None] if self.labelled else both
 
     def node_scores(self) -> Float[Tensor, "*batch T n"]:
-        nodes = self._arc.new_zeros(1, 1) if self._nodes is None else self._nodes
-        return nodes.expand(*self.batch_shape, *self.node_shape, -1)
+        return self.node.expand(*self.batch_shape, *self.node_shape, -1)
 
-    def terms(self) -> Terms:
-        arc = self._arc.expand(*self.batch_shape, *self._arc.shape[-3 if self.labelled else -2 :])
-        if self._pairs is None:
-            return (Dense(arc),)
-        pairs = Dense(self._pairs.block()) if isinstance(self._pairs, Scored) else self._pairs
-        return Dense(arc), Dense(self.node_scores()), pairs
+    def terms(self) -> DependencyTerms:
+        arc = self.arc.expand(*self.batch_shape, *self.arc.shape[-3 if self.labelled else -2 :])
+        return DependencyTerms(Dense(arc), Dense(self.node_scores()), self.transition.evaluated())
 
-    def add_to_states(self, terms: Terms, extra: Float[Tensor, "*batch T n"]) -> Terms:
-        return terms[0], terms[1].plus(Dense(extra)), terms[2]
+    def gather(self, index: Int[Tensor, "*#batch T k"]) -> "DependencyTree":
+        if not self.stateful:
+            raise ValueError("this tree has no latent states to restrict: give node and transition")
+        nodes = self.node_scores()
+        return self.replaced(
+            node=nodes.gather(-1, index.expand(*nodes.shape[:-1], -1)),
+            transition=self.transition.gather(index[..., :, None, :], index[..., None, :, :]),
+        )
 
-    def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
-        return embedding_norms(None, self._pairs, "a Factored transition shared by all arcs")
-
-    def sweep(self) -> DependencySweep:
-        if self._pairs is None:
-            raise ValueError("this tree has no latent states to sketch: give node and transition")
-        return DependencySweep(self)
-
-    def _centred(self, terms: Terms) -> Terms:
-        """Every word has one arc into it (or is a root), and one state."""
-        arc, *rest = cast("tuple[Dense, ...]", terms)
-        over = (-3, -1) if self.labelled else (-2,)
-        inside = self._inside()
-        both = inside[..., :, None] & inside[..., None, :]
-        padding = ~both[..., None] if self.labelled else ~both
-        arc = Dense(arc.scores - finite(arc.scores.detach().masked_fill(padding, -math.inf).amax(over, keepdim=True)))
-        if not rest:
-            return (arc,)
-        nodes = rest[0].scores
-        return arc, Dense(nodes - finite(nodes.detach().amax(-1, keepdim=True))), rest[1]
-
-    def _form(self) -> tuple[object, ...]:
-        return self.projective, self.multiroot, self._pairs is None, self._arc.shape[-1] if self.labelled else None
-
-    def log_sum(self, terms: Terms) -> Float[Tensor, "*batch"]:
-        arc, root = self._arcs(terms, log_sum_exp)
+    def total(self, terms: DependencyTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
         if not self.projective:
-            return arborescence.log_sum(arc, root, self._length(), self.multiroot).reshape(self.batch_shape)
-        _, before = self._charts(terms, log_sum_exp)
-        return torch.stack(before).gather(0, self._length()[None] - 1)[0].reshape(self.batch_shape)
+            total = arborescence.total(*self._arcs(terms, reduce), self.sequence_lengths(), self.multiroot, reduce)
+        else:
+            _, before = self._charts(terms, reduce)
+            total = torch.stack(before).gather(0, self.sequence_lengths()[None] - 1)[0]
+        return total.reshape(self.batch_shape)
 
-    def _arcs(self, terms: Terms, reduce: Reduce) -> tuple[Tensor, Tensor]:
+    def _arcs(self, terms: DependencyTerms, reduce: Reduce) -> tuple[Tensor, Tensor]:
         """Scores of arcs `[B, T, T]` and roots `[B, T]`, their labels summed out (or the best taken)."""
-        arc = cast("Dense", terms[0]).scores
+        arc = terms.arcs.scores
         arc = reduce(arc, -1) if self.labelled else arc
         arc = arc.reshape(self.batch_shape.numel(), *arc.shape[-2:])
         return arc, arc.diagonal(dim1=1, dim2=2)
 
-    def _charts(self, terms: Terms, reduce: Reduce) -> tuple[Halves, list[Tensor]]:
+    def _charts(self, terms: DependencyTerms, reduce: Reduce) -> tuple[Halves, list[Tensor]]:
         """Half subtrees, and the sums (or maxima) over all trees of the first 1, 2, .. T words."""
         arc, root = self._arcs(terms, reduce)
-        if self._pairs is None:
-            halves, nodes = eisner(arc, reduce), arc.new_zeros(*arc.shape[:-1], 1)
-        else:
-            nodes = self._flat_nodes(terms)
+        nodes = self._flat_nodes(terms)
+        if self.stateful:
             halves, _ = stateful(nodes, self._attach(terms, arc, reduce), reduce)
+        else:
+            halves = eisner(arc, reduce)
         return halves, roots(halves, nodes, root, self.multiroot, reduce)
 
-    def _flat_nodes(self, terms: Terms) -> Tensor:
-        nodes = cast("Dense", terms[1]).scores
+    def _flat_nodes(self, terms: DependencyTerms) -> Tensor:
+        nodes = terms.nodes.scores
         return nodes.reshape(self.batch_shape.numel(), *nodes.shape[-2:])
 
-    def _attach(self, terms: Terms, arc: Tensor, reduce: Reduce) -> Attach:
-        pairs = cast("Potential", terms[2])
+    def _attach(self, terms: DependencyTerms, arc: Tensor, reduce: Reduce) -> Attach:
+        pairs = terms.pairs
         if not pairs.lead:
             return SharedAttach(arc, pairs.block(), reduce)
         return OwnAttach(arc, self._by_arc(pairs.block()), reduce)
@@ -219,10 +209,41 @@ class DependencyTree(Structure[Dependencies]):
             return scores.expand(*scores.shape[:-4], *shape).reshape(1, *shape)
         return scores.expand(*self.batch_shape, *shape).reshape(self.batch_shape.numel(), *shape)
 
+    # What is particular to words and arcs.
+
+    def add_to_states(self, terms: DependencyTerms, extra: Float[Tensor, "*batch T n"]) -> DependencyTerms:
+        return terms._replace(nodes=Dense(terms.nodes.scores + extra))
+
+    def centred(self, terms: DependencyTerms) -> DependencyTerms:
+        """Every word has one arc into it (or is a root), and one state."""
+        arc, over = terms.arcs.scores, (-3, -1) if self.labelled else (-2,)
+        top = arc.detach().masked_fill(~self._arcs_inside(), -math.inf).amax(over, keepdim=True)
+        return DependencyTerms(Dense(arc - finite(top)), terms.nodes.map(lambda x: without_common(x, 1)), terms.pairs)
+
+    def form(self) -> tuple[object, ...]:
+        return self.projective, self.multiroot, self.stateful, self.arc.shape[-1] if self.labelled else None
+
+    def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
+        return embedding_norms(None, self.transition, "a Factored transition shared by all arcs")
+
+    def sweep(self) -> DependencySweep:
+        if not self.stateful:
+            raise ValueError("this tree has no latent states to sketch: give node and transition")
+        sums = lambda kept: self.restrict(kept).around()  # noqa: E731
+        return DependencySweep(self.weighted_nodes(), self.transition, self.sequence_lengths(), sums)
+
+    def around(self) -> Around:
+        """The inside and outside sums of all subtrees, where words have states."""
+        with torch.inference_mode(False):
+            terms = self.weighted(each(lambda term: term.map(lambda x: x.detach().clone()), self.terms()))
+            arc, root = self._arcs(terms, log_sum_exp)
+            attach = self._attach(terms, arc, log_sum_exp)
+            return around(self._flat_nodes(terms), arc, root, attach, self.sequence_lengths(), self.multiroot)
+
     # Trees.
 
     @torch.no_grad()
-    def best(self, terms: Terms) -> Dependencies:
+    def best(self, terms: DependencyTerms) -> Dependencies:
         tree = self._read(terms, highest, lambda logits: logits.argmax(-1), 1, None)
         return tree.each(lambda x: x[0])
 
@@ -234,45 +255,37 @@ class DependencyTree(Structure[Dependencies]):
         torch.Size([1000, 6])
         """
         check_sample_shape(sample_shape)
-        terms = self._weighted(self.terms())
         choose = lambda logits: gumbel(logits, generator).argmax(-1)  # noqa: E731
-        tree = self._read(terms, log_sum_exp, choose, math.prod(sample_shape), generator)
+        tree = self._read(self.summed(), log_sum_exp, choose, math.prod(sample_shape), generator)
         shape = (*sample_shape, *self.batch_shape, *self.node_shape)
-        return self._original(tree.each(lambda x: x.reshape(shape)))
+        return self.to_global(tree.each(lambda x: x.reshape(shape)))
 
     def _read(
-        self, terms: Terms, reduce: Reduce, choose: Choose, count: int, generator: torch.Generator | None
+        self, terms: DependencyTerms, reduce: Reduce, choose: Choose, count: int, generator: torch.Generator | None
     ) -> Dependencies:
-        """`count` trees `[count, *batch, T]` in own numbers."""
-        (arc, root), length = self._arcs(terms, reduce), self._length()
+        """`count` trees `[count, *batch, T]` in local ids."""
+        (arc, root), length = self._arcs(terms, reduce), self.sequence_lengths()
+        shape = (count, *self.batch_shape, *self.node_shape)
         states = None
         if self.projective:
             heads, states = self._read_projective(terms, reduce, choose, count)
         elif reduce is highest:
-            heads = arborescence.best(arc, root, length, self.multiroot)[None]
+            heads = arborescence.best(arc, root, length, self.multiroot)
         else:
             heads = arborescence.sample(arc, root, length, self.multiroot, count, generator)
-        heads = (
-            heads.reshape(count, *self.batch_shape, -1)
-            if heads.numel()
-            else heads.new_empty(count, *self.batch_shape, *self.node_shape)
-        )
-        labels = self._labels(cast("Dense", terms[0]).scores, heads, choose) if self.labelled else None
-        return Dependencies(
-            heads, labels, None if self._pairs is None or states is None else states.reshape(heads.shape)
-        )
+        heads = heads.reshape(shape) if heads.numel() else heads.new_empty(shape)
+        labels = self._labels(terms.arcs.scores, heads, choose) if self.labelled else None
+        return Dependencies(heads, labels, states.reshape(shape) if self.stateful and states is not None else None)
 
-    def _read_projective(self, terms: Terms, reduce: Reduce, choose: Choose, count: int) -> tuple[Tensor, Tensor]:
+    def _read_projective(
+        self, terms: DependencyTerms, reduce: Reduce, choose: Choose, count: int
+    ) -> tuple[Tensor, Tensor]:
         halves, before = self._charts(terms, reduce)
-        (arc, root), length = self._arcs(terms, reduce), self._length()
-        nodes = arc.new_zeros(*arc.shape[:-1], 1) if self._pairs is None else self._flat_nodes(terms)
-        pairs = None if self._pairs is None else cast("Potential", terms[2])
-        shared = pairs is None or not pairs.lead
-        table = None if pairs is None or shared else self._by_arc(pairs.block())
+        (arc, root), length = self._arcs(terms, reduce), self.sequence_lengths()
+        nodes, pairs = self._flat_nodes(terms), terms.pairs
+        table = self._by_arc(pairs.block()) if pairs.lead else None
 
         def columns(batch: Tensor, head: Tensor, state: Tensor) -> Tensor:
-            if pairs is None:
-                return arc.new_zeros(1, 1, 1)
             if table is None:
                 return pairs.block(state[:, None])  # [R, 1, n]
             return table[batch if len(table) > 1 else torch.zeros_like(batch), head, :, state]
@@ -294,27 +307,24 @@ class DependencyTree(Structure[Dependencies]):
         own = scores.gather(-3, wanted).squeeze(-3)  # [.., child, label]
         return torch.where(heads < 0, -1, choose(own.flatten(0, -2)).reshape(heads.shape))
 
-    def parts(self, configuration: Dependencies) -> Float[Tensor, "*sample_batch_part"]:
-        heads, labels, _ = configuration
-        length, size = self.node_shape[0], self._arc.shape[-1] if self.labelled else 1
+    def used(self, configuration: Dependencies) -> tuple[Float[Tensor, "..."], ...]:
+        heads, labels, states = configuration
+        length, size = self.node_shape[0], self.arc.shape[-1] if self.labelled else 1
         child = torch.arange(length, device=self.device)
         used = torch.zeros(*heads.shape[:-1], length * length * size, dtype=self.dtype, device=self.device)
         place = (heads * length + child) * size + (0 if labels is None else labels)
         used.scatter_add_(-1, torch.where(heads < 0, 0, place), (heads >= 0).to(self.dtype))
-        return used.unflatten(-1, (length, length, size) if self.labelled else (length, length))
-
-    def _used(self, configuration: Dependencies) -> tuple[Tensor, ...]:
-        states = configuration.states
+        used = used.unflatten(-1, (length, length, size) if self.labelled else (length, length))
         if states is None:
-            return (self.parts(configuration),)
+            return (used,)
         one_hot = F.one_hot(states.clamp(min=0), self.n_states).to(self.dtype)
-        return self.parts(configuration), torch.where(states[..., None] < 0, 0.0, one_hot)
+        return used, torch.where(states[..., None] < 0, 0.0, one_hot)
 
     def state_marginals(self) -> Float[Tensor, "*batch T n"]:
         """The probability of each state of each word."""
-        if self._pairs is None:
+        if not self.stateful:
             raise ValueError("the words of this tree have no states: give node and transition")
-        return self._gradient(1)
+        return self.term_gradients(1)[0]
 
     def rsample(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -328,45 +338,42 @@ class DependencyTree(Structure[Dependencies]):
         >>> DependencyTree(torch.randn(6, 6)).rsample(0.5).arcs.sum(0)
         tensor([1.0000, 1.0000, 1.0000, 1.0000, 1.0000, 1.0000])
         """
-        (arcs, *states), best = self._relaxed(temperature, hard, generator, sample_shape)
+        (arcs, *states), best = self.relaxed(temperature, hard, generator, sample_shape)
         return RelaxedDependencies(arcs, *((states[0], self.states) if states else (None, None)), best)
 
-    def score(self, configuration: Dependencies) -> Float[Tensor, "*sample_batch"]:
-        """The score of given trees, in original states, kept or not; minus infinity where one is not a tree of this kind.
+    def score_of(self, configuration: Dependencies) -> Float[Tensor, "*sample_batch"]:
+        """The scores of given trees; minus infinity where one is not a tree of this kind.
 
         >>> DependencyTree(torch.ones(3, 3)).score(Dependencies(torch.tensor([[0, 0, 1], [1, 2, 0]])))
         tensor([3., -inf])
         """
-        if self.kept is not None:
-            return self.whole.score(configuration)
-        heads, labels, states = self._checked(configuration)
+        heads, labels, states = configuration
         shape, child = heads.shape, torch.arange(self.node_shape[0], device=self.device)
         inside, above = heads >= 0, heads.clamp(min=0)
-        arc = self._arc.expand(*shape[:-1], *self._arc.shape[-3 if self.labelled else -2 :])
+        arc = self.arc.expand(*shape[:-1], *self.arc.shape[-3 if self.labelled else -2 :])
         if labels is not None:
             arc = arc.take_along_dim(labels.clamp(min=0)[..., None, :, None], -1)[..., 0]
         total = torch.where(inside, arc.take_along_dim(above[..., None, :], -2)[..., 0, :], 0.0).sum(-1)
-        if states is not None and self._pairs is not None and self._nodes is not None:
+        if states is not None:
             states = states.clamp(min=0)
-            nodes = self._nodes.expand(*shape, -1).take_along_dim(states[..., None], -1)[..., 0]
+            nodes = self.node.expand(*shape, -1).take_along_dim(states[..., None], -1)[..., 0]
             total = total + torch.where(inside, nodes, 0.0).sum(-1)
             theirs = states.gather(-1, above)
-            if self._pairs.lead:
-                table = self._pairs.block().expand(*shape, self.node_shape[0], -1, -1)
+            if self.transition.lead:
+                table = self.transition.block().expand(*shape, self.node_shape[0], -1, -1)
                 pairs = table.take_along_dim(above[..., None, :, None, None], -4)[..., 0, :, :, :]
                 pairs = pairs.take_along_dim(theirs[..., None, None], -2).take_along_dim(states[..., None, None], -1)
                 pairs = pairs[..., 0, 0]
             else:
-                pairs = self._pairs.at(theirs, states)
+                pairs = self.transition.at(theirs, states)
             total = total + torch.where(inside & (heads != child), pairs, 0.0).sum(-1)
-        lengths = self._length().reshape(self.batch_shape)
+        lengths = self.sequence_lengths().reshape(self.batch_shape)
         return total.masked_fill(~are_trees(heads, lengths, self.projective, self.multiroot), -math.inf)
 
-    def _checked(self, tree: Dependencies) -> Dependencies:
-        """The trees in a common batch; a ValueError where they have the wrong shape or numbers."""
-        length = self.node_shape[0]
-        found: list[Tensor | None] = []
-        sizes = length, self._arc.shape[-1] if self.labelled else None, None if self._pairs is None else self.n_states
+    def check_configuration(self, configuration: Dependencies) -> Dependencies:
+        tree, length = configuration, self.node_shape[0]
+        found: list[Tensor] = []
+        sizes = length, self.arc.shape[-1] if self.labelled else None, self.n_states if self.stateful else None
         if not isinstance(tree, Dependencies):
             raise ValueError(f"tree must be Dependencies: got {type(tree).__name__}")
         shape = self.batch_shape
@@ -377,26 +384,19 @@ class DependencyTree(Structure[Dependencies]):
             if (x is None) != (size is None):
                 raise ValueError(f"tree.{name} must {'' if x is None else 'not '}be given for {self}")
             if x is None or size is None:
-                found.append(None)
                 continue
-            x = check_whole(f"tree.{name}", x)  # noqa: PLW2901
-            if x.shape[-1:] != (length,):
-                raise ValueError(f"tree.{name} must be [..., T] with T = {length}: got {list(x.shape)}")
-            x = torch.where(self._inside(), x.expand(*shape, -1), -1)  # noqa: PLW2901
-            check_in_range(f"tree.{name}", x, size)
-            found.append(x)
-            if ((x < 0) & (cast("Tensor", found[0]) >= 0)).any():
+            ids = check_whole(f"tree.{name}", x)
+            if ids.shape[-1:] != (length,):
+                raise ValueError(f"tree.{name} must be [..., T] with T = {length}: got {list(ids.shape)}")
+            ids = torch.where(self.inside(), ids.expand(*shape, -1), -1)
+            check_in_range(f"tree.{name}", ids, size)
+            found.append(ids)
+            if ((ids < 0) & (found[0] >= 0)).any():
                 raise ValueError(f"tree.{name} must lie between 0 and {size - 1} for every word: got -1")
-        return Dependencies(*found)  # pyright: ignore[reportArgumentType]
+        ids = iter(found)
+        return Dependencies(*(None if x is None else next(ids) for x in tree))  # pyright: ignore[reportArgumentType]
 
-    def _gather(self, index: Int[Tensor, "*#batch T k"]) -> None:
-        if self._pairs is None:
-            raise ValueError("this tree has no latent states to restrict: give node and transition")
-        nodes = self.node_scores()
-        self._nodes = nodes.gather(-1, index.expand(*nodes.shape[:-1], -1))
-        self._pairs = self._pairs.gather(index[..., :, None, :], index[..., None, :, :])
-
-    def _original(self, configuration: Dependencies) -> Dependencies:
+    def to_global(self, configuration: Dependencies) -> Dependencies:
         heads, labels, states = configuration
         if self.kept is None or states is None:
             return configuration

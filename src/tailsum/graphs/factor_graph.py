@@ -9,15 +9,13 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.graphs.factor_table import FactorTable
+from tailsum.graphs.factor_scores import FactorGroups, FactorTable
 from tailsum.graphs.factors import TableFactors
 from tailsum.graphs.graph import Graph
-from tailsum.graphs.solver import Params
 from tailsum.numerics.check import as_whole, check_broadcast, check_device, check_scores
 from tailsum.numerics.reduce import log_sum_exp
 from tailsum.numerics.table import tile_size
 from tailsum.numerics.tensors import flattened, working_type
-from tailsum.scores.base import Scores
 from tailsum.scores.factored import Factored, embedding_norms
 from tailsum.scores.potential import Dense
 from tailsum.sketch.selection import Subset
@@ -48,7 +46,7 @@ class FactorGraph(Graph):
     ) -> None:
         nodes, sizes = self._read_unary(unary)
         shape = nodes.lead[:-1]
-        self.variables, self._tables = [], []
+        self.variables, self.tables = [], []
         single: list[tuple[Tensor, Tensor]] = []
         seen: set[frozenset[int]] = set()
         if not isinstance(factors, list | tuple):
@@ -68,11 +66,11 @@ class FactorGraph(Graph):
                 single.append((variables[:, 0], scores.scores))
             elif len(variables):
                 self.variables.append(variables)
-                self._tables.append(scores)
-        self.dtype = working_type(*nodes.tensors, *(t.scores for t in self._tables), *(s for _, s in single))
+                self.tables.append(scores)
+        self.dtype = working_type(*nodes.tensors, *(t.scores for t in self.tables), *(s for _, s in single))
         self.batch_shape = shape
-        self._nodes = self._with_single(nodes, single) if single else nodes.to(self.dtype)
-        self._tables = [t.map(lambda x: x.to(self.dtype)) for t in self._tables]
+        self.unary = self._with_single(nodes, single) if single else nodes.to(self.dtype)
+        self.tables = [t.map(lambda x: x.to(self.dtype)) for t in self.tables]
         self._configure(iterations, damping, tolerance, schedule, gradient)
 
     def _with_single(self, nodes: Any, single: list[tuple[Tensor, Tensor]]) -> Dense:
@@ -88,34 +86,25 @@ class FactorGraph(Graph):
         """Scores of all N states, minus infinity of those that a factor does not know."""
         return F.pad(scores, (0, self.n_states - scores.shape[-1]), value=-math.inf)
 
-    # What the base asks for.
+    # What a graph supplies.
 
-    def factor_scores(self) -> tuple[Scores, ...]:
-        return tuple(Dense(t.scores) if t.arity == 2 else t for t in self._tables)
+    def factor_scores(self) -> FactorGroups:
+        return FactorGroups([Dense(t.scores) if t.arity == 2 else t for t in self.tables])
 
-    @property
-    def _sizes(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(t.scores.shape[len(t.lead) :]) for t in self._tables)
+    def factor_sizes(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(t.scores.shape[len(t.lead) :]) for t in self.tables)
 
-    def _params(self, terms: Sequence[Any]) -> Params:
-        return tuple(
-            term.flat_params(self.batch_shape)
-            if isinstance(term, Dense)
-            else (flattened(term.scores, term.arity, self.batch_shape),)
-            for term in terms
-        )
-
-    def _gather(self, index: Int[Tensor, "*#batch V k"]) -> None:
-        self._nodes = self._nodes.gather(None, index)
-        self._tables = [
+    def gather(self, index: Int[Tensor, "*#batch V k"]) -> "FactorGraph":
+        tables = [
             t.gather([index[..., v[:, axis], :] for axis in range(t.arity)])
-            for v, t in zip(self.variables, self._tables, strict=True)
+            for v, t in zip(self.variables, self.tables, strict=True)
         ]
+        return self.replaced(unary=self.unary.gather(None, index), tables=tables)
 
     def extend(
         self, group: int, factors: Int[Tensor, " m"], position: int, others: Sequence[Subset | None]
     ) -> Float[Tensor, "B m N"]:
-        table = self._tables[group]
+        table = self.tables[group]
         flat = flattened(table.scores, table.arity, self.batch_shape)
         flat = flat if flat.shape[1] == 1 else flat.index_select(1, factors)
         spoken = [None if o is None else o.log_weight for o in others]
@@ -129,22 +118,25 @@ class FactorGraph(Graph):
             pieces.append(log_sum_exp(joint.movedim(2 + position, 2).flatten(3), -1))
         return self._padded(torch.cat(pieces, 1))
 
-    def _factor_score(self, states: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
+    def factor_score(self, states: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
         total = torch.zeros(states.shape[:-1], dtype=self.dtype, device=self.device)
-        for variables, table in zip(self.variables, self._tables, strict=True):
+        for variables, table in zip(self.variables, self.tables, strict=True):
             here = table.gather([states[..., variables[:, axis], None] for axis in range(table.arity)])
             total = total + here.scores.flatten(-table.arity)[..., 0].sum(-1)
         return total
 
     def factor_marginals(self) -> list[Float[Tensor, "..."]]:
         """The belief in the joint states of each factor's variables, `[*batch, F, n, .., n]` for each group of factors."""
-        return [
-            self._gradient(g + 1, *self.batch_shape, len(v), *t.scores.shape[len(t.lead) :])
-            for g, (v, t) in enumerate(zip(self.variables, self._tables, strict=True))
-        ]
+        groups = iter(self.variables)
+
+        def of_each_factor(x: Tensor) -> Tensor:
+            count, arity = next(groups).shape
+            return x.expand(*self.batch_shape, count, *x.shape[-arity:])
+
+        return self.term_gradients(1, of_each_factor)
 
     def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
-        return embedding_norms(self._nodes, None, "a Factored unary")
+        return embedding_norms(self.unary, None, "a Factored unary")
 
 
 def _checked(name: str, factor: Any, sizes: list[int], device: torch.device) -> tuple[Int[Tensor, "F r"], FactorTable]:

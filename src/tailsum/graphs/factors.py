@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from tailsum.graphs.pairs import PairProduct
-from tailsum.numerics.reduce import Reduce, log_sum_exp
+from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.tensors import finite
 
 Cavities = Sequence[Tensor | None]
@@ -27,11 +27,11 @@ class Factors(ABC):
 
     @abstractmethod
     def total(self, cavities: Sequence[Tensor]) -> Tensor:
-        """The logarithm of the sum over all joint states, `[B, F]` in float64."""
+        """The reduction of all joint states, `[B, F]` in float64."""
 
 
 class PairFactors(Factors):
-    """Factors over two variables, from the parameters of a potential, `[b, f, ..]` (see `kernels.pairs`)."""
+    """Factors over two variables, from the parameters of a potential, `[b, f, ..]` (see `pairs.py`)."""
 
     def __init__(self, params: tuple[Tensor, ...], reduce: Reduce, keep: bool | None = None) -> None:
         self.product = PairProduct(params, reduce, keep)
@@ -46,7 +46,8 @@ class PairFactors(Factors):
 
     def total(self, cavities: Sequence[Tensor]) -> Tensor:
         first, second = cavities
-        total = log_sum_exp(self.product.forth(first[..., : self.product.n]) + second[..., : self.product.m], -1)
+        joint = self.product.forth(first[..., : self.product.n]) + second[..., : self.product.m]
+        total = self.product.reduce(joint, -1)
         return total.double() + self.product.centre[..., 0, 0].double()
 
 
@@ -65,7 +66,7 @@ class TableFactors(Factors):
         return _padded(self.reduce(joint, -1), size)
 
     def total(self, cavities: Sequence[Tensor]) -> Tensor:
-        return log_sum_exp(self.joint(cavities).flatten(2), -1).double() + self.centre.double()
+        return self.reduce(self.joint(cavities).flatten(2), -1).double() + self.centre.double()
 
     def joint(self, cavities: Cavities) -> Tensor:
         """The scores, but for a constant of each factor, with the given cavities added: `[B, F, n_1, .., n_r]`."""

@@ -8,28 +8,29 @@ log-partition and entropy are Bethe's approximations, the marginals the beliefs 
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from tailsum.graphs.factor_scores import FactorGroups
 from tailsum.graphs.graph_sweep import GraphSweep
 from tailsum.graphs.layers import Plan, plan
-from tailsum.graphs.solver import Params, Solver
+from tailsum.graphs.solver import Passing, Solver
 from tailsum.graphs.unary import padded_unary
 from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape, check_whole
 from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import full_precision
-from tailsum.numerics.reduce import highest, log_sum_exp
+from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
 from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import finite, without_common
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Subset
-from tailsum.structure.base import Structure, Terms, recordable
+from tailsum.structure.base import Structure
 from tailsum.structure.check import check_potential, node_potential
+from tailsum.structure.terms import recordable
 
 
 class Convergence(NamedTuple):
@@ -40,7 +41,14 @@ class Convergence(NamedTuple):
     converged: Bool[Tensor, "*batch"]
 
 
-class Graph(Structure[Tensor]):
+class GraphTerms(NamedTuple):
+    """Scores of the states of each variable `[*batch, V, N]`, and of the joint states of each group of factors."""
+
+    nodes: Dense
+    factors: FactorGroups
+
+
+class Graph(Structure[GraphTerms, Tensor]):
     """What graphs of pairs and graphs of larger factors share: everything but the form of the factors.
 
     `iterations` is the most that a graph with loops gets, `damping` how much of an old message stays (0 to below 1),
@@ -53,7 +61,7 @@ class Graph(Structure[Tensor]):
 
     variables: list[Int[Tensor, "_ _"]]  # of each group of factors: [F, r]; no group is empty
     plan: Plan
-    _nodes: Potential
+    unary: Potential
 
     def _read_unary(self, unary: Any) -> tuple[Potential, list[int]]:
         """The scores of single variables, and how many states each has."""
@@ -102,7 +110,7 @@ class Graph(Structure[Tensor]):
     # What a kind of graph supplies.
 
     @abstractmethod
-    def factor_scores(self) -> tuple[Any, ...]:
+    def factor_scores(self) -> FactorGroups:
         """The scores of each group of factors."""
 
     @abstractmethod
@@ -115,55 +123,56 @@ class Graph(Structure[Tensor]):
         """
 
     @abstractmethod
-    def _params(self, terms: Sequence[Any]) -> Params:
-        """The parameters `[b, f, ...]` of each group of factors, from their scores."""
+    def factor_score(self, states: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
+        """The sum of the scores of all factors."""
 
-    # What the base asks for.
-
-    def node_scores(self) -> Float[Tensor, "*batch V n"]:
-        return self._nodes.block()[..., 0, :].expand(*self.batch_shape, *self.node_shape, -1)
-
-    def terms(self) -> Terms:
-        return Dense(self.node_scores()), *self.factor_scores()
-
-    def add_to_states(self, terms: Terms, extra: Float[Tensor, "*batch V n"]) -> Terms:
-        return terms[0].plus(Dense(extra)), *terms[1:]
-
-    def _form(self) -> tuple[object, ...]:
-        return tuple(tuple(map(tuple, v.tolist())) for v in self.variables), self.whole._sizes
-
-    @property
     @abstractmethod
-    def _sizes(self) -> tuple[tuple[int, ...], ...]:
+    def factor_sizes(self) -> tuple[tuple[int, ...], ...]:
         """For each group of factors, how many states its variables have."""
 
-    def _centred(self, terms: Terms) -> Terms:
-        """Every variable has one state, and every factor one joint state."""
-        nodes, *factors = cast("tuple[Dense, *tuple[Any, ...]]", terms)
-        centred = [x if isinstance(x, Factored) else x.map(lambda s, x=x: without_common(s, x.arity)) for x in factors]
-        return nodes.map(lambda x: without_common(x, 1)), *centred
+    # Scores and their sum.
 
-    def _n_scores(self) -> int:
+    def node_scores(self) -> Float[Tensor, "*batch V n"]:
+        return self.unary.block()[..., 0, :].expand(*self.batch_shape, *self.node_shape, -1)
+
+    def terms(self) -> GraphTerms:
+        return GraphTerms(Dense(self.node_scores()), self.factor_scores())
+
+    def total(self, terms: GraphTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
+        """The Bethe value at the fixed point of the messages: exact on forests."""
+        return self.solver(terms, reduce).log_partition().to(self.dtype).reshape(self.batch_shape)
+
+    def solver(self, terms: GraphTerms, reduce: Reduce, *, warn: bool = True) -> Solver:
+        """Messages under the given scores."""
+        unary = terms.nodes.scores
+        return Solver(
+            unary.reshape(self.batch_shape.numel(), *unary.shape[-2:]),
+            terms.factors.params(self.batch_shape),
+            self.variables,
+            self.plan,
+            Passing(self.iterations, self.damping, self.tolerance, self.gradient == "implicit"),
+            reduce,
+            warn=warn,
+        )
+
+    def centred(self, terms: GraphTerms) -> GraphTerms:
+        """Every variable has one state, and every factor one joint state."""
+        return GraphTerms(terms.nodes.map(lambda x: without_common(x, 1)), terms.factors.centred())
+
+    def form(self) -> tuple[object, ...]:
+        return tuple(tuple(map(tuple, v.tolist())) for v in self.variables), self.whole.factor_sizes()
+
+    def n_scores(self) -> int:
         return self.node_shape[0] + sum(map(len, self.variables))
 
     def sweep(self) -> GraphSweep:
-        return GraphSweep(self)
+        return GraphSweep(self.weighted_nodes(), self.variables, self.plan, self.extend, self._cavities_of)
 
-    def parts(self, configuration: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch V n"]:
-        used = F.one_hot(configuration.clamp(min=0), self.n_states).to(self.dtype)
-        return torch.where((configuration >= 0)[..., None], used, 0.0)
+    def _cavities_of(self, subset: Subset | None) -> list[list[Tensor]]:
+        """What the rest of the graph says to each factor, all states of this graph counted or some."""
+        return (self if subset is None else self.restrict(subset)).cavities()
 
-    def _original(self, configuration: Tensor) -> Tensor:
-        if self.kept is None:
-            return configuration
-        states = self.states.expand(*configuration.shape, -1).gather(-1, configuration.clamp(min=0)[..., None])[..., 0]
-        return torch.where(configuration < 0, configuration, states)
-
-    # Messages.
-
-    def log_sum(self, terms: Terms) -> Float[Tensor, "*batch"]:
-        solver = Solver(self, terms, log_sum_exp)
-        return solver.log_partition().to(self.dtype).reshape(self.batch_shape)
+    # Beliefs.
 
     def marginals(self) -> Float[Tensor, "*batch V n"]:
         """The belief in each state of each variable: the probability, on a forest.
@@ -172,7 +181,7 @@ class Graph(Structure[Tensor]):
         """
         recording = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.set_grad_enabled(recording), full_precision(self.device):
-            solver = Solver(self, recordable(self._weighted(self.terms())), log_sum_exp)
+            solver = self.solver(recordable(self.summed()), log_sum_exp)
             belief = solver.gathered().all()
             belief = _probability(belief, belief)
         return belief.reshape(*self.batch_shape, *self.node_shape, self.n_states)
@@ -188,18 +197,16 @@ class Graph(Structure[Tensor]):
         if self.kept is None:
             return self.marginals()
         with full_precision(self.device):
-            solver = Solver(self, self._weighted(self.terms()), log_sum_exp)
-            seen = GraphSweep(self.whole)
-            seen.landmarks = self.states.reshape(-1, *self.states.shape[-2:])
-            seen.cavities = solver.cavities()
-            belief = seen.log_q(0, None)
+            solver, sweep = self.solver(self.summed(), log_sum_exp), self.whole.sweep()
+            sweep.see(self.states.reshape(-1, *self.states.shape[-2:]), solver.cavities())
+            belief = sweep.log_q(0, None)
             return _probability(belief, solver.gathered().all().reshape(self.states.shape))
 
     @torch.no_grad()
     def convergence(self) -> Convergence:
         """How the messages of sum-product converge: iterations, last change, and whether it is within the tolerance."""
         with full_precision(self.device):
-            solver = Solver(self, self._weighted(self.terms()), log_sum_exp, warn=False)
+            solver = self.solver(self.summed(), log_sum_exp, warn=False)
             solver.gathered()
         count, change = (x.reshape(self.batch_shape) for x in solver.report[1:])
         return Convergence(count, change, change <= self.tolerance)
@@ -207,19 +214,18 @@ class Graph(Structure[Tensor]):
     @torch.no_grad()
     def cavities(self) -> list[list[Float[Tensor, "B F n"]]]:
         """For each group of factors and each position, what the rest of the graph says of its variable's states."""
-        return Solver(self, self._weighted(self.terms()), log_sum_exp, warn=False).cavities()
+        return self.solver(self.summed(), log_sum_exp, warn=False).cavities()
 
     @torch.no_grad()
-    def best(self, terms: Terms) -> Int[Tensor, "*batch V"]:
-        solver = Solver(self, terms, highest)
-        states = solver.decode(1, lambda logits: logits.argmax(-1))[0]
+    def best(self, terms: GraphTerms) -> Int[Tensor, "*batch V"]:
+        states = self.solver(terms, highest).decode(1, lambda logits: logits.argmax(-1))[0]
         return states.reshape(*self.batch_shape, *self.node_shape)
 
     @torch.no_grad()
     def sample(
         self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None
     ) -> Int[Tensor, "*sample_batch V"]:
-        """Samples, in original states: exact on a forest; -1 throughout where none is possible.
+        """Samples, in global ids: exact on a forest; -1 throughout where none is possible.
 
         On a graph with loops they are approximate. Variables are drawn layer after layer, each given those drawn before
         it that it shares a factor with, and the messages of the others, which do not know what was drawn. Where states
@@ -227,32 +233,30 @@ class Graph(Structure[Tensor]):
         """
         check_sample_shape(sample_shape)
         with full_precision(self.device):
-            solver = Solver(self, self._weighted(self.terms()), log_sum_exp)
-            count, size = math.prod(sample_shape), self.batch_shape.numel() * self.node_shape[0] * self.n_states
-            chunk, choose = tile_rows(size, self.device), lambda logits: gumbel(logits, generator).argmax(-1)
-            found = [solver.decode(min(chunk, count - start), choose) for start in range(0, max(1, count), chunk)]
-        states = torch.cat(found).reshape(*sample_shape, *self.batch_shape, *self.node_shape)
-        return self._original(states)
+            solver = self.solver(self.summed(), log_sum_exp)
+            size = self.batch_shape.numel() * self.node_shape[0] * self.n_states
 
-    def score(self, configuration: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
-        """The score of given states of all variables, in original numbers, kept or not: a sketch asks the whole graph."""
-        if self.kept is not None:
-            return self.whole.score(configuration)
+            def draw(count: int) -> Tensor:
+                states = solver.decode(count, lambda logits: gumbel(logits, generator).argmax(-1))
+                return states.reshape(count, *self.batch_shape, *self.node_shape)
+
+            chunk = tile_rows(size, self.device)
+            return self.to_global(self.chunked(draw, math.prod(sample_shape), chunk, sample_shape))
+
+    def check_configuration(self, configuration: Int[Tensor, "*sample_batch V"]) -> Int[Tensor, "*sample_batch V"]:
         states = check_whole("states", configuration)
         if states.shape[-1:] != self.node_shape:
             raise ValueError(f"states must be [..., V] with V = {self.node_shape[0]}: got {list(states.shape)}")
         shape = check_broadcast("states", states.shape[:-1], self.batch_shape, "the graph's")
         states = states.expand(*shape, -1)
-        none = (states == -1).all(-1)
-        states = torch.where(none[..., None], 0, states)
-        if ((states < 0) | (states >= self.n_states)).any():
+        if (((states < 0) & ~(states == -1).all(-1, keepdim=True)) | (states >= self.n_states)).any():
             raise ValueError(f"states must lie between 0 and N-1 = {self.n_states - 1}: got one outside")
-        total = self._nodes.block(None, states[..., None])[..., 0, 0].sum(-1) + self._factor_score(states)
-        return total.masked_fill(none, -math.inf)
+        return states
 
-    @abstractmethod
-    def _factor_score(self, states: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
-        """The sum of the scores of all factors."""
+    def score_of(self, configuration: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
+        none, states = (configuration < 0).all(-1), configuration.clamp(min=0)
+        total = self.unary.block(None, states[..., None])[..., 0, 0].sum(-1) + self.factor_score(states)
+        return total.masked_fill(none, -math.inf)
 
 
 def _probability(belief: Tensor, kept: Tensor) -> Tensor:

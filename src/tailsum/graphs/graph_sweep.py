@@ -7,18 +7,21 @@ the leaves to the roots), and the final selection goes the other way.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.graphs.layers import Given, visits
+from tailsum.graphs.layers import Given, Plan, visits
 from tailsum.graphs.propagate import normalised
 from tailsum.numerics.table import fits_budget, tile_size
 from tailsum.sketch.selection import Optimal, Selection, Subset
-from tailsum.sketch.sweep import Sweep, known
+from tailsum.sketch.sweep import Sweep, fill_unreached
+
+# What factors of a group say of all states of the variable at a position, where of the others some states speak:
+# (group, factors [m], position, others by position) -> [B, m, N].
+Extend = Callable[[int, Tensor, int, Sequence[Subset | None]], Tensor]
 
 
 class GraphSweep(Sweep):
@@ -28,44 +31,53 @@ class GraphSweep(Sweep):
     many factors, there are fewer landmarks than asked for.
     """
 
-    def __init__(self, model: Any) -> None:
-        self.model, self.batch = model, model.batch_shape.numel()
-        nodes = model.node_scores() if model.kept is None else model.node_scores() + model.log_weight
-        self.nodes = nodes.reshape(self.batch, *nodes.shape[-2:])
-        self.landmarks: Tensor | None = None  # [B, V, M]
+    def __init__(
+        self,
+        nodes: Float[Tensor, "*batch V n"],
+        variables: Sequence[Int[Tensor, "_ _"]],
+        plan: Plan,
+        extend: Extend,
+        cavities: Callable[[Subset | None], list[list[Tensor]]],
+    ) -> None:
+        self.shape, self.nodes = nodes.shape, nodes.reshape(nodes.shape[:-2].numel(), *nodes.shape[-2:])
+        self.variables, self.plan, self.extend, self.cavities_of = variables, plan, extend, cavities
+        self.marks: Tensor | None = None  # the landmarks [B, V, M]
         self.cavities: list[list[Tensor]] = []  # of landmarks, for each group of factors and position: [B, F, M]
 
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
-        if landmarks >= self.model.n_states:  # the graph itself, which may share tables that a restricted one does not
-            self.landmarks = torch.arange(self.nodes.shape[-1], device=self.nodes.device).expand(self.nodes.shape)
-            self.cavities = self.model.cavities()
+        batch, _, n = self.nodes.shape
+        if landmarks >= n:  # the graph itself, which may share tables that a restricted one does not
+            self.see(torch.arange(n, device=self.nodes.device).expand(self.nodes.shape), self.cavities_of(None))
             return
-        count = sum(map(len, self.model.variables)) * self.batch * 3 * self.nodes.element_size()  # scores and indices
+        count = sum(map(len, self.variables)) * batch * 3 * self.nodes.element_size()  # scores and indices
         while landmarks > 16 and not fits_budget(2 * count * landmarks**2):
             landmarks //= 2
         kept = self._walk(Optimal(landmarks), generator, back=True)
-        small = self.model.restrict(self._in_batch(kept))
-        self.landmarks, self.cavities = kept.index, small.cavities()
+        self.see(kept.index, self.cavities_of(self._in_batch(kept)))
+
+    def see(self, marks: Int[Tensor, "B V m"], cavities: list[list[Tensor]]) -> None:
+        """Take these landmarks, and what the rest of the graph says of them to each factor."""
+        self.marks, self.cavities = marks, cavities
 
     def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch V n"]:
         belief = self.nodes.clone()
-        for g, variables in enumerate(self.model.variables):
-            together = max(1, 4 * tile_size(belief.device) // max(1, self.batch * belief.shape[-1]))
+        for g, variables in enumerate(self.variables):
+            together = max(1, 4 * tile_size(belief.device) // max(1, belief.shape[0] * belief.shape[-1]))
             for start in range(0, len(variables), together):
                 factors = torch.arange(start, min(start + together, len(variables)), device=belief.device)
                 for position in range(variables.shape[1]):
                     put = variables[factors, position]
                     belief.index_add_(1, put, self._seen(Given(g, position, (), factors, put)))
-        return belief.reshape(*self.model.batch_shape, *belief.shape[1:])
+        return belief.reshape(self.shape)
 
     def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
         return self._in_batch(self._walk(selection, generator, back=False))
 
     def _walk(self, selection: Selection, generator: torch.Generator | None, *, back: bool) -> Subset:
         """Select layer after layer, `[B, V, K]`."""
-        variables = self.model.variables
+        variables = self.variables
         chosen = _Chosen(self.nodes, variables)
-        for layer in visits(variables, self.model.plan, back=back):
+        for layer in visits(variables, self.plan, back=back):
             sent = [self._sent(given, chosen) if given.earlier else self._seen(given) for given in layer.given]
             arrived = [normalised(x) for x in sent]  # where paths meet again, a common factor would count once for each
             q = self.nodes.index_select(1, layer.nodes)
@@ -83,26 +95,26 @@ class GraphSweep(Sweep):
         return chosen.kept
 
     def _in_batch(self, kept: Subset) -> Subset:
-        shape = (*self.model.batch_shape, *kept.index.shape[1:])
+        shape = (*self.shape[:-1], kept.index.shape[-1])
         return Subset(kept.index.reshape(shape), kept.log_weight.reshape(shape))
 
     def _seen(self, given: Given) -> Tensor:
         """What factors say by landmarks of all their other variables, `[B, m, N]`; finite."""
-        if self.landmarks is None:
-            return self.nodes.new_zeros(self.batch, len(given.factors), self.nodes.shape[-1])
-        variables = self.model.variables[given.group].index_select(0, given.factors)
+        if self.marks is None:
+            return self.nodes.new_zeros(len(self.nodes), len(given.factors), self.nodes.shape[-1])
+        variables = self.variables[given.group].index_select(0, given.factors)
         axes = range(variables.shape[1])
         others = [None if axis == given.position else self._landmarks(given, variables, axis) for axis in axes]
-        return known(self.model.extend(given.group, given.factors, given.position, others))
+        return fill_unreached(self.extend(given.group, given.factors, given.position, others))
 
     def _sent(self, given: Given, chosen: "_Chosen") -> Tensor:
         """What factors say by the kept states of the variables that were selected, and by landmarks of the others.
 
         Kept states alone say what is impossible; landmarks do not.
         """
-        variables = self.model.variables[given.group].index_select(0, given.factors)
+        variables = self.variables[given.group].index_select(0, given.factors)
         all_kept = len(given.earlier) + 1 == variables.shape[1]
-        if self.landmarks is None and not all_kept:
+        if self.marks is None and not all_kept:
             return self._seen(given)
         others = [
             chosen.speaking(given, variables, axis)
@@ -112,14 +124,14 @@ class GraphSweep(Sweep):
             else self._landmarks(given, variables, axis)
             for axis in range(variables.shape[1])
         ]
-        sent = self.model.extend(given.group, given.factors, given.position, others)
-        return sent if all_kept else known(sent)
+        sent = self.extend(given.group, given.factors, given.position, others)
+        return sent if all_kept else fill_unreached(sent)
 
     def _landmarks(self, given: Given, variables: Tensor, axis: int) -> Subset:
         """The landmarks of the variables on one axis of some factors, and what the rest of the graph says of them."""
-        assert self.landmarks is not None
+        assert self.marks is not None
         return Subset(
-            self.landmarks.index_select(1, variables[:, axis]),
+            self.marks.index_select(1, variables[:, axis]),
             self.cavities[given.group][axis].index_select(1, given.factors),
         )
 

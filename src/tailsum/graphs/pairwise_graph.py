@@ -11,15 +11,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tailsum.graphs.factor_scores import FactorGroups
 from tailsum.graphs.graph import Graph
-from tailsum.graphs.solver import Params
 from tailsum.graphs.unary import as_scores, padded_tables
 from tailsum.numerics.check import as_whole, at_least, check_broadcast
 from tailsum.numerics.tensors import flattened, working_type
 from tailsum.scores.factored import Factored, embedding_norms
 from tailsum.scores.message import message
-from tailsum.scores.potential import Dense, Potential
-from tailsum.scores.scored import Scored
+from tailsum.scores.potential import Potential
 from tailsum.sketch.selection import Subset
 from tailsum.structure.check import check_lead, check_potential, node_potential
 
@@ -59,7 +58,7 @@ class PairwiseGraph(Graph):
         self.batch_shape = check_broadcast("pairwise", pairs.lead[:-1], nodes.lead[:-1], "unary's")
         check_potential("pairwise", pairs)
         self.dtype = working_type(*nodes.tensors, *pairs.tensors)
-        self._nodes, self._pairs = nodes.to(self.dtype), pairs.to(self.dtype)
+        self.unary, self.pairwise = nodes.to(self.dtype), pairs.to(self.dtype)
         self.variables = [self.edges] if len(self.edges) else []
         self._configure(iterations, damping, tolerance, schedule, gradient)
 
@@ -112,26 +111,23 @@ class PairwiseGraph(Graph):
             raise ValueError(f"unary must have the {len(number)} variables of the graph: got {model.node_shape[0]}")
         return model
 
-    # What the base asks for.
+    # What a graph supplies.
 
-    def factor_scores(self) -> tuple[Potential, ...]:
-        return (Dense(self._pairs.block()) if isinstance(self._pairs, Scored) else self._pairs,)
+    def factor_scores(self) -> FactorGroups:
+        pairs = self.pairwise.evaluated()
+        return FactorGroups([pairs for _ in self.variables])
 
-    def _params(self, terms: Sequence[Potential]) -> Params:
-        return tuple(terms[0].flat_params(self.batch_shape) for _ in self.variables)
-
-    @property
-    def _sizes(self) -> tuple[tuple[int, ...], ...]:
+    def factor_sizes(self) -> tuple[tuple[int, ...], ...]:
         return ((self.n_states, self.n_states),) * len(self.variables)
 
-    def _gather(self, index: Int[Tensor, "*#batch V k"]) -> None:
-        self._nodes = self._nodes.gather(None, index)
-        self._pairs = self._pairs.gather(index[..., self.edges[:, 0], :], index[..., self.edges[:, 1], :])
+    def gather(self, index: Int[Tensor, "*#batch V k"]) -> "PairwiseGraph":
+        pairs = self.pairwise.gather(index[..., self.edges[:, 0], :], index[..., self.edges[:, 1], :])
+        return self.replaced(unary=self.unary.gather(None, index), pairwise=pairs)
 
     def extend(
         self, group: int, factors: Int[Tensor, " m"], position: int, others: Sequence[Subset | None]
     ) -> Float[Tensor, "B m N"]:
-        trailing, batch = 1 if isinstance(self._pairs, Scored) else 2, self.batch_shape
+        trailing, batch = self.pairwise.trailing, self.batch_shape
 
         def some(x: Tensor) -> Tensor:
             """Those of the given edges, the batch flattened."""
@@ -140,20 +136,24 @@ class PairwiseGraph(Graph):
             x = x if x.shape[-trailing - 1] == 1 else x.index_select(-trailing - 1, factors)
             return flattened(x, trailing, batch)
 
-        pairs = self._pairs.map(some)
+        pairs = self.pairwise.map(some)
         given = others[1 - position]
         assert given is not None
         return message(pairs if position == 1 else pairs.transposed(), given.index, given.log_weight)
 
-    def _factor_score(self, states: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
-        return self._pairs.at(states[..., self.edges[:, 0]], states[..., self.edges[:, 1]]).sum(-1)
+    def factor_score(self, states: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
+        return self.pairwise.at(states[..., self.edges[:, 0]], states[..., self.edges[:, 1]]).sum(-1)
 
     def pair_marginals(self) -> Float[Tensor, "*batch E n n"]:
         """The belief in each pair of states of each edge: the gradient of the log-partition in its score."""
-        return self._gradient(1, *self.batch_shape, len(self.edges), self.n_states, self.n_states)
+        shape = (*self.batch_shape, len(self.edges), self.n_states, self.n_states)
+        found = self.term_gradients(1, lambda x: x.expand(shape))
+        return found[0] if found else torch.zeros(shape, dtype=self.dtype, device=self.device)
 
     def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
-        return embedding_norms(self._nodes, self._pairs, "a Factored pairwise shared by all edges, or a Factored unary")
+        return embedding_norms(
+            self.unary, self.pairwise, "a Factored pairwise shared by all edges, or a Factored unary"
+        )
 
 
 def grid_edges(height: int, width: int) -> Int[Tensor, "E 2"]:

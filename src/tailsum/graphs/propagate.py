@@ -8,7 +8,7 @@ At a fixed point the Bethe value of the log-partition,
     sum_f log Z_f + sum_v (1 - factors at v) log Z_v,
 
 with Z_v and Z_f summed over the states of a variable and of a factor under scores and messages, does not change to first
-order with the messages. So its gradient is had with the messages held fixed: it consists of the beliefs.
+order with the messages. So its gradient is computed with the messages held fixed: it consists of the beliefs.
 """
 
 import math
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tailsum.graphs.factors import Factors
 from tailsum.graphs.layers import Incoming, Plan
-from tailsum.numerics.reduce import log_sum_exp
+from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.tensors import finite
 
 Messages = list[list[Tensor]]  # for each block (or group), for each position: [B, F, N]
@@ -89,7 +89,9 @@ class Gathered:
         return (total - finite(message)).masked_fill(others > 0, -math.inf)
 
 
-def bethe(unary: Tensor, groups: Sequence[tuple[Tensor, Factors]], messages: Messages, *, hard: bool) -> Tensor:
+def bethe(
+    unary: Tensor, groups: Sequence[tuple[Tensor, Factors]], messages: Messages, reduce: Reduce, *, hard: bool
+) -> Tensor:
     """The Bethe log-partition `[B]` in float64; `groups` have the variables `[F, r]` of their factors and the factors."""
     nodes = gathered(unary, [variables for variables, _ in groups], messages, hard=hard)
     degree = torch.zeros(unary.shape[1], dtype=torch.float64, device=unary.device)
@@ -98,7 +100,7 @@ def bethe(unary: Tensor, groups: Sequence[tuple[Tensor, Factors]], messages: Mes
         degree = degree.index_add(0, variables.flatten(), torch.ones_like(variables.flatten(), dtype=torch.float64))
         cavities = [nodes.without(own[p], variables[:, p]) for p in range(variables.shape[1])]
         totals.append(factors.total(cavities))
-    each = log_sum_exp(nodes.all(), -1)
+    each = reduce(nodes.all(), -1)
     never = (each == -math.inf).any(-1)
     value = (finite(each).double() * (1.0 - degree)).sum(-1)
     for total in totals:

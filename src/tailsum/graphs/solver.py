@@ -5,14 +5,15 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from tailsum.graphs.factor_scores import Params
 from tailsum.graphs.factors import Factors, PairFactors, TableFactors
-from tailsum.graphs.layers import Block, visits
+from tailsum.graphs.layers import Block, Plan, visits
 from tailsum.graphs.pairs import table_size
 from tailsum.graphs.propagate import Gathered, Messages, Propagation, bethe, by_group, gathered, normalised, unpacked
 from tailsum.numerics.fixed_point import Iterated, Iteration, fixed_point, stationary
@@ -22,24 +23,41 @@ from tailsum.numerics.tensors import finite
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense
 
-Params = tuple[tuple[Tensor, ...], ...]  # for each group of factors, `[b, f, ...]`
-
 
 class ConvergenceWarning(RuntimeWarning):
     """Messages on a graph with loops still changed when the iterations were used up."""
 
 
-class Solver:
-    """Messages on a graph under some scores, the batch flattened, and what is read from them."""
+class Passing(NamedTuple):
+    """How messages are passed: see `Graph`."""
 
-    def __init__(self, graph: Any, terms: Sequence[Any], reduce: Reduce, *, warn: bool = True) -> None:
-        self.graph, self.reduce, self.warn = graph, reduce, warn
-        unary = cast("Dense", terms[0]).scores
-        unary = unary.reshape(graph.batch_shape.numel(), *unary.shape[-2:])
+    iterations: int
+    damping: float
+    tolerance: float
+    implicit: bool
+
+
+class Solver:
+    """Messages on a graph under some scores, and what is read from them.
+
+    `unary` is `[B, V, N]`; `groups` are the parameters of each group of factors, over its `variables [F, r]`.
+    """
+
+    def __init__(
+        self,
+        unary: Tensor,
+        groups: Params,
+        variables: Sequence[Tensor],
+        plan: Plan,
+        passing: Passing,
+        reduce: Reduce,
+        *,
+        warn: bool = True,
+    ) -> None:
+        self.variables, self.plan, self.passing, self.reduce, self.warn = variables, plan, passing, reduce, warn
         top = finite(unary.detach().amax(-1, keepdim=True))
         unary, self.offset = unary - top, top.double().sum((-2, -1))
-        self.n, self.plan, self.variables = unary.shape[-1], graph.plan, graph.variables
-        groups = graph._params(terms[1:])
+        self.n = unary.shape[-1]
         self.counts = [len(params) for params in groups]
         self.params = (unary, *(p for params in groups for p in params))
         self.hard = self._hard(unary.detach(), groups)
@@ -49,7 +67,7 @@ class Solver:
     def _hard(self, unary: Tensor, groups: Sequence[Sequence[Tensor]]) -> bool:
         """Whether a message may forbid a state: sums and differences of messages then need more care."""
         return bool((unary == -math.inf).all(-1).any()) or any(
-            bool((params[0] == -math.inf).any()) or _known(params) != {self.n} for params in groups
+            bool((params[0] == -math.inf).any()) or _sizes(params) != {self.n} for params in groups
         )
 
     def _split(self, params: Sequence[Tensor]) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
@@ -77,22 +95,22 @@ class Solver:
             if own[0].shape[1] == 1:
                 shared[key] = made
             factors.append(made)
-        damping = 0.0 if self.plan.exact else self.graph.damping
+        damping = 0.0 if self.plan.exact else self.passing.damping
         return Propagation(self.plan, unary, factors, damping=damping, hard=self.hard).step
 
-    def _told(self, iterated: Iterated, of_gradient: bool) -> None:
+    def _on_finish(self, iterated: Iterated, of_gradient: bool) -> None:
         if not of_gradient:
             self.report = iterated._replace(
                 change=torch.zeros_like(iterated.change) if self.plan.exact else iterated.change
             )
-        moving = iterated.change > self.graph.tolerance
+        moving = iterated.change > self.passing.tolerance
         if self.plan.exact or not self.warn or not moving.any():
             return
         what = "the gradient through the messages" if of_gradient else "messages"
         warnings.warn(
-            f"{what} on this graph did not converge: after {self.graph.iterations} iterations the last change of "
+            f"{what} on this graph did not converge: after {self.passing.iterations} iterations the last change of "
             f"{int(moving.sum())} of {len(moving)} instances is up to {iterated.change.max().item():.1e}, above the "
-            f"tolerance {self.graph.tolerance:.1e}. Try damping (0.5), more iterations, or a larger tolerance",
+            f"tolerance {self.passing.tolerance:.1e}. Try damping (0.5), more iterations, or a larger tolerance",
             ConvergenceWarning,
             stacklevel=_frames_of_ours(),
         )
@@ -107,11 +125,11 @@ class Solver:
         unary = self.params[0]
         size = self.n * sum(v.numel() for v in self.variables)
         start = unary.new_zeros(len(unary), size)
-        limit = 1 if self.plan.exact else self.graph.iterations
-        iterate = Iteration(limit, self.graph.tolerance, self._told)
+        limit = 1 if self.plan.exact else self.passing.iterations
+        iterate = Iteration(limit, self.passing.tolerance, self._on_finish)
         if not size:
             return start
-        if self.graph.gradient == "implicit":
+        if self.passing.implicit:
             return fixed_point(self._prepare, iterate, start, self.params)
         return iterate(self._prepare(self.params), start)
 
@@ -122,10 +140,10 @@ class Solver:
         def value(z: Tensor, params: Sequence[Tensor]) -> Tensor:
             unary, groups = self._split(params)
             factors = [(v, self._factors(p)) for v, p in zip(self.variables, groups, strict=True)]
-            return bethe(unary, factors, self._unpacked(z), hard=self.hard) + self.offset
+            return bethe(unary, factors, self._unpacked(z), self.reduce, hard=self.hard) + self.offset
 
         z = self._packed()
-        return stationary(value, z, self.params) if self.graph.gradient == "implicit" else value(z, self.params)
+        return stationary(value, z, self.params) if self.passing.implicit else value(z, self.params)
 
     def gathered(self) -> Gathered:
         """All variables with all messages to them."""
@@ -149,13 +167,13 @@ class Solver:
             logits = unary.index_select(1, layer.nodes).expand(count, -1, -1, -1)
             for group, position, earlier, factors, put in layer.given:
                 if earlier:
-                    known = states[..., self.variables[group][factors][:, list(earlier)]]  # [count, B, m, earlier]
+                    chosen = states[..., self.variables[group][factors][:, list(earlier)]]  # [count, B, m, earlier]
                     params = tuple(_of_block(p, factors) for p in groups[group])
                     later = [
                         None if axis == position or axis in earlier else cavity.index_select(1, factors)
                         for axis, cavity in enumerate(cavities[group])
                     ]
-                    sent = self._given(params, later, position, earlier, known)
+                    sent = self._given(params, later, position, earlier, chosen)
                 else:
                     sent = self.messages[group][position].index_select(1, factors).expand(count, -1, -1, -1)
                 logits = logits.index_add(2, put, sent)
@@ -169,22 +187,22 @@ class Solver:
         cavities: list[Tensor | None],
         position: int,
         earlier: tuple[int, ...],
-        known: Tensor,
+        chosen: Tensor,
     ) -> Tensor:
-        """Messages `[count, B, m, N]` of factors, some of whose variables are known, `[count, B, m, earlier]`."""
+        """Messages `[count, B, m, N]` of factors, some of whose variables have chosen states, `[count, B, m, earlier]`."""
         if len(cavities) == 2:
             params = transposed(params) if position == 0 else params
             potential = Dense(params[0]) if len(params) == 1 else Factored(*params)
-            sent = normalised(potential.block(known)[..., 0, :])
+            sent = normalised(potential.block(chosen)[..., 0, :])
         else:
             later = [a for a, c in enumerate(cavities) if c is not None]
             table = TableFactors(params[0], self.reduce).joint(cavities)
             table = table.permute(0, 1, *(2 + a for a in (*later, *earlier, position)))
             table = table.flatten(2, 1 + len(later)) if later else table[:, :, None]
             table = self.reduce(table, 2)
-            place = torch.zeros_like(known[..., 0])  # the number of the known joint state, the last axis fastest
+            place = torch.zeros_like(chosen[..., 0])  # the number of the chosen joint state, the last axis fastest
             for i, size in enumerate(table.shape[2:-1]):
-                place = place * size + known[..., i]
+                place = place * size + chosen[..., i]
             sent = Dense(table.flatten(2, -2)).block(place[..., None])[..., 0, :]
         return F.pad(sent, (0, self.n - sent.shape[-1]), value=-math.inf)
 
@@ -202,6 +220,6 @@ def _of_block(param: Tensor, factors: Tensor) -> Tensor:
     return param if param.shape[1] in (1, len(factors)) else param.index_select(1, factors)
 
 
-def _known(params: Sequence[Tensor]) -> set[int]:
-    """The numbers of states that the factors of a group know of their variables."""
+def _sizes(params: Sequence[Tensor]) -> set[int]:
+    """The numbers of states that the variables of a group's factors have."""
     return set(params[0].shape[2:]) if len(params) == 1 else {p.shape[-2] for p in params}

@@ -10,21 +10,27 @@ import torch
 from torch import Tensor
 
 Combine = Callable[[int, list[Tensor], list[Tensor]], Tensor]
+Watch = Callable[[int, Tensor], Tensor]
 
 
-def fill_chart(leaves: Tensor, combine: Combine) -> list[Tensor]:
+def keep(_: int, entry: Tensor) -> Tensor:
+    """Watch, and change nothing."""
+    return entry
+
+
+def fill_chart(leaves: Tensor, combine: Combine, watch: Watch = keep) -> list[Tensor]:
     """The chart over `leaves [B, T, ...]`.
 
     `combine(width, left, right)` gives the entry of one width from its left and right children, two lists by split: the
-    left child has 1, 2, .. width-1 positions.
+    left child has 1, 2, .. width-1 positions. `watch(width, entry)` sees each entry, and may change it.
     """
-    chart = [leaves]
+    chart = [watch(1, leaves)]
     length = leaves.shape[1]
     for width in range(2, length + 1):
         count = length - width + 1
         left = [chart[size - 1][:, :count] for size in range(1, width)]
         right = [chart[width - size - 1][:, size : size + count] for size in range(1, width)]
-        chart.append(combine(width, left, right))
+        chart.append(watch(width, combine(width, left, right)))
     return chart
 
 

@@ -31,12 +31,12 @@ class Iterated(NamedTuple):
 class Iteration:
     """Steps from a start `[B, Z]` until no row moves by more than `tolerance`, at most `limit` of them.
 
-    `told` hears how it went, and whether it was the fixed point (False) or a gradient of it (True) that was looked for.
+    `on_finish` gets the result, and whether it is a gradient of a fixed point (True) or the fixed point itself (False).
     """
 
     limit: int
     tolerance: float
-    told: Callable[[Iterated, bool], None]
+    on_finish: Callable[[Iterated, bool], None]
     linear: bool = False
 
     def __call__(self, step: Step, z: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ class Iteration:
             z = after
             if self.limit > 1 and not (change > self.tolerance).any():
                 break
-        self.told(Iterated(z, count, change), self.linear)
+        self.on_finish(Iterated(z, count, change), self.linear)
         return z
 
     def _change(self, before: Tensor, after: Tensor) -> Tensor:

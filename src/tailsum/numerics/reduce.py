@@ -1,11 +1,20 @@
-"""Sums in log space and maxima, and their products with a table: what every recursion is made of."""
+"""Reductions, and their products with a table: what every recursion is made of.
+
+A reduction is called as `reduce(x, dim)`. `log_sum_exp` sums in log space, and its gradient is the probability of each
+entry. `highest` takes the maximum, and its gradient is one at one best entry. `Draw` sums too, but its gradient is one at
+an entry drawn by these probabilities. So a sum over configurations that is written for any reduction gives marginals, a
+best configuration or a random one, by its gradient.
+"""
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import product
 from tailsum.numerics.stream import Parts, streamed
 from tailsum.numerics.table import tile_size
@@ -33,8 +42,33 @@ def log_or_never(total: Tensor) -> Tensor:
 
 
 def highest(x: Tensor, dim: int) -> Tensor:
-    """The maximum, in the place of `log_sum_exp` where the best configuration is wanted."""
-    return x.amax(dim)
+    """The maximum; its gradient is one at one of the highest entries."""
+    return x.max(dim).values if torch.is_grad_enabled() and x.requires_grad else x.amax(dim)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """`log_sum_exp` whose gradient is one at an entry drawn by its probability, with fresh noise in each backward pass."""
+
+    generator: torch.Generator | None
+
+    def __call__(self, x: Tensor, dim: int) -> Tensor:
+        """The sum over one dimension."""
+        return _Draw.apply(x, dim, self.generator)
+
+
+class _Draw(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int, generator: torch.Generator | None) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.dim, ctx.generator = dim, generator
+        return log_sum_exp(x, dim)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        drawn = gumbel(x, ctx.generator).argmax(ctx.dim, keepdim=True)
+        return torch.zeros_like(x).scatter(ctx.dim, drawn, grads[0].unsqueeze(ctx.dim)), None, None
 
 
 def log_product(x: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:

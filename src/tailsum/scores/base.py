@@ -1,42 +1,61 @@
 """What every kind of scores can do, whatever parts of a structure they belong to."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from tailsum.numerics.tensors import as_values, largest, scaled
+
 
 class Scores(ABC):
-    """Scores of the parts of a structure, in whatever form: they can be read, added and scaled."""
+    """Scores of the parts of a structure, in any form. Minus infinity forbids a part.
+
+    A kind of scores says what tensors it consists of and how to write itself out as tables. Arithmetic follows; a kind
+    overrides what it can do without tables.
+    """
 
     @property
     @abstractmethod
     def tensors(self) -> tuple[Tensor, ...]:
-        """The tensors that they are made of, as far as they are known."""
+        """The tensors that the scores are computed from, as far as they are accessible."""
 
     @abstractmethod
     def map(self, change: Callable[[Tensor], Tensor]) -> "Scores":
         """The same kind of scores, every tensor changed."""
 
     @abstractmethod
+    def tabled(self) -> "Scores":
+        """The same scores as tables: every entry of `tensors` is then the score of a part."""
+
+    def evaluated(self) -> "Scores":
+        """The scores as they are, or a table of them where they come from a function."""
+        return self
+
     def scaled(self, factor: Float[Tensor, ""] | float) -> "Scores":
         """Every score times `factor`."""
+        return self.tabled().map(lambda x: scaled(x, factor))
 
-    @abstractmethod
-    def plus(self, other: Any) -> "Scores":
+    def plus(self, other: "Scores") -> "Scores":
         """The sum of two scores of the same parts."""
+        others = iter(other.tabled().tensors)
+        return self.tabled().map(lambda x: x + next(others))
 
-    @abstractmethod
     def finite(self) -> "Scores":
         """Zero in place of minus infinity, and of masks by the lowest number."""
+        return self.tabled().map(as_values)
 
-    @abstractmethod
     def forbidden(self, dtype: torch.dtype) -> "Scores":
         """One for every part with score minus infinity, zero for the others."""
+        return self.tabled().map(lambda x: (x == -math.inf).to(dtype))
 
-    @abstractmethod
+    def centred(self) -> "Scores":
+        """The scores up to a constant, where every configuration has equally many of the parts; else themselves."""
+        return self
+
     def bound(self) -> float:
-        """A bound on the size of every finite score."""
+        """A bound on the absolute value of every finite score."""
+        return max(map(largest, self.tabled().tensors), default=0.0)

@@ -7,7 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.numerics.precision import product
-from tailsum.numerics.tensors import at_step, largest, take
+from tailsum.numerics.tensors import largest, take
+from tailsum.scores.base import Scores
 from tailsum.scores.potential import Potential
 
 
@@ -69,16 +70,25 @@ class Factored(Potential):
     def bound(self) -> float:
         return largest(self.left.norm(dim=-1)) * largest(self.right.norm(dim=-1))
 
-    def at_step(self, t: int) -> "Factored":
-        return Factored(at_step(self.left, 2, t), at_step(self.right, 2, t))
+    def finite(self) -> "Factored":
+        return self
 
     def scaled(self, factor: Float[Tensor, ""] | float) -> "Factored":
         return Factored(self.left * factor, self.right)
 
-    def plus(self, other: Potential) -> Potential:
+    def plus(self, other: Scores) -> Scores:
         if not isinstance(other, Factored):
             return super().plus(other)
-        return Factored(_side_by_side(self.left, other.left), _side_by_side(self.right, other.right))
+        return self.side_by_side(other)
+
+    def side_by_side(self, other: "Factored") -> "Factored":
+        """The sum of two factored scores: their factors lie side by side."""
+
+        def joined(a: Tensor, b: Tensor) -> Tensor:
+            lead = torch.broadcast_shapes(a.shape[:-1], b.shape[:-1])
+            return torch.cat((a.expand(*lead, -1), b.expand(*lead, -1)), -1)
+
+        return Factored(joined(self.left, other.left), joined(self.right, other.right))
 
     def transposed(self) -> "Factored":
         return Factored(self.right, self.left)
@@ -99,8 +109,3 @@ def embedding_norms(nodes: Potential | None, pairs: Potential | None, needed: st
     if isinstance(nodes, Factored):
         return nodes.right.abs().sum(-1)
     raise ValueError(f"the global proposal needs state embeddings: {needed}")
-
-
-def _side_by_side(a: Tensor, b: Tensor) -> Tensor:
-    lead = torch.broadcast_shapes(a.shape[:-1], b.shape[:-1])
-    return torch.cat((a.expand(*lead, -1), b.expand(*lead, -1)), -1)

@@ -19,7 +19,7 @@ def message(potential: Potential, index: Tensor | None, value: Tensor) -> Tensor
     rows: Tensor | None = index
     if isinstance(potential, Factored):  # the values are one more factor: the product adds them on its way
         values = Factored(value[..., None], value.new_ones(potential.n_to, 1))
-        potential, rows = potential.gather(index, None).plus(values), None
+        potential, rows = potential.gather(index, None).side_by_side(values), None
     elif isinstance(potential, Dense) and value.numel() * potential.n_to <= 4 * tile_size(value.device):
         # whole rows of a table lie together: one look-up serves all tiles
         rows, potential = (

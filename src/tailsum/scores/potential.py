@@ -8,13 +8,12 @@ nodes are potentials too, with `n_from = 1` and `lead = (*batch, T)`.
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tailsum.numerics.tensors import as_values, at_step, flattened, largest, scaled, take
+from tailsum.numerics.tensors import at_step, flattened, take, without_common
 from tailsum.scores.base import Scores
 
 
@@ -22,6 +21,7 @@ class Potential(Scores):
     """Scores of pairs of states. Three kinds: `Dense`, `Factored` and `Scored`."""
 
     arity = 2  # how many states are scored together
+    trailing = 2  # how many dimensions its tensors have after `lead`
 
     @property
     @abstractmethod
@@ -55,9 +55,9 @@ class Potential(Scores):
     ) -> Float[Tensor, "*lead a b"]:
         """Scores of all given rows with all given columns; None means every state."""
 
-    @abstractmethod
     def at_step(self, t: int) -> "Potential":
         """The potential of step t: the last dimension of `lead` is taken away."""
+        return self.map(lambda x: at_step(x, self.trailing, t))
 
     def at(self, i: Int[Tensor, "*#lead"], j: Int[Tensor, "*#lead"]) -> Float[Tensor, "*lead"]:
         """Scores of single pairs of states."""
@@ -67,25 +67,28 @@ class Potential(Scores):
         """The potential restricted to some states."""
         return Dense(self.block(rows, cols))
 
-    def scaled(self, factor: Float[Tensor, ""] | float) -> "Potential":
-        return Dense(scaled(self.block(), factor))
+    def tabled(self) -> "Dense":
+        return Dense(self.block())
 
-    def plus(self, other: "Potential") -> "Potential":
-        return Dense(self.block() + other.block())
-
-    def finite(self) -> "Potential":
+    def evaluated(self) -> "Potential":
         return self
 
-    def bound(self) -> float:
-        return largest(self.block())
+    def centred(self) -> "Potential":
+        return self
 
-    @staticmethod
-    def table(scores: Tensor) -> "Dense":
-        """A potential that is the given table."""
-        return Dense(scores)
+    def blank_outside(self, inside: Bool[Tensor, "*#batch_steps"]) -> "Potential":
+        """The potential with zeros for everything outside the sequences; `inside [*batch, *steps]`."""
+        if not self.lead:
+            return self
 
-    def forbidden(self, dtype: torch.dtype) -> "Potential":
-        return Dense((self.block() == -math.inf).to(dtype))
+        def blank(x: Tensor) -> Tensor:
+            lead = x.shape[: -self.trailing]
+            if math.prod(lead) == 0 or not lead:
+                return x
+            used = inside.long().sum_to_size(lead)  # what several sequences share counts if one of them uses it
+            return x.masked_fill((used == 0).reshape(*lead, *(1,) * self.trailing), 0)
+
+        return self.map(blank)
 
     @abstractmethod
     def transposed(self) -> "Potential":
@@ -133,16 +136,17 @@ class Dense(Potential):
     def map(self, change: Callable[[Tensor], Tensor]) -> "Dense":
         return Dense(change(self.scores))
 
-    def finite(self) -> "Dense":
-        return self.map(as_values)
+    def tabled(self) -> "Dense":
+        return self
+
+    def centred(self) -> "Dense":
+        return self.map(lambda x: without_common(x, 2))
 
     def block(
         self, rows: Int[Tensor, "*#lead a"] | None = None, cols: Int[Tensor, "*#lead b"] | None = None
     ) -> Float[Tensor, "*lead a b"]:
-        if rows is None and cols is None:
-            return self.scores
         if cols is None:
-            return take(self.scores, cast("Tensor", rows))
+            return self.scores if rows is None else take(self.scores, rows)
         if rows is None and not self.lead:
             columns = self.scores.index_select(-1, cols.flatten()).unflatten(-1, cols.shape)
             return columns.movedim(0, -2)
@@ -152,9 +156,6 @@ class Dense(Potential):
             return self.scores.expand(*lead, -1, -1).gather(-1, wanted)
         flat = rows[..., :, None] * self.n_to + cols[..., None, :]
         return take(self.scores.flatten(-2)[..., None], flat.flatten(-2))[..., 0].unflatten(-1, flat.shape[-2:])
-
-    def at_step(self, t: int) -> "Dense":
-        return Dense(at_step(self.scores, 2, t))
 
     def transposed(self) -> "Dense":
         return Dense(self.scores.mT.contiguous())

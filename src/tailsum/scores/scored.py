@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float, Int, Num
 from torch import Tensor
 
-from tailsum.numerics.tensors import at_step
-from tailsum.scores.potential import Potential
+from tailsum.scores.potential import Dense, Potential
 
 
 class Scored(Potential):
@@ -25,6 +24,8 @@ class Scored(Potential):
     >>> potential.at(torch.tensor(3), torch.tensor(3)).item()
     -0.0
     """
+
+    trailing = 1
 
     def __init__(
         self,
@@ -66,6 +67,9 @@ class Scored(Potential):
     def map(self, change: Callable[[Tensor], Tensor]) -> "Scored":
         return self if self.context is None else self._changed(context=change(self.context))
 
+    def evaluated(self) -> Dense:
+        return self.tabled()
+
     def to(self, dtype: torch.dtype) -> "Scored":
         return self._changed(dtype=dtype)
 
@@ -90,9 +94,6 @@ class Scored(Potential):
             raise ValueError("function gave a score that is NaN or +inf: scores must be finite, or -inf for forbidden")
         return scores if self.dtype is None else scores.to(self.dtype)
 
-    def at_step(self, t: int) -> "Scored":
-        return self.map(lambda context: at_step(context, 1, t))
-
     def transposed(self) -> "Scored":
         def function(i: Tensor, j: Tensor, *context: Tensor) -> Tensor:
             return self.function(j.mT, i.mT, *context).mT
@@ -104,17 +105,3 @@ class Scored(Potential):
             return self.function(i, j + start, *context)
 
         return self._changed(function=function, _n_to=stop - start)
-
-
-def blank_outside(potential: Potential, inside: Tensor) -> Potential:
-    """The potential with zeros for everything outside the sequences; `inside [*batch, *steps]`."""
-    trailing = 1 if isinstance(potential, Scored) else 2
-
-    def blank(x: Tensor) -> Tensor:
-        lead = x.shape[:-trailing]
-        if math.prod(lead) == 0 or not lead:
-            return x
-        used = inside.long().sum_to_size(lead)  # what several sequences share counts if one of them uses it
-        return x.masked_fill((used == 0).reshape(*lead, *(1,) * trailing), 0)
-
-    return potential.map(blank)

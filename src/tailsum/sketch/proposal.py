@@ -89,33 +89,39 @@ class Lookahead(Proposal):
     each choice knows the earlier ones and errors do not multiply. Without, every node is selected on its own: cheaper
     where K is large, and less accurate.
 
+    `landmarks` is a number of states at each node, on every structure. Unless given it is 512 on chains and graphs and 64
+    on grammars and dependency trees, where a landmark costs more.
+
     Cost on a chain: nodes x N x (2 landmarks + K), in tiles of a few MB.
     """
 
-    landmarks: int = 512
+    landmarks: int | None = None
     rounds: int = 1
     sequential: bool = True
 
     def __post_init__(self) -> None:
-        at_least(1, landmarks=self.landmarks)
+        if self.landmarks is not None:
+            at_least(1, landmarks=self.landmarks)
         at_least(0, rounds=self.rounds)
 
     @torch.no_grad()
     def __call__(self, model: Model) -> Float[Tensor, "*batch_node n"]:
-        return self._swept(model, None).log_q(self.landmarks, None)
+        sweep, landmarks = self._swept(model, None)
+        return sweep.log_q(landmarks, None)
 
     @torch.no_grad()
     def choose(self, model: Model, selection: Selection, generator: torch.Generator | None) -> Subset:
-        sweep = self._swept(model, generator)
+        sweep, landmarks = self._swept(model, generator)
         if self.sequential:
             return sweep.sequence(selection, generator)
-        return selection(sweep.log_q(self.landmarks, generator), generator)
+        return selection(sweep.log_q(landmarks, generator), generator)
 
-    def _swept(self, model: Model, generator: torch.Generator | None) -> Sweep:
+    def _swept(self, model: Model, generator: torch.Generator | None) -> tuple[Sweep, int]:
         sweep = model.sweep()
+        landmarks = sweep.landmarks if self.landmarks is None else self.landmarks
         for later in range(self.rounds, -1, -1):
-            sweep.look(max(1, self.landmarks >> 2 * later), generator)
-        return sweep
+            sweep.look(max(1, landmarks >> 2 * later), generator)
+        return sweep, landmarks
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,14 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from tailsum.numerics.check import at_least
-from tailsum.sketch.model import Propose
+from tailsum.sketch.model import Model, Propose
 from tailsum.sketch.selection import Selection
-from tailsum.structure.base import Structure
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class Replicates:
 
 @torch.no_grad()
 def replicate(
-    model: Structure[Any],
+    model: Model,
     count: int,
     selection: Selection,
     proposal: Propose | None = None,

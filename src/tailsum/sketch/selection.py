@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from tailsum.numerics.check import at_least
@@ -26,6 +26,13 @@ class Subset:
     index: Int[Tensor, "*lead k"]
     log_weight: Float[Tensor, "*lead k"]
     pilot: "Subset | None" = None
+
+    def repeated(self) -> Bool[Tensor, "*lead k"]:
+        """Which kept states are copies of an earlier place, or empty places."""
+        empty = self.log_weight == -math.inf
+        ordered, order = self.index.masked_fill(empty, -1).sort(dim=-1, stable=True)
+        again = F.pad(ordered[..., 1:] == ordered[..., :-1], (1, 0))
+        return torch.zeros_like(again).scatter(-1, order, again) | empty
 
 
 class Selection(ABC):

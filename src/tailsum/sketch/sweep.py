@@ -19,6 +19,8 @@ class Sweep(ABC):
     In what is handed out as a proposal, minus infinity means forbidden, never just not reached by a landmark.
     """
 
+    landmarks = 512  # at each node, unless `Lookahead` says otherwise
+
     @abstractmethod
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
         """One round of messages from so many landmarks at each node, selected by what earlier rounds found."""
@@ -37,15 +39,15 @@ def send(potential: Potential, messages: Tensor, kept: Subset) -> Tensor:
     return message(potential, kept.index, messages.gather(-1, kept.index) + kept.log_weight)
 
 
-def known(sent: Tensor) -> Tensor:
-    """A message with the mean (of the logarithms) of what the other states got in place of minus infinity.
+def fill_unreached(sent: Tensor) -> Tensor:
+    """Replace minus infinity in a message by the mean of its finite entries.
 
-    Where transitions are forbidden, a state that no selected state reaches may still matter: nothing is known of it. To
-    give it minus infinity would rule it out, and bias whatever is selected by this message.
+    Where transitions are forbidden, a state that no selected state reaches may still matter: the message has no
+    information about it. Minus infinity would rule it out, and bias whatever is selected by this message.
     """
-    unknown = sent == -math.inf
-    count = (~unknown).sum(-1, keepdim=True).clamp_(min=1)
-    return torch.where(unknown, sent.masked_fill(unknown, 0.0).sum(-1, keepdim=True) / count, sent)
+    unreached = sent == -math.inf
+    count = (~unreached).sum(-1, keepdim=True).clamp_(min=1)
+    return torch.where(unreached, sent.masked_fill(unreached, 0.0).sum(-1, keepdim=True) / count, sent)
 
 
 def together(kept: Sequence[Subset]) -> Subset:

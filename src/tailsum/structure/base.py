@@ -1,127 +1,145 @@
-"""The base of every structure: all operations that follow from the log-partition alone.
+"""The base of every structure: all operations that follow from one sum over configurations.
 
-A structure has scores of its parts (a chain: of each state at each position, and of each pair of neighbours), in a few
-tensors and potentials, its *terms*. The first term is the one whose gradient are the marginals. A structure says how to
-sum over its configurations, how to find the best one, how to draw one, and how to restrict its terms to a subset of the
-states; marginals, entropy, divergences, relaxed samples, the k best and the sketch follow from these, in the same way
-for the whole model and for a restricted one.
+A structure has scores of its parts (a chain: of each state at each position, and of each pair of neighbours), its
+*terms*, a named tuple. Marginals are the gradient of log Z in the first term. A structure says how to reduce the scores of
+all its configurations to one number, for any reduction: `total(terms, reduce)`. Summed in log space it is log Z. Its
+gradient is the marginals, a best configuration or a random one, by the reduction that it is taken with. From it follow
+entropy, divergences, relaxed samples, the k best and the sketch, in the same way for the whole model and for a restricted
+one. A structure may override what it can do faster.
+
+States have *local ids* `0 .. n-1` in a model, and *global ids* in the whole model that it is a sketch of.
 """
 
-import copy
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.distributions.kl import register_kl
 
 from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape
 from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import full_precision
-from tailsum.scores.base import Scores
+from tailsum.numerics.reduce import Draw, Reduce, highest, log_sum_exp
+from tailsum.numerics.table import tile_size
 from tailsum.scores.potential import Dense
 from tailsum.sketch.model import Model, Propose
 from tailsum.sketch.proposal import Lookahead, proposal_from
 from tailsum.sketch.selection import Optimal, Selection, Subset
+from tailsum.sketch.sweep import Sweep
 from tailsum.structure.check import check_subset
-from tailsum.structure.k_best import k_best
+from tailsum.structure.k_best import Best, Found, k_best, stacked
+from tailsum.structure.landmark_sweep import LandmarkSweep, by_restriction
+from tailsum.structure.relaxed import RelaxedSample
+from tailsum.structure.terms import Terms, each, recordable, requires_grad, with_tables
 
 Configuration = TypeVar("Configuration")
-This = TypeVar("This", bound="Structure[Any]")
-Terms = tuple[Scores, ...]
+This = TypeVar("This", bound="Structure")
 
 
-class RelaxedSample(NamedTuple):
-    """A differentiable sample: weights on the parts of a structure in place of zeros and ones.
-
-    On a chain the weights `[.., T, n]` of each position sum to one. `states` are the original numbers of the states that
-    the weights refer to; `hard` is the discrete sample that was relaxed, in original numbers too. `chances`, on a chain,
-    are the probabilities `[.., T, n]` that each state was drawn by, given the `hard` states of all later positions:
-    with them in place of the weights, sums over the states of one position have no noise of their own.
-    """
-
-    weights: Float[Tensor, "*sample_batch_part n"]
-    states: Int[Tensor, "*batch_node n"]
-    hard: Any
-    chances: Float[Tensor, "*sample_batch_node n"] | None = None
-
-    def mix(self, embeddings: Float[Tensor, "all d"]) -> Float[Tensor, "*sample_batch_part d"]:
-        """The mixture of the states' embeddings: what a decoder reads in place of one state's embedding."""
-        states = self.states
-        while states.dim() > 1 and (states.stride(0) == 0 or states.shape[0] == 1):  # the same for all: embedded once
-            states = states[0]
-        kept = F.embedding(states, embeddings).to(self.weights.dtype)
-        return self.weights @ kept if states.dim() == 1 else (self.weights[..., None, :] @ kept)[..., 0, :]
-
-
-class Structure(Model, Generic[Configuration]):
+class Structure(Model, Generic[Terms, Configuration]):
     """A distribution over configurations of connected nodes, given by scores (log potentials)."""
 
-    lengths: Int[Tensor, "*batch"] | None
+    lengths: Int[Tensor, "*batch"] | None = None
     part_terms = 1  # how many of the terms are tables whose parts make up a configuration
     kept: Subset | None = None
-    _origin: Any = None
+    _origin: "Structure[Terms, Configuration] | None" = None
 
     # What a structure supplies.
 
     @abstractmethod
     def terms(self) -> Terms:
-        """The scores, without weights; the marginals are the gradient in the first, a `Dense [*batch, *part]`."""
+        """The scores, without weights. The first is a `Dense [*batch, *part]`: marginals are the gradient in it."""
 
     @abstractmethod
-    def log_sum(self, terms: Terms) -> Float[Tensor, "*batch"]:
-        """Log of the sum over all configurations under the given scores, differentiable in them any number of times."""
+    def total(self, terms: Terms, reduce: Reduce) -> Float[Tensor, "*batch"]:
+        """The reduction of the scores of all configurations, differentiable in them.
 
-    @abstractmethod
-    def best(self, terms: Terms) -> Configuration:
-        """The configuration of highest score under the given scores, in this model's own numbers."""
+        In `log_sum_exp` it is differentiable any number of times. A configuration must use each entry that is reduced at
+        most once. Terms may have more leading dimensions than this model's batch has, if `in_batch` made them.
+        """
 
-    @abstractmethod
+    def gather(self: This, index: Int[Tensor, "*#batch_node k"]) -> This:
+        """A new model over the states `index` of each node alone, weights left aside: `self.replaced(...)`."""
+        raise ValueError(f"{type(self).__name__} has no latent states to restrict or sketch")
+
+    # What a structure may supply: where it has other parts than the states of nodes, or a faster way.
+
     def add_to_states(self, terms: Terms, extra: Float[Tensor, "*batch_node n"]) -> Terms:
         """The scores with `extra` added once for each node of a configuration, by the node's state."""
+        return each(lambda term: term.plus(Dense(extra)) if term is terms[0] else term, terms)
 
-    @abstractmethod
-    def score(self, configuration: Configuration) -> Float[Tensor, "*sample_batch"]:
-        """The score of given configurations (original states, also in a sketch); minus infinity of none at all (-1)."""
+    def read(self, used: Sequence[Float[Tensor, "..."]]) -> Configuration:
+        """The configuration in local ids that uses the given parts of each part term, tables of zeros and ones."""
+        states = used[0].argmax(-1)
+        return states.masked_fill(used[0].sum(-1) == 0, -1)  # pyright: ignore[reportReturnType]
 
-    @abstractmethod
-    def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Configuration:
-        """Exact samples from the model, in original states."""
+    def used(self, configuration: Any) -> tuple[Float[Tensor, "..."], ...]:
+        """One for each part of each part term that a configuration in local ids uses; zero for the others."""
+        one_hot = F.one_hot(configuration.clamp(min=0), self.n_states).to(self.dtype)
+        return (one_hot.masked_fill((configuration < 0)[..., None], 0.0),)
 
-    @abstractmethod
-    def parts(self, configuration: Configuration) -> Float[Tensor, "*sample_batch_part"]:
-        """One for each part of the first term that a configuration, in own numbers, uses; zero for the others."""
+    def to_global(self, configuration: Any) -> Configuration:
+        """A configuration in global ids from one in local ids."""
+        if self.kept is None:
+            return configuration
+        states = self.states.expand(*configuration.shape, -1).gather(-1, configuration.clamp(min=0)[..., None])[..., 0]
+        return torch.where(configuration < 0, configuration, states)  # pyright: ignore[reportReturnType]
 
-    @abstractmethod
-    def _gather(self, index: Int[Tensor, "*#batch_node k"]) -> None:
-        """Restrict the scores of this model, in place, to the given states of each node."""
+    def check_configuration(self, configuration: Any) -> Configuration:
+        """The configuration in a batch that holds this model's; a ValueError where it is none, by shape or by ids."""
+        return configuration
 
-    @abstractmethod
-    def _original(self, configuration: Configuration) -> Configuration:
-        """A configuration in original numbers from one in this model's own."""
+    def node_scores(self) -> Float[Tensor, "*batch_node n"]:
+        return self.terms()[0].tensors[0]
 
-    def _centred(self, terms: Terms) -> Terms:
+    def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
+        raise ValueError(f"the global proposal needs an embedding for each state, and {type(self).__name__} has none")
+
+    def sweep(self) -> Sweep:
+        """Without messages of its own, a structure learns what states are worth from sums of restricted models."""
+        nodes = self.weighted_nodes()
+        given = by_restriction(nodes.flatten(-len(self.node_shape) - 1, -2), self._log_mass_of_states)
+        return LandmarkSweep(nodes, self.node_shape, given)
+
+    def centred(self, terms: Terms) -> Terms:
         """The same distribution by scores without a common offset, which would cost digits where sums are subtracted."""
         return terms
 
-    def _form(self) -> tuple[Any, ...]:
+    def form(self) -> tuple[object, ...]:
         """What, beside positions and states, two models must share to be compared."""
         return ()
 
-    def _n_scores(self) -> int:
+    def n_scores(self) -> int:
         """How many scores of one term, at most, make up the score of a configuration."""
-        return 2 * self.node_shape[0]
+        return 2 * self.node_shape.numel()
 
-    # What follows.
+    def log_sum_and_mean(self, own: Terms, values: Terms) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+        """The log-partition under `own`, and the mean of the sum of `values` under it."""
+        return self._slope(own, values)
+
+    def _log_mass_of_states(self, subset: Subset) -> Tensor:
+        """Log of the sum over all configurations through each state of subsets `[chunk, *batch, V, K]`."""
+        index, log_weight = (x.unflatten(-2, self.node_shape) for x in (subset.index, subset.log_weight))
+        small = self.in_batch((len(index), *self.batch_shape)).restrict(Subset(index, log_weight))
+        own = small.summed()
+        with torch.inference_mode(False), torch.enable_grad():
+            extra = torch.zeros_like(small.log_weight).requires_grad_()
+            total = small.log_sum(small.add_to_states(recordable(own), extra))
+            (chance,) = torch.autograd.grad(total.sum(), extra, materialize_grads=True)
+        total = total.detach().reshape(*total.shape, *(1,) * (chance.dim() - total.dim()))
+        return (chance.log() + total).nan_to_num(-math.inf, neginf=-math.inf).flatten(-len(self.node_shape) - 1, -2)
+
+    # What follows: sums.
 
     @property
     def whole(self: This) -> This:
         """The model that this one is a sketch of; itself if it is none."""
-        return self if self._origin is None else self._origin
+        return self if self._origin is None else self._origin  # pyright: ignore[reportReturnType]
 
     @property
     def event_shape(self) -> torch.Size:
@@ -134,7 +152,7 @@ class Structure(Model, Generic[Configuration]):
 
     @property
     def states(self) -> Int[Tensor, "*batch_node n"]:
-        """The original number of each state: of the kept ones in a sketch, `0 .. N-1` otherwise."""
+        """The global id of each state: of the kept ones in a sketch, `0 .. N-1` otherwise."""
         lead = (*self.batch_shape, *self.node_shape, -1)
         if self.kept is None:
             return torch.arange(self.n_states, device=self.device).expand(lead)
@@ -147,19 +165,27 @@ class Structure(Model, Generic[Configuration]):
             return torch.zeros((), dtype=self.dtype, device=self.device).expand(self.states.shape)
         return self.kept.log_weight.expand(*self.batch_shape, *self.node_shape, -1)
 
-    def _weighted(self, terms: Terms) -> Terms:
+    def weighted_nodes(self) -> Float[Tensor, "*batch_node n"]:
+        """Scores of every state of every node, weights included."""
+        return self.node_scores() if self.kept is None else self.node_scores() + self.log_weight
+
+    def weighted(self, terms: Terms) -> Terms:
         """The scores with the logarithms of the weights added: what is summed."""
         return terms if self.kept is None else self.add_to_states(terms, self.log_weight)
 
-    def _summed(self) -> Terms:
+    def summed(self) -> Terms:
         """What is summed, in the caller's mode: what was made in inference mode must not meet parameters in another."""
         with full_precision(self.device):
-            return self._weighted(self.terms())
+            return self.weighted(self.terms())
+
+    def log_sum(self, terms: Terms) -> Float[Tensor, "*batch"]:
+        """Log of the sum over all configurations under the given scores."""
+        return self.total(terms, log_sum_exp)
 
     def log_partition(self) -> Float[Tensor, "*batch"]:
         """Log of the sum of `exp(score)` over all configurations; in a sketch, of its unbiased estimate."""
         with full_precision(self.device):
-            return self.log_sum(self._summed())
+            return self.log_sum(self.summed())
 
     def log_prob(self, configuration: Configuration) -> Float[Tensor, "*sample_batch"]:
         """Log-probability of given configurations."""
@@ -168,23 +194,23 @@ class Structure(Model, Generic[Configuration]):
 
     def marginals(self) -> Float[Tensor, "*batch_part n"]:
         """The probability of each part, such as a state at a position: the gradient of the log-partition in its score."""
-        return self._gradient(0)
+        return self.term_gradients(0)[0]
 
-    def _gradient(self, which: int, *shape: int) -> Tensor:
-        """The gradient of the log-partition in one of the terms, written out as a table (of the given shape)."""
-        recording, own = torch.is_grad_enabled(), self._summed()
+    def term_gradients(self, which: int, expand: Callable[[Tensor], Tensor] = lambda x: x) -> list[Tensor]:
+        """The gradient of the log-partition in one of the terms, written out as tables and expanded."""
+        recording, own = torch.is_grad_enabled(), self.summed()
         with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
-            terms = list(recordable(own))
-            recording &= _requires_grad(terms)
-            chosen: Any = terms[which]
-            target = chosen.block().expand(shape) if shape else chosen.block()
-            target = target if recording and target.requires_grad else target.detach().requires_grad_()
-            terms[which] = chosen.table(target)
-            total = self.log_sum(tuple(terms))
-            if not total.requires_grad:  # a single position has no pairs
-                return torch.zeros_like(target)
-            (gradient,) = torch.autograd.grad(total.sum(), target, create_graph=recording, materialize_grads=True)
-        return gradient
+            terms = recordable(own)
+            recording &= requires_grad(terms)
+            targets = [expand(x) for x in terms[which].tabled().tensors]
+            targets = [x if recording and x.requires_grad else x.detach().requires_grad_() for x in targets]
+            tables = iter(targets)
+            total = self.log_sum(
+                each(lambda x: x.tabled().map(lambda _: next(tables)) if x is terms[which] else x, terms)
+            )
+            if not total.requires_grad or not targets:  # a single position has no pairs
+                return [torch.zeros_like(target) for target in targets]
+            return list(torch.autograd.grad(total.sum(), targets, create_graph=recording, materialize_grads=True))
 
     def entropy(self) -> Float[Tensor, "*batch"]:
         """Shannon entropy in nats: `log Z - E[score]`.
@@ -192,125 +218,194 @@ class Structure(Model, Generic[Configuration]):
         In a sketch the weights count in the sums and stay out of the score: algebraically the paper's Algorithm 3.
         """
         with full_precision(self.device):
-            terms = self._centred(self.terms())
-            return self.log_sum(self._weighted(terms)) - self._expected(terms)
+            terms = self.centred(self.terms())
+            log_sum, mean = self.log_sum_and_mean(self.weighted(terms), terms)
+            return log_sum - mean
 
-    def cross_entropy(self, other: "Structure[Configuration]") -> Float[Tensor, "*batch"]:
+    def cross_entropy(self, other: "Structure[Terms, Configuration]") -> Float[Tensor, "*batch"]:
         """`E[-log_prob of other]` under this model, in nats; infinite where other forbids what this one allows."""
         with full_precision(self.device):
             other = self._matching(other)
-            terms = other._centred(other.terms())
-            return self._forbid(other.log_sum(other._weighted(terms)) - self._expected(terms), terms)
+            own, terms = self.weighted(self.centred(self.terms())), other.centred(other.terms())
+            _, mean = self.log_sum_and_mean(own, terms)
+            return self._forbid(other.log_sum(other.weighted(terms)) - mean, own, terms)
 
-    def kl(self, other: "Structure[Configuration]") -> Float[Tensor, "*batch"]:
+    def kl(self, other: "Structure[Terms, Configuration]") -> Float[Tensor, "*batch"]:
         """Kullback-Leibler divergence from `other`, in nats. In a sketch both are summed over the kept states.
 
         Infinite for an impossible model.
         """
         with full_precision(self.device):
-            return self._divergence(self._matching(other))
+            other = self._matching(other)
+            mine, theirs = self.centred(self.terms()), other.centred(other.terms())
+            difference = each(lambda a, b: a.finite().plus(b.finite().scaled(-1.0)), mine, theirs)
+            own = self.weighted(mine)
+            log_sum, mean = self.log_sum_and_mean(own, difference)
+            divergence = mean - log_sum + other.log_sum(other.weighted(theirs))
+            return self._forbid(divergence, own, theirs).masked_fill(log_sum == -math.inf, math.inf)
 
-    def _divergence(self, other: Any) -> Tensor:
-        mine, terms = self._centred(self.terms()), other._centred(other.terms())
-        difference = tuple(a.finite().plus(b.finite().scaled(-1.0)) for a, b in zip(mine, terms, strict=True))
-        own = self.log_sum(self._weighted(mine))
-        divergence = self._expected(difference) - own + other.log_sum(other._weighted(terms))
-        return self._forbid(divergence, terms).masked_fill(own == -math.inf, math.inf)
+    def _slope(self, own: Terms, values: Terms) -> tuple[Tensor, Tensor]:
+        """`log_sum_and_mean` by the slope of the log-partition in the direction of the values.
 
-    def _expected(self, terms: Terms) -> Tensor:
-        """The expected sum of the given scores: the slope of the log-partition in their direction.
-
-        Each sequence's slope is had from the slope of their sum, because that is linear in a factor on each.
+        The slope of the batch's sum is linear in a factor on each sequence: its gradient in the factors has the slope of
+        each sequence, in one pass.
         """
-        recording, own = torch.is_grad_enabled(), self._summed()
+        recording = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
-            terms, own = recordable(terms), recordable(own)
-            recording &= _requires_grad((*terms, *own))
+            own, values = recordable(own), recordable(values)
+            recording &= requires_grad(own, values)
             tilt = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=True)
             factor = torch.ones(self.batch_shape, dtype=self.dtype, device=self.device, requires_grad=True)
-            tilted = tuple(
-                a.scaled(1.0 + tilt) if a is b else a.plus(b.finite().scaled(tilt))
-                for a, b in zip(own, terms, strict=True)
+            total = self.log_sum(
+                each(
+                    lambda a, b: a.scaled(1.0 + tilt) if a is b else a.plus(b.finite().scaled(tilt)),
+                    own,
+                    values,
+                )
             )
-            total = self.log_sum(tilted)
             if not total.requires_grad:  # nothing is summed, as in a sentence of one word without a tree
-                return torch.zeros_like(total)
+                return total, torch.zeros_like(total)
             (slope,) = torch.autograd.grad((factor * total).sum(), tilt, create_graph=True)
-            (expected,) = torch.autograd.grad(slope, factor, create_graph=recording, materialize_grads=True)
-        return expected
+            (mean,) = torch.autograd.grad(slope, factor, create_graph=recording, materialize_grads=True)
+        return total if recording else total.detach(), mean
 
-    def _forbid(self, value: Tensor, terms: Terms) -> Tensor:
+    def _forbid(self, value: Tensor, own: Terms, terms: Terms) -> Tensor:
         """`value`, infinite for each sequence that has a chance of a part with score minus infinity."""
         if not any((x == -math.inf).any() for term in terms for x in term.tensors):
             return value
         with torch.no_grad():
             # By the slope, which has no rounding where nothing forbidden has a chance.
-            chance = Structure._expected(self, tuple(term.forbidden(self.dtype) for term in terms))
+            _, chance = self._slope(own, each(lambda term: term.forbidden(self.dtype), terms))
         return value.masked_fill(chance > 0, math.inf)
 
-    def _matching(self, other: Any) -> Any:
+    def _matching(self, other: "Structure[Terms, Configuration]") -> "Structure[Terms, Configuration]":
         """`other` over the same states as this model, or a ValueError that says why that cannot be."""
         if not (isinstance(other, type(self)) or isinstance(self, type(other))):
             raise ValueError(f"other must be a {type(self).__name__}: got {type(other).__name__}")
-        same = (other.node_shape, other.whole.n_states, other._form()) == (
-            self.node_shape,
-            self.whole.n_states,
-            self._form(),
-        )
-        if not same:
+        mine, theirs = ((model.node_shape, model.whole.n_states, model.form()) for model in (self, other))
+        if mine != theirs:
             raise ValueError(f"other must have the same positions and states as {self}: got {other}")
         if check_broadcast("other", other.batch_shape, self.batch_shape, "this model's") != self.batch_shape:
             raise ValueError(
                 f"other must have a batch shape within {list(self.batch_shape)}: got {list(other.batch_shape)}"
             )
-        other = other._in_batch(self.batch_shape)
+        other = other.in_batch(self.batch_shape)
         if self.kept is not None and other.kept is None:
             other = other.restrict(self.kept)
         if other.n_states != self.n_states or not torch.equal(self.states, other.states):
             raise ValueError(f"other must have the same positions and states as {self}: got {other}")
-        if not torch.equal(self._length(), other._length()):
+        if not torch.equal(self.sequence_lengths(), other.sequence_lengths()):
             raise ValueError("other must have the same lengths")
         return other
 
-    def _in_batch(self: This, shape: Sequence[int]) -> This:
-        """The same model in a larger batch: every element stands for a row of them."""
-        model = copy.copy(self)
-        model.batch_shape = torch.Size(shape)
-        model.lengths = None if self.lengths is None else self.lengths.expand(model.batch_shape)
+    # Copies, positions.
+
+    def replaced(self: This, **fields: object) -> This:
+        """A new model with some fields replaced; nothing is checked again."""
+        model = object.__new__(type(self))
+        for name, value in (vars(self) | fields).items():
+            setattr(model, name, value)
         return model
 
-    def _length(self) -> Int[Tensor, " B"]:
+    def in_batch(self: This, shape: Sequence[int]) -> This:
+        """The same model in a larger batch: every element stands for a row of them."""
+        shape = torch.Size(shape)
+        return self.replaced(batch_shape=shape, lengths=None if self.lengths is None else self.lengths.expand(shape))
+
+    def sequence_lengths(self) -> Int[Tensor, " B"]:
         """The length of each sequence, the batch flattened."""
         if self.lengths is None:
             return torch.full((self.batch_shape.numel(),), self.node_shape[0], device=self.device)
         return self.lengths.reshape(-1)
 
-    def _inside(self) -> Tensor:
-        """Which positions are not padding, `[*batch, T]`."""
+    def inside(self) -> Bool[Tensor, "*batch T"]:
+        """Which positions are not padding."""
         positions = torch.arange(self.node_shape[0], device=self.device)
-        return positions < self._length().reshape(*self.batch_shape, 1)
+        return positions < self.sequence_lengths().reshape(*self.batch_shape, 1)
+
+    # Configurations.
+
+    def parts(self, configuration: Configuration) -> Float[Tensor, "*sample_batch_part"]:
+        """One for each part of the first term that a configuration in local ids uses; zero for the others."""
+        return self.used(configuration)[0]
+
+    def score(self, configuration: Configuration) -> Float[Tensor, "*sample_batch"]:
+        """The score of given configurations in global ids, kept or not; minus infinity of none at all (-1)."""
+        whole = self.whole
+        return whole.score_of(whole.check_configuration(configuration))
+
+    def score_of(self, configuration: Configuration) -> Float[Tensor, "*sample_batch"]:
+        """The score of checked configurations: the sum over all that use no other parts."""
+        used, terms = self.used(configuration), self.terms()
+        tables = [torch.where(u > 0, x.tensors[0], -math.inf) for x, u in zip(terms, used, strict=False)]
+        lead = tables[0].dim() - terms[0].tensors[0].dim() + len(self.batch_shape)
+        return self.in_batch(tables[0].shape[:lead]).log_sum(with_tables(terms, tables))
+
+    def best(self, terms: Terms) -> Configuration:
+        """The configuration of highest score under the given scores, in local ids."""
+        return self.read(self.chosen(terms, highest))
+
+    def chosen(self, terms: Terms, reduce: Reduce) -> list[Tensor]:
+        """What one configuration, the best or a random one, uses of each part term; nothing where none is possible."""
+        with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
+            tables = [term.tensors[0].detach().clone().requires_grad_() for term in terms[: self.part_terms]]
+            total = self.total(with_tables(recordable(terms), tables), reduce)
+            possible = total > -math.inf
+            used = torch.autograd.grad(total.masked_fill(~possible, 0.0).sum(), tables, materialize_grads=True)
+        return list(used)
 
     @torch.no_grad()
     def argmax(self) -> Configuration:
         """The configuration of highest score; in a sketch, among the kept states, their weights left aside."""
-        return self._original(self.best(self._distinct()))
+        return self.to_global(self.best(self.distinct()))
 
     @torch.no_grad()
-    def topk(self, k: int) -> Any:
+    def topk(self, k: int) -> Best:
         """The k configurations of highest score, best first, and their scores (Lawler's partition).
 
         Each costs as many searches for the best as a configuration has parts.
         """
         at_least(1, k=k)
-        return k_best(self, k)
+        terms = each(lambda term: term.map(lambda x: x.double() if x.is_floating_point() else x), self.distinct())
+        bonus = 1.0 + 2 * self.n_scores() * sum(term.bound() for term in terms)
 
-    def _distinct(self) -> Terms:
+        def solve(tables: list[Tensor]) -> Found:
+            model = self.in_batch((len(tables[0]), *self.batch_shape)).replaced(dtype=torch.float64)
+            best = model.best(with_tables(terms, tables))
+            found = self.to_global(best)
+            return Found(found, model.used(best), self.score(found))
+
+        return k_best(k, [term.tensors[0] for term in terms[: self.part_terms]], self.batch_shape, bonus, solve)
+
+    def distinct(self) -> Terms:
         """The scores, minus infinity for kept states that are copies of another, or empty places."""
         terms = self.terms()
         if self.kept is None:
             return terms
-        repeated = _repeated(self.kept).expand(self.states.shape)
+        repeated = self.kept.repeated().expand(self.states.shape)
         return self.add_to_states(terms, torch.zeros_like(self.log_weight).masked_fill(repeated, -math.inf))
+
+    @torch.no_grad()
+    def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Configuration:
+        """Exact samples from the model, in global ids; -1 throughout where no configuration is possible."""
+        check_sample_shape(sample_shape)
+        terms, count = self.summed(), math.prod(sample_shape)
+        size = sum(term.tensors[0].numel() for term in terms[: self.part_terms])
+        chunk = max(1, tile_size(self.device) // max(1, size))
+
+        def draw(count: int) -> Configuration:
+            tables = [t.tensors[0].expand(count, *t.tensors[0].shape) for t in terms[: self.part_terms]]
+            model = self.in_batch((count, *self.batch_shape))
+            return model.read(model.chosen(with_tables(terms, tables), Draw(generator)))
+
+        return self.to_global(self.chunked(draw, count, chunk, sample_shape))
+
+    def chunked(
+        self, draw: Callable[[int], Configuration], count: int, chunk: int, sample_shape: Sequence[int]
+    ) -> Configuration:
+        """`count` configurations `[*sample_shape, *batch, ..]` from `draw(some)`, a few `[some, *batch, ..]` at a time."""
+        found = [draw(min(chunk, count - start)) for start in range(0, max(1, count), chunk)]
+        return stacked(found, lambda x: torch.cat(x).reshape(*sample_shape, *x[0].shape[1:]))
 
     def rsample(
         self,
@@ -325,34 +420,40 @@ class Structure(Model, Generic[Configuration]):
         those of the best configuration under the noisy scores. `hard=True` gives these, with the relaxed gradient
         (straight-through). Noise on parts does not give exact samples of the model: that is what `sample` does.
         """
-        weights, best = self._relaxed(temperature, hard, generator, sample_shape)
-        return RelaxedSample(weights[0], self._part_states(), best)
+        weights, best = self.relaxed(temperature, hard, generator, sample_shape)
+        return RelaxedSample(weights[0], self.part_states(), best)
 
-    def _part_states(self) -> Tensor:
-        """The original number of the state of each part, broadcast against the parts."""
+    def part_states(self) -> Int[Tensor, "*batch_part n"]:
+        """The global id of the state of each part, broadcast against the parts."""
         return self.states
 
-    def _relaxed(
+    @property
+    def part_shape(self) -> tuple[int, ...]:
+        """The shape of what has a value for each state, such as the marginals: states last."""
+        return (*self.node_shape, self.n_states)
+
+    def relaxed(
         self,
         temperature: float,
         hard: bool,
         generator: torch.Generator | None,
         sample_shape: Sequence[int],
     ) -> tuple[list[Tensor], Configuration]:
-        """Relaxed weights of the part terms, and the configuration that they relax, in original numbers."""
+        """Relaxed weights of the part terms, and the configuration that they relax, in global ids."""
         if not temperature > 0:
             raise ValueError(f"temperature must be above 0: got {temperature}")
         check_sample_shape(sample_shape)
-        recording, noisy, own = torch.is_grad_enabled(), self.part_terms, self._summed()
-        model = self._in_batch((*sample_shape, *self.batch_shape))
+        recording, noisy, own = torch.is_grad_enabled(), self.part_terms, self.summed()
+        model = self.in_batch((*sample_shape, *self.batch_shape))
         with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
             terms = recordable(own)
-            recording &= _requires_grad(terms)
-            noise = [Dense(gumbel(t.expand(*sample_shape, *t.shape), generator)) for t in _tensors(terms[:noisy])]
-            perturbed = (*noise, *terms[noisy:])
-            tempered = tuple(term.scaled(1.0 / temperature) for term in perturbed)
-            targets = [t if t.requires_grad else t.detach().requires_grad_() for t in _tensors(tempered[:noisy])]
-            total = model.log_sum((*map(Dense, targets), *tempered[noisy:]))
+            recording &= requires_grad(terms)
+            tables = [term.tensors[0] for term in terms[:noisy]]
+            perturbed = with_tables(terms, [gumbel(t.expand(*sample_shape, *t.shape), generator) for t in tables])
+            tempered = each(lambda term: term.scaled(1.0 / temperature), perturbed)
+            targets = [term.tensors[0] for term in tempered[:noisy]]
+            targets = [t if t.requires_grad else t.detach().requires_grad_() for t in targets]
+            total = model.log_sum(with_tables(tempered, targets))
             if total.requires_grad:
                 weights = torch.autograd.grad(total.sum(), targets, create_graph=recording, materialize_grads=True)
             else:  # nothing is summed
@@ -360,12 +461,10 @@ class Structure(Model, Generic[Configuration]):
         with torch.no_grad():
             best = model.best(perturbed)
         if hard:
-            weights = [x.detach() + w - w.detach() for x, w in zip(model._used(best), weights, strict=True)]
-        return list(weights), self._original(best)
+            weights = [x.detach() + w - w.detach() for x, w in zip(model.used(best), weights, strict=True)]
+        return list(weights), self.to_global(best)
 
-    def _used(self, configuration: Configuration) -> tuple[Tensor, ...]:
-        """What a configuration, in own numbers, uses of each part term."""
-        return (self.parts(configuration),)
+    # Sketches.
 
     def restrict(self: This, subset: Subset) -> This:
         """The same structure over the states `subset.index [*batch, *node, K]` alone, their weights added to the scores.
@@ -377,16 +476,13 @@ class Structure(Model, Generic[Configuration]):
         """
         check_subset(subset, self.batch_shape, self.node_shape, self.n_states)
         index, log_weight, pilot = subset.index.long(), subset.log_weight.to(self.dtype), subset.pilot
-        small = copy.copy(self)
-        small._gather(index)
-        small.n_states, small._origin = index.shape[-1], self.whole
+        small = self.gather(index)
         if self.kept is not None:
             lead = (*self.batch_shape, *self.node_shape, -1)
             log_weight = log_weight + self.log_weight.gather(-1, index.expand(lead))
             index = self.states.gather(-1, index.expand(lead))
-            pilot = None  # its states are numbered as in the sketch
-        small.kept = Subset(index, log_weight, pilot)
-        return small
+            pilot = None  # its states have the local ids of this sketch
+        return small.replaced(n_states=index.shape[-1], kept=Subset(index, log_weight, pilot), _origin=self.whole)
 
     def sketch(
         self: This,
@@ -414,13 +510,10 @@ class Structure(Model, Generic[Configuration]):
             return self.restrict(subset)
 
     def scatter(self, values: Float[Tensor, "*sample_batch_node n"]) -> Float[Tensor, "*sample_batch_node all"]:
-        """Values of the kept states of each node, such as their marginals, spread over all N states (zero elsewhere)."""
-        return self._scattered(values, self.states, (*self.node_shape, self.n_states))
-
-    def _scattered(self, values: Tensor, states: Tensor, part: tuple[int, ...]) -> Tensor:
-        """Values `[..., *part]`, K states last, spread over all states by their numbers."""
+        """Values of the kept states of each part, such as `marginals()`, spread over all N states (zero elsewhere)."""
         if self.kept is None:
             return values
+        states, part = self.part_states(), self.part_shape
         if values.shape[-len(part) :] != part:
             raise ValueError(f"values must be [..., {', '.join(map(str, part))}]: got {list(values.shape)}")
         check_broadcast("values", values.shape[: -len(part)], self.batch_shape, "the model's")
@@ -430,26 +523,5 @@ class Structure(Model, Generic[Configuration]):
 
 
 @register_kl(Structure, Structure)
-def _kl(p: Structure[Any], q: Structure[Any]) -> Tensor:
+def _kl(p: Structure[Any, Any], q: Structure[Any, Any]) -> Tensor:
     return p.kl(q)
-
-
-def _tensors(terms: Sequence[Any]) -> list[Tensor]:
-    return [term.scores for term in terms]
-
-
-def _requires_grad(terms: Sequence[Scores]) -> bool:
-    return any(x.requires_grad for term in terms for x in term.tensors)
-
-
-def recordable(terms: Terms) -> Terms:
-    """The same scores, fit for a backward pass where they were made in inference mode."""
-    return tuple(term.map(torch.clone) if any(x.is_inference() for x in term.tensors) else term for term in terms)
-
-
-def _repeated(kept: Subset) -> Tensor:
-    """Which kept states are copies of an earlier place, or empty places."""
-    empty = kept.log_weight == -math.inf
-    ordered, order = kept.index.masked_fill(empty, -1).sort(dim=-1, stable=True)
-    again = F.pad(ordered[..., 1:] == ordered[..., :-1], (1, 0))
-    return torch.zeros_like(again).scatter(-1, order, again) | empty

@@ -7,14 +7,12 @@ run as one batch.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-
-from tailsum.scores.potential import Dense
 
 
 class Best(NamedTuple):
@@ -24,12 +22,25 @@ class Best(NamedTuple):
     scores: Float[Tensor, "k *batch"]
 
 
+class Found(NamedTuple):
+    """Best configurations `[M, *batch]` in global ids, what they use of each table, and their scores."""
+
+    configurations: Any
+    used: Sequence[Tensor]
+    scores: Tensor
+
+
 @torch.no_grad()
-def k_best(model: Any, k: int) -> Best:
-    """The k best configurations of a model, in original numbers, each field `[k, *batch, ...]`."""
-    search = _Search(model)
-    shape = (1, *model.batch_shape)
-    none = torch.zeros(*shape, search.n_parts, dtype=torch.bool, device=model.device)
+def k_best(
+    k: int, tables: Sequence[Tensor], batch: torch.Size, bonus: float, solve: Callable[[list[Tensor]], Found]
+) -> Best:
+    """The k best configurations, each field `[k, *batch, ...]`, of the parts that `tables [*batch, *part]` score.
+
+    `solve` finds the best under tables `[M, *batch, *part]`. `bonus` outweighs everything that a configuration can gain or
+    lose.
+    """
+    search = _Search(tables, batch, bonus, solve)
+    none = torch.zeros(1, *batch, sum(search.sizes), dtype=torch.bool, device=tables[0].device)
     pool = search.solve(none, none)
     found: list[_Solutions] = []
     for count in range(k):
@@ -40,6 +51,15 @@ def k_best(model: Any, k: int) -> Best:
             pool = pool.and_those_of(search.branch(chosen))
     best = found[0].and_those_of(*found[1:])
     return Best(best.configuration, best.scores)
+
+
+def stacked(configurations: Sequence[Any], combine: Callable[[list[Tensor]], Tensor]) -> Any:
+    """One configuration from several, tensor by tensor."""
+    first = configurations[0]
+    if isinstance(first, Tensor):
+        return combine(list(configurations))
+    names = [name for name, x in first._asdict().items() if x is not None]
+    return first._replace(**{name: combine([getattr(c, name) for c in configurations]) for name in names})
 
 
 class _Solutions(NamedTuple):
@@ -57,7 +77,7 @@ class _Solutions(NamedTuple):
             wanted = index.reshape(*index.shape, *(1,) * (x.dim() - index.dim()))
             return x.take_along_dim(wanted, 0)
 
-        return _Solutions(_combined([self.configuration], lambda x: pick(x[0])), *map(pick, self[1:]))
+        return _Solutions(stacked([self.configuration], lambda x: pick(x[0])), *map(pick, self[1:]))
 
     def without(self, chosen: "_Solutions") -> "_Solutions":
         return self._replace(scores=self.scores.masked_fill(self.number == chosen.number, -math.inf))
@@ -65,58 +85,35 @@ class _Solutions(NamedTuple):
     def and_those_of(self, *others: "_Solutions") -> "_Solutions":
         all_of = (self, *others)
         fields = zip(*(solutions[1:] for solutions in all_of), strict=True)
-        joined = _combined([solutions.configuration for solutions in all_of], torch.cat)
+        joined = stacked([solutions.configuration for solutions in all_of], torch.cat)
         return _Solutions(joined, *map(torch.cat, fields))
-
-
-def _combined(configurations: list[Any], combine: Callable[[list[Tensor]], Tensor]) -> Any:
-    """One configuration from several, tensor by tensor."""
-    first = configurations[0]
-    if isinstance(first, Tensor):
-        return combine(configurations)
-    names = [name for name, x in first._asdict().items() if x is not None]
-    return first._replace(**{name: combine([getattr(c, name) for c in configurations]) for name in names})
 
 
 class _Search:
     """Best configurations with some parts demanded and some banned."""
 
-    def __init__(self, model: Any) -> None:
-        self.model, self.terms = model, model._distinct()
-        noisy = model.part_terms
-        self.tables = [term.scores.double() for term in self.terms[:noisy] if isinstance(term, Dense)]
-        self.rest = tuple(term.map(lambda x: x.double() if x.is_floating_point() else x) for term in self.terms[noisy:])
-        self.sizes = [table.shape[len(model.batch_shape) :].numel() for table in self.tables]
-        self.n_parts, self.solved = sum(self.sizes), 0
-        # A demanded part gets a bonus that outweighs everything else that a configuration can gain or lose.
-        self.bonus = 1.0 + 2 * model._n_scores() * sum(term.bound() for term in self.terms)
+    def __init__(
+        self, tables: Sequence[Tensor], batch: torch.Size, bonus: float, solve: Callable[[list[Tensor]], Found]
+    ) -> None:
+        self.tables, self.bonus, self.best = tables, bonus, solve
+        self.sizes = [table.shape[len(batch) :].numel() for table in tables]
+        self.solved = 0
 
     def solve(self, demanded: Tensor, banned: Tensor) -> _Solutions:
-        count = len(demanded)
-        model = self.model._in_batch((count, *self.model.batch_shape))
-        model.dtype = torch.float64
-        tables = []
-        for table, more, less in zip(
-            self.tables, demanded.split(self.sizes, -1), banned.split(self.sizes, -1), strict=True
-        ):
+        count, changed = len(demanded), []
+        changes = zip(self.tables, demanded.split(self.sizes, -1), banned.split(self.sizes, -1), strict=True)
+        for table, more, less in changes:
             shape = (count, *table.shape)
             bonus = more.reshape(shape) * self.bonus
-            tables.append(Dense((table + bonus).masked_fill(less.reshape(shape), -math.inf)))
-        own = model.best((*tables, *self.rest))
-        used = (
-            torch.cat(
-                [x.reshape(*demanded.shape[:-1], size) for x, size in zip(model._used(own), self.sizes, strict=True)],
-                -1,
-            )
-            > 0
-        )
-        configuration = self.model._original(own)
+            changed.append((table + bonus).masked_fill(less.reshape(shape), -math.inf))
+        configuration, parts, scores = self.best(changed)
+        flat = [x.reshape(*demanded.shape[:-1], size) for x, size in zip(parts, self.sizes, strict=True)]
+        used = torch.cat(flat, -1) > 0
         held = used.any(-1) & ~(demanded & ~used).any(-1) & ~(banned & used).any(-1)
-        scores = self.model.score(configuration).masked_fill(~held, -math.inf)
         number = torch.arange(self.solved, self.solved + count, device=held.device)
         self.solved += count
         number = number.reshape(-1, *(1,) * (held.dim() - 1)).expand(held.shape)
-        return _Solutions(configuration, scores, used, demanded, banned, number)
+        return _Solutions(configuration, scores.masked_fill(~held, -math.inf), used, demanded, banned, number)
 
     def branch(self, chosen: _Solutions) -> _Solutions:
         """The best of each class of configurations that lack a part of the chosen ones."""

@@ -12,7 +12,7 @@ of parent and children, see `PCFG`.
 
 import math
 from collections.abc import Sequence
-from typing import cast
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -22,18 +22,24 @@ from torch import Tensor
 from tailsum.numerics.charts import by_width, fill_chart, of_length, square
 from tailsum.numerics.check import check_floating, check_in_range, check_scores
 from tailsum.numerics.noise import Choose
-from tailsum.numerics.reduce import Reduce, log_sum_exp
+from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.tensors import working_type
 from tailsum.scores.potential import Dense
 from tailsum.sketch.selection import Selection, Subset
 from tailsum.sketch.sweep import Sweep
-from tailsum.structure.base import Terms
 from tailsum.structure.check import checked_lengths
+from tailsum.trees.configuration import Trees
 from tailsum.trees.reader import Reader
-from tailsum.trees.tree_structure import Trees, TreeStructure
+from tailsum.trees.tree_structure import TreeStructure
 
 
-class SpanTree(TreeStructure):
+class SpanTerms(NamedTuple):
+    """Scores of the states of spans `[*batch, T, T, N]`."""
+
+    spans: Dense
+
+
+class SpanTree(TreeStructure[SpanTerms]):
     """A distribution over binary trees with a state at each span: exact in T^3 + T^2 N, or sketched on K states a span.
 
     `span [*batch, T, T, N]` (first position, last position, state) holds scores; minus infinity forbids.
@@ -55,60 +61,46 @@ class SpanTree(TreeStructure):
         self.node_shape, self.n_states = span.shape[-3:-1], span.shape[-1]
         self.batch_shape, self.lengths = checked_lengths(lengths, span.shape[:-3], self.node_shape[0], self.device)
         check_floating("span", span)
-        span = torch.where(self._spans()[..., None], span, 0.0)
+        span = torch.where(self.spans_inside()[..., None], span, 0.0)
         check_scores("span", span)
         self.dtype = working_type(span)
-        self._span = span.to(self.dtype)
+        self.span = span.to(self.dtype)
 
-    # What the base asks for.
+    def terms(self) -> SpanTerms:
+        return SpanTerms(Dense(self.span.expand(*self.batch_shape, *self.node_shape, -1)))
 
-    def node_scores(self) -> Float[Tensor, "*batch T T n"]:
-        return self._span.expand(*self.batch_shape, *self.node_shape, -1)
+    def gather(self, index: Int[Tensor, "*#batch T T k"]) -> "SpanTree":
+        lead = torch.broadcast_shapes(self.span.shape[:-1], index.shape[:-1])
+        return self.replaced(span=self.span.expand(*lead, -1).gather(-1, index.expand(*lead, -1)))
 
-    def terms(self) -> tuple[Dense]:
-        return (Dense(self.node_scores()),)
-
-    def sweep(self) -> "_SpanSweep":
-        return _SpanSweep(self.node_scores() if self.kept is None else self.node_scores() + self.log_weight)
-
-    def log_sum(self, terms: Terms) -> Float[Tensor, "*batch"]:
-        chart = self._chart(terms, log_sum_exp)
-        total = of_length(chart, self._length()).reshape(self.batch_shape)
+    def total(self, terms: SpanTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
+        total = of_length(self._chart(terms, reduce), self.sequence_lengths()).reshape(self.batch_shape)
         return total.masked_fill(total == -math.inf, -math.inf)  # and no gradient: no tree is possible
 
-    def _chart(self, terms: Terms, reduce: Reduce) -> list[Tensor]:
-        """Sums (or maxima) over all trees of each span, its states summed out first: that is all it takes."""
-        span = cast("Dense", terms[0]).scores
-        nodes = by_width(reduce(span.reshape(self.batch_shape.numel(), *span.shape[-3:]), -1))
+    def _chart(self, terms: SpanTerms, reduce: Reduce) -> list[Tensor]:
+        """The reduction over all trees of each span, its states reduced first: that is all it takes."""
+        nodes = by_width(reduce(self.flat_spans(terms), -1))
 
         def combine(width: int, left: list[Tensor], right: list[Tensor]) -> Tensor:
             return nodes[width - 1] + reduce(torch.stack([a + b for a, b in zip(left, right, strict=True)]), 0)
 
         return fill_chart(nodes[0], combine)
 
-    def _reader(self, terms: Terms, reduce: Reduce, choose: Choose) -> "_SpanReader":
-        span = cast("Dense", terms[0]).scores.reshape(self.batch_shape.numel(), *self.node_shape, self.n_states)
-        return _SpanReader(span, square(self._chart(terms, reduce)), self._length(), choose)
+    def reader(self, terms: SpanTerms, reduce: Reduce, choose: Choose) -> "_SpanReader":
+        chart = square(self._chart(terms, reduce))
+        return _SpanReader(self.flat_spans(terms), chart, self.sequence_lengths(), choose)
 
-    def score(self, configuration: Trees) -> Float[Tensor, "*sample_batch"]:
-        """The score of given trees, in original states, kept or not: a sketch asks the whole model.
+    def sweep(self) -> "_SpanSweep":
+        return _SpanSweep(self.weighted_nodes())
+
+    def score_of(self, configuration: Trees) -> Float[Tensor, "*sample_batch"]:
+        """The sum of the scores of the spans.
 
         >>> SpanTree(torch.ones(3, 3, 2)).score(SpanTree(torch.zeros(3, 3, 2)).sample())
         tensor(5.)
         """
-        if self.kept is not None:
-            return self.whole.score(configuration)
-        spans, states = self._checked(configuration)
-        check_in_range("tree.states", states, self.n_states)
-        shape = states.shape[:-1]
-        table = self._span.expand(*shape, *self._span.shape[-3:]).flatten(-3)
-        place = (spans[..., 0] * self.node_shape[0] + spans[..., 1]) * self.n_states + states
-        scores = torch.where(states < 0, 0.0, table.gather(-1, place.clamp(min=0))).sum(-1)
-        return scores.masked_fill((states < 0).all(-1), -math.inf)
-
-    def _gather(self, index: Int[Tensor, "*#batch T T k"]) -> None:
-        lead = torch.broadcast_shapes(self._span.shape[:-1], index.shape[:-1])
-        self._span = self._span.expand(*lead, -1).gather(-1, index.expand(*lead, -1))
+        check_in_range("tree.states", configuration.states, self.n_states)
+        return self.span_scores(configuration)
 
 
 class _SpanReader(Reader):

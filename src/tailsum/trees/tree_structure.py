@@ -1,184 +1,98 @@
-"""Binary trees over the positions of a sentence, with a state at every span: what all models of them have in common."""
+"""What all distributions over binary trees with a state at each span share. Nodes are spans `[T, T]`."""
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from tailsum.numerics.check import check_broadcast, check_sample_shape, check_whole
+from tailsum.numerics.check import check_sample_shape
 from tailsum.numerics.noise import Choose, gumbel
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
 from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import finite
-from tailsum.scores.potential import Dense
-from tailsum.structure.base import Structure, Terms
+from tailsum.structure.base import Structure
+from tailsum.structure.terms import Terms, with_tables
+from tailsum.trees.configuration import Trees, check_tree, tree_parts
 from tailsum.trees.reader import Reader, read_tree
 
-Names = Sequence[str] | Callable[[int], str]
 
-
-class Trees(NamedTuple):
-    """Trees as lists of their spans, parents before children and left before right; -1 in the padding.
-
-    A sentence of L positions has `2L-1` spans: L leaves, of one position each, and L-1 others.
-    """
-
-    spans: Int[Tensor, "*sample_batch node 2"]
-    states: Int[Tensor, "*sample_batch node"]
-
-    def brackets(self, words: Sequence[str] | None = None, names: Names | None = None) -> str:
-        """One tree as text.
-
-        >>> tree = Trees(torch.tensor([[0, 1], [0, 0], [1, 1]]), torch.tensor([7, 3, 5]))
-        >>> tree.brackets(["small", "cats"])
-        '(7 (3 small) (5 cats))'
-        """
-        if self.states.dim() != 1:
-            raise ValueError(f"brackets are of one tree: got {list(self.states.shape)}; choose one first")
-        text, open_until = "", list[int]()
-        for (first, last), state in zip(self.spans.tolist(), self.states.tolist(), strict=True):
-            if first < 0:
-                continue
-            name = str(state) if names is None else names(state) if callable(names) else names[state]
-            text += f"{' ' if text else ''}({name}"
-            open_until.append(last)
-            if first == last:
-                text += f" {first if words is None else words[first]}"
-                while open_until and open_until[-1] == last:
-                    text += ")"
-                    open_until.pop()
-        return text
-
-
-class TreeStructure(Structure[Trees]):
-    """What all distributions over binary trees with a state at each span have in common; nodes are spans `[T, T]`."""
+class TreeStructure(Structure[Terms, Trees]):
+    """Binary trees; the first term scores the states of spans, `[*batch, T, T, N]`."""
 
     @abstractmethod
-    def _reader(self, terms: Terms, reduce: Reduce, choose: Choose) -> "Reader":
+    def reader(self, terms: Terms, reduce: Reduce, choose: Choose) -> Reader:
         """How to read trees off the given scores, by sums or maxima, every choice by `choose(logits [R, n])`."""
 
-    def _spans(self) -> Tensor:
-        """Which spans lie within their sentence, `[*batch, T, T]`."""
+    def spans_inside(self) -> Bool[Tensor, "*batch T T"]:
+        """Which spans lie within their sentence."""
         upper = torch.ones(self.node_shape, dtype=torch.bool, device=self.device).triu()
-        return upper & self._inside()[..., None, :]
+        return upper & self.inside()[..., None, :]
+
+    def flat_spans(self, terms: Terms) -> Float[Tensor, "B T T n"]:
+        """The scores of the states of spans, the batch flattened."""
+        spans = terms[0].tensors[0]
+        return spans.reshape(self.batch_shape.numel(), *spans.shape[-3:])
 
     def add_to_states(self, terms: Terms, extra: Float[Tensor, "*batch T T n"]) -> Terms:
-        return terms[0].plus(Dense(torch.where(self._spans()[..., None], extra, 0.0))), *terms[1:]
+        return with_tables(terms, [terms[0].tensors[0] + torch.where(self.spans_inside()[..., None], extra, 0.0)])
 
-    def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
-        raise ValueError("the global proposal needs one embedding for each state, and spans have none: use Lookahead")
-
-    def _centred(self, terms: Terms) -> Terms:
+    def centred(self, terms: Terms) -> Terms:
         """Every tree has all leaves, and the same number of other spans."""
-        span = cast("Dense", terms[0]).scores
+        span = terms[0].tensors[0]
         top = span.detach().amax(-1, keepdim=True)
         leaf = torch.eye(self.node_shape[0], dtype=torch.bool, device=self.device)[..., None]
-        inner = top.masked_fill(leaf | ~self._spans()[..., None], -math.inf).amax((-3, -2), keepdim=True)
-        return Dense(span - finite(torch.where(leaf, top, inner))), *terms[1:]
+        inner = top.masked_fill(leaf | ~self.spans_inside()[..., None], -math.inf).amax((-3, -2), keepdim=True)
+        return with_tables(terms, [span - finite(torch.where(leaf, top, inner))])
 
     @torch.no_grad()
     def best(self, terms: Terms) -> Trees:
-        return self._read(self._reader(terms, highest, lambda logits: logits.argmax(-1)), ())
+        tree = self._read(self.reader(terms, highest, lambda logits: logits.argmax(-1)), 1)
+        return Trees(tree.spans[0], tree.states[0])
 
     @torch.no_grad()
     def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Trees:
-        """Exact samples, from the top down, in original states; -1 throughout where no tree is possible."""
+        """Exact samples, from the top down, in global ids; -1 throughout where no tree is possible."""
         check_sample_shape(sample_shape)
-        reader = self._reader(
-            self._weighted(self.terms()), log_sum_exp, lambda logits: gumbel(logits, generator).argmax(-1)
-        )
-        count = math.prod(sample_shape)
+        reader = self.reader(self.summed(), log_sum_exp, lambda logits: gumbel(logits, generator).argmax(-1))
         chunk = max(1, tile_rows(reader.width, self.device) // max(1, self.batch_shape.numel()))
-        found = [self._read(reader, (min(chunk, count - start),)) for start in range(0, max(1, count), chunk)]
-        shape = (*sample_shape, *self.batch_shape)
-        spans, states = torch.cat([tree.spans for tree in found]), torch.cat([tree.states for tree in found])
-        return self._original(Trees(spans.reshape(*shape, *spans.shape[-2:]), states.reshape(*shape, states.shape[-1])))
+        found = self.chunked(lambda count: self._read(reader, count), math.prod(sample_shape), chunk, sample_shape)
+        return self.to_global(found)
 
-    def _read(self, reader: "Reader", sample_shape: Sequence[int]) -> Trees:
-        """Trees in own numbers."""
-        length = self._length()
-        batch = torch.arange(len(length), device=self.device).repeat(math.prod(sample_shape))
+    def _read(self, reader: Reader, count: int) -> Trees:
+        """`count` trees `[count, *batch, ..]` in local ids."""
+        length = self.sequence_lengths()
+        batch = torch.arange(len(length), device=self.device).repeat(count)
         spans, states = read_tree(length[batch], self.node_shape[0], batch, reader)
-        possible = reader.possible[batch]
-        shape = (*sample_shape, *self.batch_shape)
+        possible, shape = reader.possible[batch], (count, *self.batch_shape)
         return Trees(
             torch.where(possible[:, None, None], spans, -1).reshape(*shape, *spans.shape[1:]),
             torch.where(possible[:, None], states, -1).reshape(*shape, *states.shape[1:]),
         )
 
-    def parts(self, configuration: Trees) -> Float[Tensor, "*sample_batch T T n"]:
-        return tree_parts(configuration, self.node_shape[0], self.n_states, self.dtype)
+    def used(self, configuration: Trees) -> tuple[Float[Tensor, "*sample_batch T T n"], ...]:
+        return (tree_parts(configuration, self.node_shape[0], self.n_states, self.dtype),)
 
-    def _original(self, configuration: Trees) -> Trees:
+    def to_global(self, configuration: Trees) -> Trees:
         if self.kept is None:
             return configuration
-        spans, states = configuration
-        kept = self.states.expand(*states.shape[:-1], *self.states.shape[-3:]).flatten(-3)
-        place = (spans[..., 0] * self.node_shape[0] + spans[..., 1]) * self.n_states + states
-        return Trees(spans, torch.where(states < 0, -1, kept.gather(-1, place.clamp(min=0))))
-
-    def _checked(self, tree: Trees) -> Trees:
-        """`tree` in the model's batch; a ValueError if one is not a binary tree over its sentence."""
-        return check_tree(tree, self._length().reshape(self.batch_shape), self.node_shape[0])
-
-
-def tree_parts(tree: Trees, length: int, n_states: int, dtype: torch.dtype) -> Float[Tensor, "*sample_batch T T n"]:
-    """One for each span and state that a tree has."""
-    used = torch.zeros(*tree.states.shape[:-1], length * length * n_states, dtype=dtype, device=tree.states.device)
-    place = (tree.spans[..., 0] * length + tree.spans[..., 1]) * n_states + tree.states
-    present = tree.states >= 0
-    used.scatter_add_(-1, torch.where(present, place, 0), present.to(dtype))
-    return used.unflatten(-1, (length, length, n_states))
-
-
-def children(tree: Trees, length: int, n_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Head, left and right child of every span of a tree as rules number them, `[.., node]` each; -1 where it has none."""
-    spans, states = tree
-    first, last = spans.clamp(min=0).unbind(-1)
-    number = torch.where(first == last, states + n_heads, states)  # preterminals come after the nonterminals
-    table = torch.full((*states.shape[:-1], length * length), -1, device=states.device)
-    place = torch.where(states < 0, length * length, first * length + last)
-    table = torch.nn.functional.pad(table, (0, 1)).scatter(-1, place, number)[..., :-1].unflatten(-1, (length, length))
-    position = torch.arange(length, device=states.device)
-    begun = table.take_along_dim(first[..., None], -2)  # spans with the same first position, by their last one
-    ended = torch.nn.functional.pad(table[..., 1:, :], (0, 0, 0, 1), value=-1).take_along_dim(last[..., None, :], -1).mT
-    makes = (begun >= 0) & (ended >= 0) & (position < last[..., None])
-    split = makes.long().argmax(-1, keepdim=True)
-    inner = makes.any(-1) & (states >= 0)
-    left, right = (x.gather(-1, split)[..., 0] for x in (begun, ended))
-    return tuple(torch.where(inner, x, -1) for x in (states, left, right))  # pyright: ignore[reportReturnType]
-
-
-def check_tree(tree: Trees, lengths: Int[Tensor, "*batch"], longest: int) -> Trees:
-    """A ValueError unless every tree is a binary tree over the whole of its sentence, or none (-1); the same in a common batch."""
-    if not isinstance(tree, Trees):
-        raise ValueError(f"tree must be Trees: got {type(tree).__name__}")
-    spans, states = check_whole("tree.spans", tree.spans), check_whole("tree.states", tree.states)
-    nodes = 2 * longest - 1
-    if spans.shape != (*states.shape, 2) or states.shape[-1:] != (nodes,):
-        raise ValueError(
-            f"tree must have spans [..., {nodes}, 2] and states [..., {nodes}]: "
-            f"got {list(spans.shape)} and {list(states.shape)}"
+        return Trees(
+            configuration.spans, torch.where(configuration.states < 0, -1, self._at(configuration, self.states))
         )
-    shape = check_broadcast("tree", states.shape[:-1], lengths.shape, "the model's")
-    spans, states = spans.expand(*shape, -1, -1), states.expand(*shape, -1)
-    present = spans[..., 0] >= 0
-    states = torch.where(present, states, -1)
-    within = (spans[..., 0] <= spans[..., 1]) & (spans[..., 1] < lengths[..., None]) & (states >= 0)
-    none = ~present.any(-1)
-    valid = (within | ~present).all(-1) & (none | (present.sum(-1) == 2 * lengths - 1))
-    if valid.all():
-        once = tree_parts(Trees(spans, torch.where(present, 0, -1)), longest, 1, torch.float32)[..., 0]
-        left, right = once, torch.nn.functional.pad(once[..., 1:, :], (0, 0, 0, 1))
-        splits = left @ right  # of each span, how many pairs of neighbouring spans make it up
-        inner = once.triu(1)
-        whole = once[..., 0, :].gather(-1, lengths.expand(shape)[..., None] - 1)[..., 0]
-        made = (once <= 1) & ((splits == 1) | (inner == 0))
-        valid = none | (made.all((-2, -1)) & (whole == 1))
-    if not valid.all():
-        raise ValueError("tree must be a binary tree over its whole sentence: got one that is not")
-    return Trees(spans, states)
+
+    def check_configuration(self, configuration: Trees) -> Trees:
+        """A ValueError if one is not a binary tree over its sentence."""
+        return check_tree(configuration, self.sequence_lengths().reshape(self.batch_shape), self.node_shape[0])
+
+    def span_scores(self, tree: Trees) -> Float[Tensor, "*sample_batch"]:
+        """The sum of the scores of the states of each tree's spans; minus infinity of none at all."""
+        own = torch.where(tree.states < 0, 0.0, self._at(tree, self.node_scores())).sum(-1)
+        return own.masked_fill((tree.states < 0).all(-1), -math.inf)
+
+    def _at(self, tree: Trees, table: Float[Tensor, "*batch T T n"]) -> Tensor:
+        """The entries of a table for each span of a tree and its state."""
+        spans, states = tree
+        place = (spans[..., 0] * self.node_shape[0] + spans[..., 1]) * self.n_states + states
+        return table.expand(*states.shape[:-1], *table.shape[-3:]).flatten(-3).gather(-1, place.clamp(min=0))

@@ -1,4 +1,4 @@
-"""Rules scored by any function, and the check of what users give as rules. Conventions are those of `rule.py`."""
+"""Rules scored by any function."""
 
 import copy
 import math
@@ -8,13 +8,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.check import check_device, check_scores
+from tailsum.numerics.reduce import Reduce
 from tailsum.scores.potential import Dense, Potential
-from tailsum.trees.rules.factors import FactoredRule
-from tailsum.trees.rules.rule import DenseRule, Role, Rule
+from tailsum.trees.rules.dense import DenseRule
+from tailsum.trees.rules.pairwise import PairwiseRule
+from tailsum.trees.rules.rule import Kind, Role
+from tailsum.trees.rules.span_rule import Sets
 
 
-class ScoredRule:
+class ScoredRule(PairwiseRule):
     """Rules scored by any differentiable function of three index tensors, for instance a network over embeddings.
 
     `function(head, left, right)` gets tensors of state numbers that broadcast together (heads `0 .. N-1`, children
@@ -27,22 +29,58 @@ class ScoredRule:
     torch.Size([20, 50, 50])
     """
 
+    trailing = 0
+
     def __init__(self, function: Callable[[Tensor, Tensor, Tensor], Tensor], n_heads: int, n_leaves: int) -> None:
         if n_heads < 1 or n_leaves < 1:
             raise ValueError(f"n_heads and n_leaves must be at least 1: got {n_heads} and {n_leaves}")
         self.function, self.n_heads, self.n_children = function, n_heads, n_heads + n_leaves
         self.dtype: torch.dtype | None = None  # what the function gives, unless a model asked for another
+        self.device: torch.device | None = None
+
+    @property
+    def lead(self) -> torch.Size:
+        return torch.Size()
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return ()
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "ScoredRule":
+        return self
+
+    def tabled(self) -> DenseRule:
+        return DenseRule(self.block())
+
+    def evaluated(self) -> DenseRule:
+        return self.tabled()
+
+    def on(self, device: torch.device) -> "ScoredRule":
+        return self._changed(device=device)
 
     def to(self, dtype: torch.dtype) -> "ScoredRule":
-        """The rule with scores of the given type."""
+        return self._changed(dtype=dtype)
+
+    def _changed(self, **fields: object) -> "ScoredRule":
         other = copy.copy(self)
-        other.dtype = dtype
+        for name, value in fields.items():
+            setattr(other, name, value)
         return other
 
-    def block(self, device: torch.device | None = None) -> Float[Tensor, "N C C"]:
+    def block(self) -> Float[Tensor, "N C C"]:
         """The whole table."""
-        heads, children = (torch.arange(n, device=device) for n in (self.n_heads, self.n_children))
+        heads, children = (torch.arange(n, device=self.device) for n in (self.n_heads, self.n_children))
         return self.between(heads, children, children)
+
+    def joint(self, sets: Sets) -> Float[Tensor, "*lead n split k k k"]:
+        return self.between(sets.head[..., None, :], sets.left, sets.right)
+
+    def rows(self, batch: Int[Tensor, " r"], head: Int[Tensor, " r"]) -> Float[Tensor, "r C C"]:
+        children = torch.arange(self.n_children, device=head.device)
+        return self.between(head[:, None], children, children)[:, 0]
+
+    def contract_pairs(self, pairs: Float[Tensor, "G r pair"], kind: Kind, reduce: Reduce) -> Float[Tensor, "G r N"]:
+        return self.tabled().contract_pairs(pairs, kind, reduce)
 
     def between(
         self, head: Int[Tensor, "*#lead a"], left: Int[Tensor, "*#lead b"], right: Int[Tensor, "*#lead c"]
@@ -56,10 +94,6 @@ class ScoredRule:
         given = [first[..., None], second[..., None]]
         given.insert({"head": 0, "left": 1, "right": 2}[role], third)
         return Dense(self.at(*given))
-
-    def children(self, leaf: bool) -> slice:
-        """The numbers of the children that are leaves, or of those that are not."""
-        return slice(self.n_heads, self.n_children) if leaf else slice(0, self.n_heads)
 
     def at(
         self, head: Int[Tensor, "*#shape"], left: Int[Tensor, "*#shape"], right: Int[Tensor, "*#shape"]
@@ -77,32 +111,3 @@ class ScoredRule:
         if not (scores < math.inf).all():
             raise ValueError("function gave a score that is NaN or +inf: scores must be finite, or -inf for forbidden")
         return scores if self.dtype is None else scores.to(self.dtype)
-
-
-def check_rule(
-    given: Tensor | Rule | ScoredRule, n_heads: int, n_leaves: int, device: torch.device
-) -> Rule | ScoredRule:
-    """Rules of N nonterminals over N + P children, on the right device and of sound scores."""
-    size = n_heads + n_leaves
-    if isinstance(given, Tensor):
-        if given.dim() < 3 or given.shape[-3:] != (n_heads, size, size):
-            raise ValueError(
-                f"rule must be [*batch, N, N+P, N+P] = [..., {n_heads}, {size}, {size}], as root and emission have: "
-                f"got {list(given.shape)}"
-            )
-        given = DenseRule(given)
-    if not isinstance(given, (Rule, ScoredRule)):
-        raise ValueError(
-            f"rule must be a tensor, a LowRankRule, a FactoredRule or a ScoredRule: got {type(given).__name__}"
-        )
-    if (given.n_heads, given.n_children) != (n_heads, size):
-        raise ValueError(
-            f"rule must have N = {n_heads} heads and N+P = {size} children, as root and emission have: "
-            f"got {given.n_heads} and {given.n_children}"
-        )
-    for tensor in given.tensors if isinstance(given, Rule) else ():
-        check_device("rule", tensor, device)
-        check_scores("rule", tensor)
-        if isinstance(given, FactoredRule) and not (tensor > -math.inf).all():
-            raise ValueError("rule must have finite factors: got -inf")
-    return given

@@ -1,29 +1,31 @@
-"""Rules scored from vectors of the three states: trilinear embeddings, or low rank. Conventions are those of `rule.py`."""
+"""Rules scored from vectors of the three states: what trilinear embeddings and rules of low rank share."""
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.precision import product
-from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp
+from tailsum.numerics.reduce import LogProduct, Reduce
 from tailsum.numerics.stream import Parts, streamed
 from tailsum.numerics.table import fits_budget, tile_size
-from tailsum.numerics.tensors import largest, scaled, take
-from tailsum.scores.factored import Factored
-from tailsum.scores.potential import Potential
-from tailsum.trees.rules.rule import DenseRule, Kind, Role, Rule
+from tailsum.numerics.tensors import scaled, take
+from tailsum.trees.rules.dense import DenseRule
+from tailsum.trees.rules.pairwise import PairwiseRule
+from tailsum.trees.rules.rule import Kind
+from tailsum.trees.rules.span_rule import SpanRule, as_rules_number
 
 
-class FactorRule(Rule):
+class FactorRule(PairwiseRule):
     """Rules scored from a vector for each head, each left and each right child: `[*lead, N, d]`, `[*lead, N+P, d]` twice.
 
     A sketch needs no more than the vectors of the states it keeps. Exact sums need the table of all rules; where it does
     not fit `table_budget`, they build it a few heads at a time, once for each width of spans.
     """
+
+    trailing = 2
 
     def __init__(
         self,
@@ -60,6 +62,15 @@ class FactorRule(Rule):
     ) -> Float[Tensor, "*lead a b c"]:
         """Scores of all given heads with all given left and right children."""
 
+    @abstractmethod
+    def with_span_vectors(self, vectors: list[Tensor]) -> SpanRule:
+        """The rules between the states that spans keep, from their vectors `[*lead, T, T, K, d]` in each role."""
+
+    def at_spans(self, index: Int[Tensor, "*lead T T k"]) -> SpanRule:
+        head, child = (x.flatten(-3) for x in as_rules_number(index, self.n_heads, self.n_children))
+        given = zip(self.tensors, (head, child, child), strict=True)
+        return self.with_span_vectors([take(x, i).unflatten(-2, index.shape[-3:]) for x, i in given])
+
     @property
     def lead(self) -> torch.Size:
         return torch.broadcast_shapes(*(x.shape[:-2] for x in (self.head, self.left, self.right)))
@@ -81,7 +92,11 @@ class FactorRule(Rule):
         return self._times(factor if self.factor is None else self.factor * factor)
 
     def block(self) -> Float[Tensor, "*lead N C C"]:
+        """The whole table."""
         return self._scores(self.factor, *self.tensors)
+
+    def tabled(self) -> DenseRule:
+        return DenseRule(self.block())
 
     def _scores(self, factor: Tensor | None, *tensors: Tensor) -> Tensor:
         plain = self.scores(*tensors)
@@ -112,11 +127,11 @@ class FactorRule(Rule):
         entries = math.prod(self.lead) * self.n_heads * self.n_children**2
         return fits_budget(copies * entries * self.head.element_size())
 
-    def contract(self, pairs: Float[Tensor, "G r pair"], kind: Kind, reduce: Reduce) -> Float[Tensor, "G r N"]:
+    def contract_pairs(self, pairs: Float[Tensor, "G r pair"], kind: Kind, reduce: Reduce) -> Float[Tensor, "G r N"]:
         if self._table is None and self._fits():
             self._table = DenseRule(self.block())
         if self._table is not None:
-            return self._table.contract(pairs, kind, reduce)
+            return self._table.contract_pairs(pairs, kind, reduce)
         left, right = (x[..., self.children(leaf), :] for x, leaf in zip(self.tensors[1:], kind, strict=True))
 
         def tile(parts: Parts) -> Parts:
@@ -127,103 +142,3 @@ class FactorRule(Rule):
         whole = (pairs, left, right) if self.factor is None else (pairs, left, right, self.factor)
         chunk = max(1, 4 * tile_size(pairs.device) // max(1, left.shape[-2] * right.shape[-2]))
         return streamed(tile, Parts((self.head,), whole), chunk, 1).rows[0].mT
-
-
-class FactoredRule(FactorRule):
-    """Rules scored from embeddings: `score(a -> b c) = sum_d head[a, d] left[b, d] right[c, d]`.
-
-    >>> N, P, d = 20, 30, 8
-    >>> rule = FactoredRule(torch.randn(N, d), torch.randn(N + P, d), torch.randn(N + P, d))
-    >>> rule.block().shape
-    torch.Size([20, 50, 50])
-    """
-
-    @staticmethod
-    def scores(
-        head: Float[Tensor, "*#lead a d"], left: Float[Tensor, "*#lead b d"], right: Float[Tensor, "*#lead c d"]
-    ) -> Float[Tensor, "*lead a b c"]:
-        pairs = head[..., :, None, :] * left[..., None, :, :]
-        return product(pairs.flatten(-3, -2), right.mT).unflatten(-2, pairs.shape[-3:-1])
-
-    def finite(self) -> "FactoredRule":
-        return self
-
-    def fan(self, role: Role, first: Int[Tensor, "G m"], second: Int[Tensor, "G m"], rest: slice) -> Potential:
-        one, other, third = {
-            "head": (self.left, self.right, self.head),
-            "left": (self.head, self.right, self.left),
-            "right": (self.head, self.left, self.right),
-        }[role]
-        return Factored(take(one, first) * take(other, second), third[..., rest, :])
-
-    def bound(self) -> float:
-        return math.prod(largest(x.norm(dim=-1)) for x in self.tensors)
-
-
-class LowRankRule(FactorRule):
-    """Rules of low rank: `exp score(a -> b c) = sum_r exp(head[a, r] + left[b, r] + right[c, r])`.
-
-    The factors are logarithms, normalised or not: for a normalised grammar `head` sums to one over ranks, `left` and
-    `right` over children. Exact sums and samples cost T^3 R + T^2 N R, and never build the table. `argmax`, `entropy` and
-    divergences are of trees and states (a rank is no part of a tree), so they build the table, a few heads at a time.
-
-    >>> N, P, R = 20, 30, 8
-    >>> rule = LowRankRule(
-    ...     torch.randn(N, R).log_softmax(-1), torch.randn(N + P, R).log_softmax(0), torch.randn(N + P, R).log_softmax(0)
-    ... )
-    >>> bool(torch.allclose(rule.block().exp().sum((-2, -1)), torch.ones(N)))
-    True
-    """
-
-    @staticmethod
-    def scores(
-        head: Float[Tensor, "*#lead a d"], left: Float[Tensor, "*#lead b d"], right: Float[Tensor, "*#lead c d"]
-    ) -> Float[Tensor, "*lead a b c"]:
-        pairs = (left[..., :, None, :] + right[..., None, :, :]).flatten(-3, -2)
-        return LogProduct(pairs.mT)(head).unflatten(-1, (left.shape[-2], right.shape[-2]))
-
-    def fan(self, role: Role, first: Int[Tensor, "G m"], second: Int[Tensor, "G m"], rest: slice) -> Potential:
-        raise NotImplementedError("states meet in ranks: nothing needs pairs of them")
-
-    def chart(self, spans: list[Tensor], reduce: Reduce) -> list[Tensor]:
-        if reduce is not log_sum_exp or self.factor is not None:
-            return super().chart(spans, reduce)
-        to_rank = {
-            leaf: [LogProduct(x[..., self.children(leaf), :]) for x in (self.left, self.right)]
-            for leaf in (True, False)
-        }
-        from_rank = LogProduct(self.head.mT)
-        return rank_chart(
-            spans[0][..., : self.n_children - self.n_heads],
-            lambda width, entry: [self._rows(product, entry) for product in to_rank[width == 1]],
-            lambda width, ranks: spans[width - 1][..., : self.n_heads] + self._rows(from_rank, ranks),
-        )
-
-    def _rows(self, product: LogProduct, entry: Tensor) -> Tensor:
-        """A product with entries `[B, n, ..]` of a chart."""
-        if len(entry) == math.prod(self.lead):
-            return product(entry)
-        return product(entry.flatten(0, 1)[None])[0].unflatten(0, entry.shape[:2])
-
-    def bound(self) -> float:
-        return sum(map(largest, self.tensors)) + math.log(self.head.shape[-1])
-
-
-def rank_chart(
-    leaves: Tensor,
-    to_ranks: Callable[[int, Tensor], Sequence[Tensor]],
-    from_ranks: Callable[[int, Tensor], Tensor],
-) -> list[Tensor]:
-    """An inside chart whose children meet in ranks: `to_ranks(width, entry)` as left and as right child, `[B, n, R]`."""
-    chart, ranks = [leaves], [to_ranks(1, leaves)]
-    length = leaves.shape[1]
-    for width in range(2, length + 1):
-        count = length - width + 1
-        ways = [
-            ranks[size - 1][0][:, :count] + ranks[width - size - 1][1][:, size : size + count]
-            for size in range(1, width)
-        ]
-        chart.append(from_ranks(width, log_sum_exp(torch.stack(ways), 0)))
-        if width < length:
-            ranks.append(to_ranks(width, chart[-1]))
-    return chart

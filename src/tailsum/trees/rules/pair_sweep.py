@@ -10,24 +10,20 @@ Shapes: the batch is one dimension; spans are squares `[B, T, T, ..]` of first a
 
 import math
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
-from tailsum.numerics.charts import by_width, square
-from tailsum.numerics.reduce import LogProduct, log_sum_exp
 from tailsum.numerics.table import tile_size
-from tailsum.numerics.tensors import take
 from tailsum.scores.factored import Factored
 from tailsum.scores.message import message
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Optimal, Selection, Subset
-from tailsum.sketch.sweep import Sweep, known
-from tailsum.trees.rules.factors import LowRankRule
-from tailsum.trees.rules.rule import Role, Rule
-from tailsum.trees.rules.scored import ScoredRule
+from tailsum.sketch.sweep import Sweep, fill_unreached
+from tailsum.trees.rules.exact_sweep import square_subset
+from tailsum.trees.rules.rule import Role, WholeRule
 
 _MARKS = 128  # states of a span that are paired with those of another, at most
 _GUIDES = 16  # landmarks of the span that a message goes to, which say what pairs are worth
@@ -52,11 +48,13 @@ class Marks:
         return Marks(self.index[:, first, last], self.value[:, first, last])
 
 
-class GrammarSweep(Sweep):
-    """Messages between the spans of a grammar whose rules join states in pairs."""
+class PairSweep(Sweep):
+    """Messages between the spans of a grammar from pairs of landmark states; of these pairs, 8 times as many are selected."""
+
+    landmarks = 64
 
     def __init__(
-        self, rule: Rule | ScoredRule, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size
+        self, rule: WholeRule, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size
     ) -> None:
         self.rule, self.spans, self.batch = rule, spans, batch
         self.n_heads, self.n_leaves = rule.n_heads, rule.n_children - rule.n_heads
@@ -66,21 +64,21 @@ class GrammarSweep(Sweep):
         self.pairs = 1
 
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
-        self.pairs = landmarks
-        inside, kept = self._up(Optimal(max(1, landmarks // 8)), generator)
+        self.pairs = 8 * landmarks
+        inside, kept = self._up(Optimal(landmarks), generator)
         self.outside = self._down(inside, kept, generator)
 
     def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch T T n"]:
         assert self.outside is not None
-        inside, _ = self._up(Optimal(max(1, landmarks // 8)), generator)
+        inside, _ = self._up(Optimal(landmarks), generator)
         log_q = inside + self.outside
         return log_q.reshape(*self.batch, *log_q.shape[1:])
 
     def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
         self.pairs *= 4
         _, kept = self._up(selection, generator)
-        index, log_weight = (x.reshape(*self.batch, *x.shape[1:]) for x in (kept.index, kept.log_weight))
-        return Subset(index, log_weight)
+        shape = (*self.batch, *kept.index.shape[1:])
+        return Subset(kept.index.reshape(shape), kept.log_weight.reshape(shape))
 
     # From the bottom up.
 
@@ -96,16 +94,18 @@ class GrammarSweep(Sweep):
             own, towards = self.spans[:, first, last], guide[:, first, last]
             sure = own
             if width > 1:
-                sent, exact = self._from_children(first, last, inside, square_subset(kept, length), generator)
+                sent, exact = self._from_children(
+                    first, last, inside, square_subset(kept, length, self.spans.shape[:1]), generator
+                )
                 sure = own[..., : self.n_heads] + sent
-                sure = torch.nn.functional.pad(sure, (0, own.shape[-1] - self.n_heads), value=-math.inf)
+                sure = pad(sure, (0, own.shape[-1] - self.n_heads), value=-math.inf)
                 # Given the kept states an exact message rules out states rightly; one from selected pairs may not.
-                filled = own[..., : self.n_heads] + known(sent)
-                own = torch.nn.functional.pad(filled, (0, own.shape[-1] - self.n_heads), value=-math.inf)
+                filled = own[..., : self.n_heads] + fill_unreached(sent)
+                own = pad(filled, (0, own.shape[-1] - self.n_heads), value=-math.inf)
                 sure = sure if exact else own
             inside[:, first, last] = own
             kept.append(selection(sure + towards, generator))
-        return inside, square_subset(kept, length)
+        return inside, square_subset(kept, length, self.spans.shape[:1])
 
     def _from_children(
         self, first: Tensor, last: Tensor, inside: Tensor, kept: Subset, generator: torch.Generator | None
@@ -133,6 +133,11 @@ class GrammarSweep(Sweep):
     def _guides(value: Tensor, generator: torch.Generator | None) -> Marks:
         everything = torch.arange(value.shape[-1], device=value.device).expand(value.shape)
         return Marks(everything, value).thinned(_GUIDES, generator)
+
+    def _heads(self, parents: Marks, valid: Tensor) -> Marks:
+        """Parents as rules number heads, minus infinity where there is none."""
+        value = parents.value.masked_fill(~valid[None, ..., None], -math.inf)
+        return Marks(parents.index.clamp(max=self.n_heads - 1), value)
 
     def _send(
         self, role: Role, one: Marks, other: Marks, guides: Marks | None, rest: slice, generator: torch.Generator | None
@@ -201,95 +206,26 @@ class GrammarSweep(Sweep):
             guides = self._guides(inside[:, first[:, 0], last[:, 0], states], generator)
             guides = Marks(guides.index + rest.start, guides.value)
             # As left child of a span that ends later, and as right child of one that starts earlier.
-            ends, starts = position.expand(len(first), -1), position.expand(len(first), -1)
-            later, earlier = ends > last, starts < first
-            found = []
-            for role, parent, sibling, valid in (
-                (
-                    "left",
-                    above.at(first.expand_as(ends), ends),
-                    below.at((last + 1).clamp(max=length - 1).expand_as(ends), ends),
-                    later,
-                ),
-                (
-                    "right",
-                    above.at(starts, last.expand_as(starts)),
-                    below.at(starts, (first - 1).clamp(min=0).expand_as(starts)),
-                    earlier,
-                ),
-            ):
-                value = parent.value.masked_fill(~valid[None, ..., None], -math.inf)
-                heads = Marks(parent.index.clamp(max=self.n_heads - 1), value)
-                found.append(self._send(cast("Role", role), heads, sibling, guides, rest, generator)[0])
+            every = position.expand(len(first), -1)
+            as_left = (
+                above.at(first.expand_as(every), every),
+                below.at((last + 1).clamp(max=length - 1).expand_as(every), every),
+            )
+            as_right = (
+                above.at(every, last.expand_as(every)),
+                below.at(every, (first - 1).clamp(min=0).expand_as(every)),
+            )
+            found = (
+                self._send("left", self._heads(as_left[0], every > last), as_left[1], guides, rest, generator)[0],
+                self._send("right", self._heads(as_right[0], every < first), as_right[1], guides, rest, generator)[0],
+            )
             sent = torch.logaddexp(*found)
             own = outside[:, first[:, 0], last[:, 0]]
             own[..., states] = torch.logaddexp(own[..., states], sent)
             outside[:, first[:, 0], last[:, 0]] = own
         allowed = self.spans > -math.inf
-        flat = known(outside.masked_fill(~allowed, -math.inf))
+        flat = fill_unreached(outside.masked_fill(~allowed, -math.inf))
         return torch.where(allowed, flat, 0.0)
-
-
-class RankSweep(Sweep):
-    """For rules of low rank: exact messages cost no more than those of landmarks, so every state is one."""
-
-    def __init__(self, model: Any, rule: LowRankRule, spans: Float[Tensor, "B T T n"]) -> None:
-        self.model, self.rule, self.spans = model, rule, spans
-        self.outside: Tensor | None = None
-        self.belief = spans
-
-    def look(self, landmarks: int, generator: torch.Generator | None) -> None:
-        if self.outside is not None:
-            return
-        model = self.model
-        with torch.inference_mode(False), torch.enable_grad():
-            copies = tuple(term.map(lambda x: x.detach().clone()) for term in model.terms())
-            terms = cast("tuple[Dense, LowRankRule]", copies)
-            spans = terms[0].scores.requires_grad_()
-            chart = model._chart((Dense(spans), terms[1]), log_sum_exp)
-            total = model.log_sum((Dense(spans), terms[1]))
-            if not total.requires_grad:  # a single word has no tree
-                self.outside = torch.zeros_like(self.spans)
-                return
-            (marginals,) = torch.autograd.grad(total.sum(), spans)
-        inside = square(
-            [
-                torch.nn.functional.pad(x.detach(), (0, self.spans.shape[-1] - x.shape[-1]), value=-math.inf)
-                for x in chart
-            ]
-        )
-        self.belief = known(marginals.reshape(self.spans.shape).log())
-        possible = (inside > -math.inf) & (self.belief > -math.inf)
-        self.outside = torch.where(possible, self.belief - inside, 0.0)
-
-    def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch T T n"]:
-        belief = torch.where(self.spans > -math.inf, self.belief, -math.inf)
-        return belief.reshape(*self.model.batch_shape, *belief.shape[1:])
-
-    def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
-        assert self.outside is not None
-        rule, length, kept = self.rule, self.spans.shape[1], list[Subset]()
-        own, outside, ranks = by_width(self.spans), by_width(self.outside), list[list[Tensor]]()
-        from_rank = LogProduct(rule.head.mT)
-        for width in range(1, length + 1):
-            count, inside = length - width + 1, own[width - 1]
-            if width > 1:
-                ways = [
-                    ranks[size - 1][0][:, :count] + ranks[width - size - 1][1][:, size : size + count]
-                    for size in range(1, width)
-                ]
-                sent = rule._rows(from_rank, torch.stack(ways).logsumexp(0))
-                inside = torch.nn.functional.pad(
-                    inside[..., : rule.n_heads] + sent, (0, inside.shape[-1] - rule.n_heads), value=-math.inf
-                )
-            kept.append(selection(inside + outside[width - 1], generator))
-            value = inside.gather(-1, kept[-1].index) + kept[-1].log_weight
-            children = rule.children(width == 1)
-            ranks.append([_to_ranks(x[:, children], kept[-1].index, value) for x in (rule.left, rule.right)])
-        subset = square_subset(kept, length)
-        shape = self.model.batch_shape
-        index, log_weight = (x.reshape(*shape, *x.shape[1:]) for x in (subset.index, subset.log_weight))
-        return Subset(index, log_weight)
 
 
 def _by_span(potential: Potential, pairs: int) -> Potential:
@@ -297,22 +233,3 @@ def _by_span(potential: Potential, pairs: int) -> Potential:
     if isinstance(potential, Factored):
         return Factored(potential.left.unflatten(-2, (-1, pairs)), potential.right.unsqueeze(-3))
     return Dense(potential.block().unflatten(-2, (-1, pairs)))
-
-
-def _to_ranks(vectors: Tensor, index: Tensor, value: Tensor) -> Tensor:
-    """What the kept states `[B, n, K]` of spans send to the ranks: `[B, n, R]`."""
-    rows = index.clamp(max=vectors.shape[1] - 1)
-    own = take(vectors, rows.flatten(1)).unflatten(1, rows.shape[1:])
-    return (own + value[..., None]).logsumexp(-2)
-
-
-def square_subset(kept: list[Subset], length: int) -> Subset:
-    """The states kept at the spans of each width as squares `[B, T, T, K]`; elsewhere state 0 with no weight."""
-    index, log_weight = kept[0].index, kept[0].log_weight
-    shape = (len(index), length, length, index.shape[-1])
-    whole = Subset(index.new_zeros(shape), log_weight.new_full(shape, -math.inf))
-    for width, subset in enumerate(kept):
-        first = torch.arange(length - width, device=index.device)
-        whole.index[:, first, first + width] = subset.index
-        whole.log_weight[:, first, first + width] = subset.log_weight
-    return whole

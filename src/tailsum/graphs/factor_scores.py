@@ -1,0 +1,101 @@
+"""Scores of the joint states of the variables of factors: one table, and all groups of factors of a graph."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.numerics.tensors import flattened, without_common
+from tailsum.scores.base import Scores
+from tailsum.scores.potential import Potential
+
+Params = tuple[tuple[Tensor, ...], ...]  # for each group of factors, `[b, f, ...]`
+
+
+class FactorTable(Scores):
+    """Scores `[*lead, n_1, .., n_r]` of the joint states of r variables; `lead` broadcasts against `[*batch, F]`."""
+
+    def __init__(self, scores: Float[Tensor, "*lead_states"], arity: int) -> None:
+        self.scores, self.arity = scores, arity
+
+    @property
+    def lead(self) -> torch.Size:
+        """What the scores vary with, beside the states."""
+        return self.scores.shape[: -self.arity]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.scores,)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "FactorTable":
+        return FactorTable(change(self.scores), self.arity)
+
+    def tabled(self) -> "FactorTable":
+        return self
+
+    def centred(self) -> "FactorTable":
+        return self.map(lambda x: without_common(x, self.arity))
+
+    def flat_params(self, batch_shape: torch.Size) -> tuple[Tensor, ...]:
+        """The table as `[b, f, ...]`: b is 1 where the batch shares the scores, and f where the factors do."""
+        return (flattened(self.scores, self.arity, batch_shape),)
+
+    def gather(self, index: Sequence[Int[Tensor, "..."] | None]) -> "FactorTable":
+        """The scores of some states of each variable (None: of all); minus infinity of those it does not have."""
+        scores = self.scores
+        for axis, states in enumerate(index):
+            if states is None:
+                continue
+            size = self.scores.shape[len(self.lead) + axis]
+            moved = scores.movedim(scores.dim() - self.arity + axis, -1)
+            lead = torch.broadcast_shapes(moved.shape[: -self.arity], states.shape[:-1])
+            inner = moved.shape[-self.arity : -1]
+            wanted = states.reshape(*states.shape[:-1], *(1,) * (self.arity - 1), states.shape[-1])
+            wanted = wanted.expand(*lead, *inner, -1)
+            taken = moved.expand(*lead, *inner, -1).gather(-1, wanted.clamp(max=size - 1))
+            scores = taken.masked_fill(wanted >= size, -math.inf).movedim(-1, len(lead) + axis)
+        return FactorTable(scores, self.arity)
+
+
+class FactorGroups(Scores):
+    """The scores of several groups of factors, each a potential or a table."""
+
+    def __init__(self, groups: Sequence[Potential | FactorTable]) -> None:
+        self.groups = groups
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return tuple(x for group in self.groups for x in group.tensors)
+
+    def _each(self, change: Callable[[Potential | FactorTable], Scores]) -> "FactorGroups":
+        return FactorGroups([change(group) for group in self.groups])  # pyright: ignore[reportArgumentType]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "FactorGroups":
+        return self._each(lambda group: group.map(change))
+
+    def tabled(self) -> "FactorGroups":
+        return self._each(lambda group: group.tabled())
+
+    def scaled(self, factor: Float[Tensor, ""] | float) -> "FactorGroups":
+        return self._each(lambda group: group.scaled(factor))
+
+    def plus(self, other: Scores) -> Scores:
+        if not isinstance(other, FactorGroups):
+            return super().plus(other)
+        others = iter(other.groups)
+        return self._each(lambda group: group.plus(next(others)))
+
+    def finite(self) -> "FactorGroups":
+        return self._each(lambda group: group.finite())
+
+    def centred(self) -> "FactorGroups":
+        return self._each(lambda group: group.centred())
+
+    def bound(self) -> float:
+        return max((group.bound() for group in self.groups), default=0.0)
+
+    def params(self, batch_shape: torch.Size) -> Params:
+        """The parameters of each group as `[b, f, ...]`."""
+        return tuple(group.flat_params(batch_shape) for group in self.groups)

@@ -1,0 +1,40 @@
+"""Terms: the scores of a structure, as a named tuple with a field for each kind of part."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from tailsum.scores.base import Scores
+from tailsum.scores.potential import Dense
+
+Terms = TypeVar("Terms", bound=tuple[Scores, ...])
+
+
+def each(change: Callable[..., Scores], terms: Terms, *others: Terms) -> Terms:
+    """The same named tuple, every field changed, together with the same field of the others."""
+    return _remade(terms, map(change, terms, *others))
+
+
+def with_tables(terms: Terms, tables: Sequence[Tensor]) -> Terms:
+    """The terms with the given tables in place of the first ones."""
+    return _remade(terms, (*map(Dense, tables), *terms[len(tables) :]))
+
+
+def _remade(terms: Terms, fields: Any) -> Terms:
+    return cast("Callable[..., Terms]", type(terms))(*fields)
+
+
+def recordable(terms: Terms) -> Terms:
+    """The same scores, fit for a backward pass where they were made in inference mode."""
+
+    def cloned(term: Scores) -> Scores:
+        return term.map(torch.clone) if any(x.is_inference() for x in term.tensors) else term
+
+    return each(cloned, terms)
+
+
+def requires_grad(*terms: tuple[Scores, ...]) -> bool:
+    """Whether a gradient reaches any of the scores."""
+    return any(x.requires_grad for fields in terms for term in fields for x in term.tensors)

@@ -1,0 +1,104 @@
+"""Binary trees over the positions of a sentence, as users get and give them."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.numerics.check import check_broadcast, check_whole
+
+Names = Sequence[str] | Callable[[int], str]
+
+
+class Trees(NamedTuple):
+    """Trees as lists of their spans, parents before children and left before right; -1 in the padding.
+
+    A sentence of L positions has `2L-1` spans: L leaves, of one position each, and L-1 others.
+    """
+
+    spans: Int[Tensor, "*sample_batch node 2"]
+    states: Int[Tensor, "*sample_batch node"]
+
+    def brackets(self, words: Sequence[str] | None = None, names: Names | None = None) -> str:
+        """One tree as text.
+
+        >>> tree = Trees(torch.tensor([[0, 1], [0, 0], [1, 1]]), torch.tensor([7, 3, 5]))
+        >>> tree.brackets(["small", "cats"])
+        '(7 (3 small) (5 cats))'
+        """
+        if self.states.dim() != 1:
+            raise ValueError(f"brackets are of one tree: got {list(self.states.shape)}; choose one first")
+        text, open_until = "", list[int]()
+        for (first, last), state in zip(self.spans.tolist(), self.states.tolist(), strict=True):
+            if first < 0:
+                continue
+            name = str(state) if names is None else names(state) if callable(names) else names[state]
+            text += f"{' ' if text else ''}({name}"
+            open_until.append(last)
+            if first == last:
+                text += f" {first if words is None else words[first]}"
+                while open_until and open_until[-1] == last:
+                    text += ")"
+                    open_until.pop()
+        return text
+
+
+def tree_parts(tree: Trees, length: int, n_states: int, dtype: torch.dtype) -> Float[Tensor, "*sample_batch T T n"]:
+    """One for each span and state that a tree has."""
+    used = torch.zeros(*tree.states.shape[:-1], length * length * n_states, dtype=dtype, device=tree.states.device)
+    place = (tree.spans[..., 0] * length + tree.spans[..., 1]) * n_states + tree.states
+    present = tree.states >= 0
+    used.scatter_add_(-1, torch.where(present, place, 0), present.to(dtype))
+    return used.unflatten(-1, (length, length, n_states))
+
+
+def children(tree: Trees, length: int, n_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Head, left and right child of every span of a tree as rules number them, `[.., node]` each; -1 where it has none."""
+    spans, states = tree
+    first, last = spans.clamp(min=0).unbind(-1)
+    number = torch.where(first == last, states + n_heads, states)  # preterminals come after the nonterminals
+    table = torch.full((*states.shape[:-1], length * length), -1, device=states.device)
+    place = torch.where(states < 0, length * length, first * length + last)
+    table = F.pad(table, (0, 1)).scatter(-1, place, number)[..., :-1].unflatten(-1, (length, length))
+    position = torch.arange(length, device=states.device)
+    begun = table.take_along_dim(first[..., None], -2)  # spans with the same first position, by their last one
+    ended = F.pad(table[..., 1:, :], (0, 0, 0, 1), value=-1).take_along_dim(last[..., None, :], -1).mT
+    makes = (begun >= 0) & (ended >= 0) & (position < last[..., None])
+    split = makes.long().argmax(-1, keepdim=True)
+    inner = makes.any(-1) & (states >= 0)
+    left, right = (x.gather(-1, split)[..., 0] for x in (begun, ended))
+    return tuple(torch.where(inner, x, -1) for x in (states, left, right))  # pyright: ignore[reportReturnType]
+
+
+def check_tree(tree: Trees, lengths: Int[Tensor, "*batch"], longest: int) -> Trees:
+    """A ValueError unless every tree is a binary tree over the whole of its sentence, or none (-1); the same in a common batch."""
+    if not isinstance(tree, Trees):
+        raise ValueError(f"tree must be Trees: got {type(tree).__name__}")
+    spans, states = check_whole("tree.spans", tree.spans), check_whole("tree.states", tree.states)
+    nodes = 2 * longest - 1
+    if spans.shape != (*states.shape, 2) or states.shape[-1:] != (nodes,):
+        raise ValueError(
+            f"tree must have spans [..., {nodes}, 2] and states [..., {nodes}]: "
+            f"got {list(spans.shape)} and {list(states.shape)}"
+        )
+    shape = check_broadcast("tree", states.shape[:-1], lengths.shape, "the model's")
+    spans, states = spans.expand(*shape, -1, -1), states.expand(*shape, -1)
+    present = spans[..., 0] >= 0
+    states = torch.where(present, states, -1)
+    within = (spans[..., 0] <= spans[..., 1]) & (spans[..., 1] < lengths[..., None]) & (states >= 0)
+    none = ~present.any(-1)
+    valid = (within | ~present).all(-1) & (none | (present.sum(-1) == 2 * lengths - 1))
+    if valid.all():
+        once = tree_parts(Trees(spans, torch.where(present, 0, -1)), longest, 1, torch.float32)[..., 0]
+        left, right = once, F.pad(once[..., 1:, :], (0, 0, 0, 1))
+        splits = left @ right  # of each span, how many pairs of neighbouring spans make it up
+        inner = once.triu(1)
+        whole = once[..., 0, :].gather(-1, lengths.expand(shape)[..., None] - 1)[..., 0]
+        made = (once <= 1) & ((splits == 1) | (inner == 0))
+        valid = none | (made.all((-2, -1)) & (whole == 1))
+    if not valid.all():
+        raise ValueError("tree must be a binary tree over its whole sentence: got one that is not")
+    return Trees(spans, states)

@@ -1,0 +1,158 @@
+"""Rules of a restricted grammar, in which every span keeps states of its own.
+
+The rules of span (i, j) with split k join the states of (i, j) with those of (i, k) and (k+1, j): for each width a table
+`[*lead, T-w+1, w-1, K, K, K]` (first position, split, head, left, right). Since the sets differ, splits cannot be merged
+before the rules are contracted: a chart costs T^3 K^3.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.numerics.noise import Choose
+from tailsum.numerics.reduce import Reduce
+from tailsum.sketch.sweep import Sweep
+from tailsum.trees.reader import Reader
+from tailsum.trees.rules.exact_sweep import ExactSweep
+from tailsum.trees.rules.grammar_reader import GrammarReader
+from tailsum.trees.rules.rule import Rule
+
+
+class SpanRule(Rule):
+    """Scores of rules between the states that spans keep; `n_heads` and `n_children` are those of the whole grammar."""
+
+    by_span = True
+
+    @abstractmethod
+    def tabled(self) -> "SpanTables": ...
+
+    @abstractmethod
+    def rows(
+        self, batch: Int[Tensor, " r"], first: Int[Tensor, " r"], last: Int[Tensor, " r"], head: Int[Tensor, " r"]
+    ) -> Float[Tensor, "r T k k"]:
+        """All rules of one state of the span from `first` to `last`, by the last position of the left child."""
+
+    def children_of(
+        self,
+        spans: tuple[Tensor, Tensor, Tensor],
+        head: Int[Tensor, " r"],
+        left: Float[Tensor, "r T c"],
+        right: Float[Tensor, "r T c"],
+        choose: Choose,
+        reduce: Reduce,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Split and children at once, since every split has states of its own."""
+        size = left.shape[-1]
+        pick = choose((self.rows(*spans, head) + left[..., :, None] + right[..., None, :]).flatten(1))
+        return pick // size**2, pick // size % size, pick % size
+
+    def reader(self, chart: list[Tensor], length: Tensor, choose: Choose, reduce: Reduce) -> Reader:
+        return GrammarReader(chart, self, length, choose, reduce)
+
+    def sweep(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size) -> Sweep:
+        return ExactSweep(self, spans, length, batch)
+
+    def counts(
+        self, found: Sequence[Tensor], states: Int[Tensor, "*batch T T n"]
+    ) -> Float[Tensor, "*batch heads children children"]:
+        shape = (self.n_heads, self.n_children, self.n_children)
+        expected = torch.zeros(*states.shape[:-3], math.prod(shape), dtype=self.tensors[0].dtype, device=states.device)
+        for width, count in enumerate(found, 2):
+            head, left, right = sets_of_width(states, width, self.n_heads, self.n_children)
+            place = head[..., None, :, None, None] * self.n_children + left[..., None, :, None]
+            place = place * self.n_children + right[..., None, None, :]
+            expected = expected.scatter_add(-1, place.flatten(-5), count.flatten(-5))
+        return expected.unflatten(-1, shape)
+
+
+class SpanTables(SpanRule):
+    """A table for each width from 2."""
+
+    trailing = 5
+
+    def __init__(self, scores: list[Tensor], n_heads: int, n_children: int) -> None:
+        self.scores, self.n_heads, self.n_children = scores, n_heads, n_children
+
+    @property
+    def lead(self) -> torch.Size:
+        return torch.broadcast_shapes(*(x.shape[:-5] for x in self.scores))
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return tuple(self.scores)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "SpanTables":
+        return SpanTables([change(x) for x in self.scores], self.n_heads, self.n_children)
+
+    def tabled(self) -> "SpanTables":
+        return self
+
+    def at_spans(self, index: Int[Tensor, "*lead T T k"]) -> "SpanTables":
+        found = []
+        for width, table in enumerate(self.scores, 2):
+            first = torch.arange(index.shape[-2] - width + 1, device=index.device)[:, None]
+            more = torch.arange(width - 1, device=index.device)
+            head = index[..., first[:, 0], first[:, 0] + width - 1, :][..., :, None, :, None, None]
+            left = index[..., first, first + more, :][..., None, :, None]
+            right = index[..., first + more + 1, first + width - 1, :][..., None, None, :]
+            for dim, chosen in ((-3, head), (-2, left), (-1, right)):
+                table = taken(table, chosen, dim)  # noqa: PLW2901
+            found.append(table)
+        return SpanTables(found, self.n_heads, self.n_children)
+
+    def rows(
+        self, batch: Int[Tensor, " r"], first: Int[Tensor, " r"], last: Int[Tensor, " r"], head: Int[Tensor, " r"]
+    ) -> Float[Tensor, "r T k k"]:
+        size = self.scores[0].shape[-1]
+        found = self.scores[0].new_full((len(batch), len(self.scores) + 1, size, size), -math.inf)
+        for width, table in enumerate(self.scores, 2):
+            (rows,) = torch.nonzero(last - first + 1 == width, as_tuple=True)
+            own = batch[rows] if len(table) > 1 else torch.zeros_like(rows)
+            position = first[rows, None] + torch.arange(width - 1, device=rows.device)
+            found[rows[:, None], position] = table[own, first[rows], :, head[rows]]
+        return found
+
+    def contract(
+        self, width: int, left: Sequence[Tensor], right: Sequence[Tensor], reduce: Reduce
+    ) -> Float[Tensor, "B n heads"]:
+        before, after = torch.stack(list(left), 2), torch.stack(list(right), 2)
+        rules = self.scores[width - 2] + before[..., None, :, None] + after[..., None, None, :]
+        return reduce(reduce(rules.flatten(-2), -1), 2)
+
+
+class Sets(NamedTuple):
+    """The states of the spans of one width and of their children, as rules number them: `[*lead, n, (split,) K]`."""
+
+    head: Int[Tensor, "*lead n k"]
+    left: Int[Tensor, "*lead n split k"]
+    right: Int[Tensor, "*lead n split k"]
+
+
+def sets_of_width(index: Int[Tensor, "*lead T T k"], width: int, n_heads: int, n_children: int) -> Sets:
+    """Of the spans with `width` positions, where every span keeps the states `index`."""
+    head, child = as_rules_number(index, n_heads, n_children)
+    first = torch.arange(index.shape[-2] - width + 1, device=index.device)[:, None]
+    more = torch.arange(width - 1, device=index.device)
+    return Sets(
+        head[..., first[:, 0], first[:, 0] + width - 1, :],
+        child[..., first, first + more, :],
+        child[..., first + more + 1, first + width - 1, :],
+    )
+
+
+def as_rules_number(index: Tensor, n_heads: int, n_children: int) -> tuple[Tensor, Tensor]:
+    """The states of spans as heads and as children. What is out of range has score minus infinity at its span."""
+    leaf = torch.eye(index.shape[-2], dtype=torch.bool, device=index.device)[..., None]
+    child = torch.where(leaf, index + n_heads, index)
+    return index.clamp(max=n_heads - 1), child.clamp(max=n_children - 1)
+
+
+def taken(x: Tensor, index: Tensor, dim: int) -> Tensor:
+    """`take_along_dim`, leading dimensions broadcast also where one of the two lacks some."""
+    missing = x.dim() - index.dim()
+    return x[(None,) * max(0, -missing)].take_along_dim(index[(None,) * max(0, missing)], dim)
