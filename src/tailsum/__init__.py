@@ -1,5 +1,7 @@
 """Structured inference with very many latent states: exact where that is affordable, randomized where it is not."""
 
+from tailsum.chains.alignment import Alignment, Moves
+from tailsum.chains.ctc import CTC
 from tailsum.chains.hmm import HMM
 from tailsum.chains.linear_chain import LinearChain
 from tailsum.chains.refine import Refined
@@ -29,8 +31,10 @@ from tailsum.trees.rules.scored import ScoredRule
 from tailsum.trees.span_tree import SpanTree
 
 __all__ = [
+    "CTC",
     "HMM",
     "PCFG",
+    "Alignment",
     "Best",
     "Convergence",
     "ConvergenceWarning",
@@ -48,6 +52,7 @@ __all__ = [
     "LocalGlobal",
     "Lookahead",
     "LowRankRule",
+    "Moves",
     "Optimal",
     "PairwiseGraph",
     "Potential",

@@ -22,7 +22,7 @@ from tailsum.chains.chain_sweep import ChainSweep
 from tailsum.chains.forward import Forward, final_log_sum, forward_messages
 from tailsum.chains.mean_score import mean_score
 from tailsum.chains.refine import Refined
-from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape, check_whole
+from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape
 from tailsum.numerics.noise import gumbel
 from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp
 from tailsum.numerics.table import fits_budget, tile_rows
@@ -31,7 +31,14 @@ from tailsum.scores.factored import Factored, embedding_norms
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Subset
 from tailsum.structure.base import Structure
-from tailsum.structure.check import check_lead, check_potential, check_subset, checked_lengths, node_potential
+from tailsum.structure.check import (
+    check_lead,
+    check_potential,
+    check_states,
+    check_subset,
+    checked_lengths,
+    node_potential,
+)
 from tailsum.structure.k_best import Best
 from tailsum.structure.relaxed import RelaxedSample
 
@@ -215,14 +222,10 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         return states if self.lengths is None else torch.where(self.inside(), states, 0)
 
     def check_configuration(self, configuration: Int[Tensor, "*sample_batch T"]) -> Int[Tensor, "*sample_batch T"]:
-        states = check_whole("states", configuration)
-        if states.shape[-1:] != (self.n_nodes,):
-            raise ValueError(f"states must be [..., T] with T = {self.n_nodes}: got {list(states.shape)}")
-        shape = check_broadcast("states", states.shape[:-1], self.batch_shape, "the chain's")
-        states = torch.where(self.inside(), states.expand(*shape, -1), 0)
-        if ((states < 0) | (states >= self.n_states)).any():
+        states = check_states("states", configuration, self.inside(), self.n_states, "the chain's")
+        if (states[..., 0] < 0).any():
             raise ValueError(f"states must lie between 0 and N-1 = {self.n_states - 1}: got one outside")
-        return states
+        return states.clamp(min=0)
 
     def score_of(self, configuration: Int[Tensor, "*sample_batch T"]) -> Float[Tensor, "*sample_batch"]:
         """The scores along given paths.

@@ -193,7 +193,7 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
         return halves, roots(halves, nodes, root, self.multiroot, reduce)
 
     def _flat_nodes(self, terms: DependencyTerms) -> Tensor:
-        nodes = terms.nodes.scores
+        nodes = terms.nodes.scores.expand(*self.batch_shape, -1, -1)
         return nodes.reshape(self.batch_shape.numel(), *nodes.shape[-2:])
 
     def _attach(self, terms: DependencyTerms, arc: Tensor, reduce: Reduce) -> Attach:

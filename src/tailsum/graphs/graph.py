@@ -19,7 +19,7 @@ from tailsum.graphs.graph_sweep import GraphSweep
 from tailsum.graphs.layers import Plan, plan
 from tailsum.graphs.solver import Passing, Solver
 from tailsum.graphs.unary import padded_unary
-from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape, check_whole
+from tailsum.numerics.check import at_least, check_sample_shape
 from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
@@ -29,7 +29,7 @@ from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Subset
 from tailsum.structure.base import Structure
-from tailsum.structure.check import check_potential, node_potential
+from tailsum.structure.check import check_potential, check_states, node_potential
 from tailsum.structure.terms import recordable
 
 
@@ -244,14 +244,7 @@ class Graph(Structure[GraphTerms, Tensor]):
             return self.to_global(self.chunked(draw, math.prod(sample_shape), chunk, sample_shape))
 
     def check_configuration(self, configuration: Int[Tensor, "*sample_batch V"]) -> Int[Tensor, "*sample_batch V"]:
-        states = check_whole("states", configuration)
-        if states.shape[-1:] != self.node_shape:
-            raise ValueError(f"states must be [..., V] with V = {self.node_shape[0]}: got {list(states.shape)}")
-        shape = check_broadcast("states", states.shape[:-1], self.batch_shape, "the graph's")
-        states = states.expand(*shape, -1)
-        if (((states < 0) & ~(states == -1).all(-1, keepdim=True)) | (states >= self.n_states)).any():
-            raise ValueError(f"states must lie between 0 and N-1 = {self.n_states - 1}: got one outside")
-        return states
+        return check_states("states", configuration, self.inside(), self.n_states, "the graph's", "V")
 
     def score_of(self, configuration: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
         none, states = (configuration < 0).all(-1), configuration.clamp(min=0)

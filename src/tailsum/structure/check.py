@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from tailsum.numerics.check import check_broadcast, check_device, check_scores, check_whole, first_index
@@ -34,23 +35,40 @@ def node_potential(name: str, given: Tensor | Factored, form: str) -> Potential:
     return Dense(given[..., :, None, :])
 
 
-def check_lengths(lengths: Tensor, longest: int) -> None:
-    """Whole numbers between 1 and the number of positions."""
-    if ((lengths < 1) | (lengths > longest)).any():
-        wrong = lengths[(lengths < 1) | (lengths > longest)][0].item()
-        raise ValueError(f"lengths must lie between 1 and {longest}, the number of positions: got {wrong}")
-
-
 def checked_lengths(
-    lengths: Tensor | Sequence[int] | None, batch: torch.Size, longest: int, device: torch.device
+    lengths: Tensor | Sequence[int] | None,
+    batch: torch.Size,
+    longest: int,
+    device: torch.device,
+    name: str = "lengths",
+    least: int = 1,
 ) -> tuple[torch.Size, Tensor | None]:
     """The batch shape of the scores and the lengths together, and the lengths in it, if they are given."""
     if lengths is None:
         return batch, None
-    lengths = check_whole("lengths", torch.as_tensor(lengths, device=device))
-    check_lengths(lengths, longest)
-    shape = check_broadcast("lengths", lengths.shape, batch, "that of the scores,")
+    lengths = check_whole(name, torch.as_tensor(lengths, device=device))
+    wrong = (lengths < least) | (lengths > longest)
+    if wrong.any():
+        raise ValueError(
+            f"{name} must lie between {least} and {longest}, the number of positions: got {lengths[wrong][0].item()}"
+        )
+    shape = check_broadcast(name, lengths.shape, batch, "that of the scores,")
     return shape, lengths.expand(shape)
+
+
+def check_states(
+    name: str, states: Tensor, inside: Tensor, n_states: int, whose: str, letter: str = "T"
+) -> Int[Tensor, "*sample_batch T"]:
+    """Paths `[*sample, *batch, T]` of states within range, -1 in the padding, or none (-1 throughout)."""
+    states, length = check_whole(name, states), inside.shape[-1]
+    if states.shape[-1:] != (length,):
+        raise ValueError(f"{name} must be [..., {letter}] with {letter} = {length}: got {list(states.shape)}")
+    shape = check_broadcast(name, states.shape[:-1], inside.shape[:-1], whose)
+    states = torch.where(inside, states.expand(*shape, -1), -1)
+    none = (states == -1).all(-1, keepdim=True)
+    if (((states < 0) & inside & ~none) | (states >= n_states)).any():
+        raise ValueError(f"{name} must lie between 0 and N-1 = {n_states - 1}: got one outside")
+    return states
 
 
 def check_lead(

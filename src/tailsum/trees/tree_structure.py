@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Num
 from torch import Tensor
 
 from tailsum.numerics.check import check_sample_shape
@@ -91,7 +91,7 @@ class TreeStructure(Structure[Terms, Trees]):
         own = torch.where(tree.states < 0, 0.0, self._at(tree, self.node_scores())).sum(-1)
         return own.masked_fill((tree.states < 0).all(-1), -math.inf)
 
-    def _at(self, tree: Trees, table: Float[Tensor, "*batch T T n"]) -> Tensor:
+    def _at(self, tree: Trees, table: Num[Tensor, "*batch T T n"]) -> Tensor:
         """The entries of a table for each span of a tree and its state."""
         spans, states = tree
         place = (spans[..., 0] * self.node_shape[0] + spans[..., 1]) * self.n_states + states

@@ -1,0 +1,115 @@
+"""Connectionist temporal classification: labellings of T frames that collapse to a target (Graves et al. 2006).
+
+A labelling has one label at each frame. It collapses to the target if that is what remains after merging repeated labels
+and removing blanks. Its score is the sum of `log_probs[t, label at t]`. The lattice that is summed over has `2S+1` places:
+a blank, the first label, a blank, the second label .. a blank. A frame stays at its place, goes to the next one, or skips a
+blank between two different labels.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.numerics.check import check_broadcast, check_scores, check_whole
+from tailsum.numerics.reduce import Reduce
+from tailsum.numerics.tensors import finite, without_common, working_type
+from tailsum.scores.potential import Dense
+from tailsum.structure.base import Structure
+from tailsum.structure.check import check_states, checked_lengths
+
+
+class FrameTerms(NamedTuple):
+    """Scores of the labels of each frame `[*batch, T, V]`."""
+
+    frames: Dense
+
+
+class CTC(Structure[FrameTerms, Tensor]):
+    """A distribution over the labellings of frames that collapse to a target; `-log_partition()` is the CTC loss.
+
+    `log_probs` is `[*batch, T, V]`, normalised or not; `targets` is `[*batch, S]`, none of them `blank`; `lengths` counts
+    frames and `target_lengths` labels, which may be none. A configuration is the label of each frame, -1 in the padding.
+    Exact sums cost T S: there are no latent states to sketch.
+
+    >>> ctc = CTC(torch.zeros(3, 4), torch.tensor([1, 2]))
+    >>> round(ctc.log_partition().exp().item())  # 112, 122, 012, 102, 120
+    5
+    """
+
+    def __init__(
+        self,
+        log_probs: Float[Tensor, "*#batch T V"],
+        targets: Int[Tensor, "*#batch S"],
+        lengths: Int[Tensor, "*#batch"] | Sequence[int] | None = None,
+        target_lengths: Int[Tensor, "*#batch"] | Sequence[int] | None = None,
+        blank: int = 0,
+    ) -> None:
+        if log_probs.dim() < 2 or 0 in log_probs.shape[-2:] or targets.dim() < 1:
+            got = f"{list(log_probs.shape)} and {list(targets.shape)}"
+            raise ValueError(
+                f"log_probs must be [*batch, T, V], T and V at least 1, and targets [*batch, S]: got {got}"
+            )
+        self.device, self.n_states = log_probs.device, log_probs.shape[-1]
+        self.node_shape, longest = log_probs.shape[-2:-1], targets.shape[-1]
+        targets = check_whole("targets", targets.to(self.device))
+        shape = check_broadcast("targets", targets.shape[:-1], log_probs.shape[:-2], "that of log_probs,")
+        shape, counts = checked_lengths(target_lengths, shape, longest, self.device, "target_lengths", 0)
+        self.batch_shape, self.lengths = checked_lengths(lengths, shape, self.node_shape[0], self.device)
+        counts = torch.full(shape, longest, device=self.device) if counts is None else counts
+        self.target_lengths = counts.expand(self.batch_shape)
+        present = torch.arange(longest, device=self.device) < self.target_lengths[..., None]
+        if not 0 <= blank < self.n_states:
+            raise ValueError(f"blank must lie between 0 and V-1 = {self.n_states - 1}: got {blank}")
+        if (present & ((targets < 0) | (targets >= self.n_states) | (targets == blank))).any():
+            raise ValueError(
+                f"targets must lie between 0 and V-1 = {self.n_states - 1} and not be blank: got one that is"
+            )
+        self.lattice = F.pad(torch.where(present, targets, blank)[..., None], (1, 0), value=blank).flatten(-2)
+        self.lattice = F.pad(self.lattice, (0, 1), value=blank)  # the label of each place, [*batch, 2S+1]
+        before = F.pad(self.lattice, (2, 0), value=blank)[..., :-2]
+        self.skips = (self.lattice != blank) & (self.lattice != before)  # whether a place is reached over a blank
+        scores = torch.where(self.inside()[..., None], log_probs, 0.0)
+        check_scores("log_probs", scores)
+        self.dtype = working_type(scores)
+        self.log_probs = scores.to(self.dtype)
+
+    def terms(self) -> FrameTerms:
+        return FrameTerms(Dense(self.log_probs.expand(*self.batch_shape, -1, -1)))
+
+    def total(self, terms: FrameTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
+        frames, places = terms.frames.scores, self.lattice.expand(*self.batch_shape, -1)
+        last, ends = self.sequence_lengths().reshape(self.batch_shape) - 1, 2 * self.target_lengths[..., None]
+        start = torch.arange(places.shape[-1], device=self.device) < 2
+        offset, totals = torch.zeros(self.batch_shape, dtype=torch.float64, device=self.device), list[Tensor]()
+        alpha = frames[..., 0, :].gather(-1, places).masked_fill(~start, -math.inf)
+        for t in range(self.node_shape[0]):
+            if t > 0:
+                ways = (
+                    alpha,
+                    F.pad(alpha, (1, 0), value=-math.inf)[..., :-1],
+                    F.pad(alpha, (2, 0), value=-math.inf)[..., :-2],
+                )
+                ways = torch.stack((*ways[:2], ways[2].masked_fill(~self.skips, -math.inf)))
+                alpha = reduce(ways, 0) + frames[..., t, :].gather(-1, places)
+            # What all places share is kept apart in float64, so that long sequences lose no digits.
+            top = finite(alpha.detach().amax(-1))
+            alpha, offset = alpha - top[..., None], offset + top.double()
+            final = torch.cat((ends, ends - 1), -1)
+            ways = alpha.gather(-1, final.clamp(min=0).expand(*alpha.shape[:-1], 2)).masked_fill(final < 0, -math.inf)
+            totals.append(reduce(ways, -1).double() + offset)
+        return torch.stack(totals, -1).gather(-1, last[..., None])[..., 0].to(self.dtype)
+
+    def centred(self, terms: FrameTerms) -> FrameTerms:
+        """Every frame has one label."""
+        return FrameTerms(terms.frames.map(lambda x: without_common(x, 1)))
+
+    def form(self) -> tuple[object, ...]:
+        return tuple(map(tuple, self.lattice.reshape(-1, self.lattice.shape[-1]).tolist()))
+
+    def check_configuration(self, configuration: Int[Tensor, "*sample_batch T"]) -> Int[Tensor, "*sample_batch T"]:
+        return check_states("labels", configuration, self.inside(), self.n_states, "the model's")
