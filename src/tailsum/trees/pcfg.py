@@ -31,7 +31,8 @@ from tailsum.structure.check import checked_lengths
 from tailsum.trees.configuration import Trees, children
 from tailsum.trees.reader import Reader
 from tailsum.trees.rules.check import check_rule
-from tailsum.trees.rules.rule import Rule, WholeRule, of_sentences
+from tailsum.trees.rules.rule import Rule
+from tailsum.trees.rules.whole_rule import WholeRule
 from tailsum.trees.tree_structure import TreeStructure
 
 
@@ -84,7 +85,7 @@ class PCFG(TreeStructure[GrammarTerms]):
         check_scores("emission", emission)
         self.dtype = working_type(root, emission, *rule.tensors)
         self.root, self.emission = root.to(self.dtype), emission.to(self.dtype)
-        self.rule: Rule = rule.to(self.dtype)
+        self.rule: Rule = rule.to(self.dtype, self.device)
         self.span: Tensor | None = None  # scores of the kept states of each span, in a sketch
 
     def __repr__(self) -> str:
@@ -115,16 +116,12 @@ class PCFG(TreeStructure[GrammarTerms]):
         return self.replaced(rule=self.rule.at_spans(index), span=spans.gather(-1, index.expand(*spans.shape[:-1], -1)))
 
     def total(self, terms: GrammarTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
-        total = of_sentences(self._chart(terms, reduce), self.sequence_lengths(), reduce)
-        return total.reshape(self.batch_shape)
-
-    def _chart(self, terms: GrammarTerms, reduce: Reduce) -> list[Tensor]:
-        """The reduction over all trees of each span, by the state of the span."""
-        return terms.rule.flat(self.batch_shape).chart(by_width(self.flat_spans(terms)), reduce)
+        rule, spans = terms.rule.flat(self.batch_shape), by_width(self.flat_spans(terms))
+        return rule.total(spans, self.sequence_lengths(), reduce).reshape(self.batch_shape)
 
     def reader(self, terms: GrammarTerms, reduce: Reduce, choose: Choose) -> Reader:
-        rule, chart = terms.rule.flat(self.batch_shape), self._chart(terms, reduce)
-        return rule.reader(chart, self.sequence_lengths(), choose, reduce)
+        rule, spans = terms.rule.flat(self.batch_shape), by_width(self.flat_spans(terms))
+        return rule.reader(spans, self.sequence_lengths(), choose, reduce)
 
     def sweep(self) -> Sweep:
         spans = self.weighted_nodes().reshape(self.batch_shape.numel(), *self.node_shape, self.n_states)
@@ -168,4 +165,4 @@ class PCFG(TreeStructure[GrammarTerms]):
         """How often each rule is expected in a tree: a table `[*batch, N, N+P, N+P]`, also of a sketch."""
         dims = self.rule.tabled().trailing
         found = self.term_gradients(1, lambda x: x.expand(*self.batch_shape, *x.shape[-dims:]))
-        return self.rule.counts(found, self.states)
+        return self.rule.counts(found, self.states).to(self.dtype)

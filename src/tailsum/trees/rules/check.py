@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from tailsum.trees.rules.dense import DenseRule
-from tailsum.trees.rules.rule import WholeRule
+from tailsum.trees.rules.whole_rule import WholeRule
 
 
 def check_rule(given: Tensor | WholeRule, n_heads: int, n_leaves: int, device: torch.device) -> WholeRule:
@@ -27,4 +27,4 @@ def check_rule(given: Tensor | WholeRule, n_heads: int, n_leaves: int, device: t
             f"got {given.n_heads} and {given.n_children}"
         )
     given.check(device)
-    return given.on(device)
+    return given

@@ -9,11 +9,11 @@ from torch import Tensor
 from tailsum.numerics.reduce import LogProduct, Reduce
 from tailsum.numerics.tensors import take, without_common
 from tailsum.scores.potential import Dense, Potential
-from tailsum.trees.rules.pairwise import PairwiseRule
-from tailsum.trees.rules.rule import Kind, Role
+from tailsum.trees.rules.pair_sweep import Role
+from tailsum.trees.rules.whole_rule import Ids, Kind, Scores, WholeRule
 
 
-class DenseRule(PairwiseRule):
+class DenseRule(WholeRule):
     """A table of scores `[*lead, N, N+P, N+P]` (head, left, right)."""
 
     trailing = 3
@@ -24,10 +24,6 @@ class DenseRule(PairwiseRule):
         self.scores = scores
         self.n_heads, self.n_children = scores.shape[-3:-1]
         self._products: dict[tuple[Kind, Reduce], LogProduct] = {}
-
-    @property
-    def lead(self) -> torch.Size:
-        return self.scores.shape[:-3]
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -46,9 +42,7 @@ class DenseRule(PairwiseRule):
         """The whole table."""
         return self.scores
 
-    def at(
-        self, head: Int[Tensor, "*lead m"], left: Int[Tensor, "*lead m"], right: Int[Tensor, "*lead m"]
-    ) -> Float[Tensor, "*lead m"]:
+    def at(self, head: Ids, left: Ids, right: Ids) -> Scores:
         flat = (head * self.n_children + left) * self.n_children + right
         return take(self.scores.flatten(-3)[..., None], flat)[..., 0]
 

@@ -4,44 +4,43 @@ So it is with rules of low rank, and in a grammar that is a sketch already.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tailsum.numerics.charts import by_width, square
-from tailsum.numerics.reduce import log_sum_exp
+from tailsum.numerics.charts import Watch, by_width, keep, square
+from tailsum.numerics.reduce import Reduce, log_sum_exp
 from tailsum.sketch.selection import Selection, Subset
 from tailsum.sketch.sweep import Sweep, fill_unreached
-from tailsum.trees.rules.rule import Rule, of_sentences
+
+Chart = Callable[[list[Tensor], Reduce, Watch], list[Tensor]]  # see `Rule.chart`
 
 
 class ExactSweep(Sweep):
     """Inside and outside sums of all states; then a chart from the bottom up, in which only selected states go on."""
 
     def __init__(
-        self, rule: Rule, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size
+        self, chart: Chart, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size
     ) -> None:
-        self.rule, self.spans, self.length, self.batch = rule, spans, length, batch
+        self.chart, self.spans, self.batch, self.belief = chart, spans, batch, spans
+        position = torch.arange(spans.shape[1], device=spans.device)
+        self.is_whole = (position[:, None] == 0) & (position == length[:, None, None] - 1) & (position > 0)  # [B, T, T]
         self.outside: Tensor | None = None
-        self.belief = spans
 
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
         if self.outside is not None:
             return
         with torch.inference_mode(False), torch.enable_grad():
-            rule, spans = self.rule.map(lambda x: x.detach().clone()), self.spans.detach().clone().requires_grad_()
-            chart = rule.chart(by_width(spans), log_sum_exp)
-            total = of_sentences(chart, self.length, log_sum_exp)
-            if not total.requires_grad:  # a single word has no tree
-                self.outside = torch.zeros_like(self.spans)
-                return
+            spans = self.spans.detach().clone().requires_grad_()
+            inside = square([self._padded(x) for x in self.chart(by_width(spans), log_sum_exp, keep)])
+            total = log_sum_exp(inside.masked_fill(~self.is_whole[..., None], -math.inf).flatten(1), -1)
             (marginals,) = torch.autograd.grad(total.sum(), spans)
-        inside = square([self._padded(x.detach()) for x in chart])
         self.belief = fill_unreached(marginals.log())
         possible = (inside > -math.inf) & (self.belief > -math.inf)
-        self.outside = torch.where(possible, self.belief - inside, 0.0)
+        self.outside = torch.where(possible, self.belief - inside.detach(), 0.0)
 
     def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch T T n"]:
         belief = torch.where(self.spans > -math.inf, self.belief, -math.inf)
@@ -57,7 +56,7 @@ class ExactSweep(Sweep):
             weight = torch.zeros_like(self._padded(inside)).scatter_add(-1, kept[-1].index, kept[-1].log_weight.exp())
             return inside + weight.log()[..., : inside.shape[-1]]
 
-        self.rule.chart(by_width(self.spans), log_sum_exp, select)
+        self.chart(by_width(self.spans), log_sum_exp, select)
         return square_subset(kept, self.spans.shape[1], self.batch)
 
     def _padded(self, entry: Tensor) -> Tensor:

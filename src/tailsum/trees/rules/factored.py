@@ -6,16 +6,54 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tailsum.numerics.precision import product
+from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.tensors import largest, take
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Potential
-from tailsum.trees.rules.factor_rule import FactorRule
-from tailsum.trees.rules.rule import Role
-from tailsum.trees.rules.span_factors import SpanTrilinear, trilinear
-from tailsum.trees.rules.span_rule import SpanRule
+from tailsum.trees.rules.pair_sweep import Role
+from tailsum.trees.rules.vector_rule import FactorRule, SpanFactors, VectorRule
+
+# Stands for minus infinity where a product of matrices would make NaN of it.
+_NEVER = -1e30
 
 
-class FactoredRule(FactorRule):
+class Trilinear(VectorRule):
+    """Scores `sum_d head[a, d] left[b, d] right[c, d]`, all finite."""
+
+    @staticmethod
+    def scores(
+        head: Float[Tensor, "*#lead a d"], left: Float[Tensor, "*#lead b d"], right: Float[Tensor, "*#lead c d"]
+    ) -> Float[Tensor, "*lead a b c"]:
+        pairs = head[..., :, None, :] * left[..., None, :, :]
+        return product(pairs.flatten(-3, -2), right.mT).unflatten(-2, pairs.shape[-3:-1])
+
+    def finite(self) -> "Trilinear":
+        return self
+
+    def bound(self) -> float:
+        return math.prod(largest(x.norm(dim=-1)) for x in self.vectors)
+
+
+class SpanTrilinear(Trilinear, SpanFactors):
+    """Over the states that spans keep."""
+
+    def reduced(
+        self, head: Tensor, left: Tensor, right: Tensor, before: Tensor, after: Tensor, reduce: Reduce, *factor: Tensor
+    ) -> Tensor:
+        if factor:
+            return super().reduced(head, left, right, before, after, reduce, *factor)
+        # The children's own scores are two more dimensions of the vectors: the product adds them on its way.
+        one, other = torch.ones_like(before)[..., None], head.new_ones(*head.shape[:-1], 2)
+        before, after = (x.clamp(min=_NEVER)[..., None] for x in (before, after))
+        table = self.scores(
+            torch.cat((head, other), -1), torch.cat((left, before, one), -1), torch.cat((right, one, after), -1)
+        )
+        found = reduce(reduce(table.flatten(-2), -1), 1)
+        return found.masked_fill(found < _NEVER / 2, -math.inf)
+
+
+class FactoredRule(Trilinear, FactorRule):
     """Rules scored from embeddings: `score(a -> b c) = sum_d head[a, d] left[b, d] right[c, d]`.
 
     >>> N, P, d = 20, 30, 8
@@ -24,30 +62,16 @@ class FactoredRule(FactorRule):
     torch.Size([20, 50, 50])
     """
 
-    @staticmethod
-    def scores(
-        head: Float[Tensor, "*#lead a d"], left: Float[Tensor, "*#lead b d"], right: Float[Tensor, "*#lead c d"]
-    ) -> Float[Tensor, "*lead a b c"]:
-        return trilinear(head, left, right)
-
-    def with_span_vectors(self, vectors: list[Tensor]) -> SpanRule:
-        return SpanTrilinear(vectors, self.n_heads, self.n_children, self.factor)
+    span_kind = SpanTrilinear
 
     def check(self, device: torch.device) -> None:
         super().check(device)
         if not all((tensor > -math.inf).all() for tensor in self.tensors):
             raise ValueError("rule must have finite factors: got -inf")
 
-    def finite(self) -> "FactoredRule":
-        return self
-
     def fan(self, role: Role, first: Int[Tensor, "G m"], second: Int[Tensor, "G m"], rest: slice) -> Potential:
-        one, other, third = {
-            "head": (self.left, self.right, self.head),
-            "left": (self.head, self.right, self.left),
-            "right": (self.head, self.left, self.right),
-        }[role]
+        head, left, right = self.vectors
+        one, other, third = {"head": (left, right, head), "left": (head, right, left), "right": (head, left, right)}[
+            role
+        ]
         return Factored(take(one, first) * take(other, second), third[..., rest, :])
-
-    def bound(self) -> float:
-        return math.prod(largest(x.norm(dim=-1)) for x in self.tensors)

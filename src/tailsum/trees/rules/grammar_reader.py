@@ -1,7 +1,8 @@
 """Trees read from the inside chart of a grammar, from the top down: exact samples, or best trees."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -11,41 +12,64 @@ from tailsum.numerics.charts import square
 from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import LogProduct, Reduce
 from tailsum.trees.reader import Reader
-from tailsum.trees.rules.rule import Rule
+
+
+class Expansion(NamedTuple):
+    """Spans whose children are to be chosen: the sentence, the first and the last position and the state of each, `[R]`.
+
+    `left` and `right [R, T, children]` are the inside scores of the two children by the last position of the left one.
+    """
+
+    batch: Tensor
+    first: Tensor
+    last: Tensor
+    head: Tensor
+    left: Tensor
+    right: Tensor
+
+
+ChildrenOf = Callable[[Expansion, Choose, Reduce], tuple[Tensor, Tensor, Tensor]]  # see `Rule.children_of`
 
 
 class GrammarReader(Reader):
-    """Children as rules number them: nonterminals, then preterminals; in a restricted model, by the states of the span."""
+    """Children as rules number them: nonterminals, then preterminals; in a restricted model (`n_heads` None), by span."""
 
-    def __init__(self, chart: Sequence[Tensor], rule: Rule, length: Tensor, choose: Choose, reduce: Reduce) -> None:
-        self.rule, self.length, self.choose, self.reduce = rule, length, choose, reduce
+    def __init__(
+        self,
+        chart: Sequence[Tensor],
+        length: Tensor,
+        n_heads: int | None,
+        choose: Choose,
+        reduce: Reduce,
+        children_of: ChildrenOf,
+    ) -> None:
+        self.length, self.n_heads, self.choose, self.reduce = length, n_heads, choose, reduce
+        self.children_of = children_of
         whole = torch.stack([entry[:, 0] for entry in chart[1:]]) if len(chart) > 1 else chart[0][None, :, 0]
         self.whole = whole[(length - 2).clamp(min=0), torch.arange(len(length), device=length.device)]
         self.possible = (self.whole > -math.inf).any(-1) & (length > 1)
-        if not rule.by_span:
+        if n_heads is not None:
             n_leaves = chart[0].shape[-1]
-            leaves = F.pad(chart[0], (rule.n_heads, 0), value=-math.inf)
+            leaves = F.pad(chart[0], (n_heads, 0), value=-math.inf)
             chart = [leaves, *(F.pad(entry, (0, n_leaves), value=-math.inf) for entry in chart[1:])]
         self.inside = square(chart)  # [B, T, T, children]
         # From the position after a split: what lies to its right, by last position.
         self.after = F.pad(self.inside[:, 1:], (0, 0, 0, 0, 0, 1), value=-math.inf)
-        self.width = self.inside.shape[-1] ** 2 * (len(chart) if rule.by_span else 1)
+        self.width = self.inside.shape[-1] ** 2 * (len(chart) if n_heads is None else 1)
 
     def root(self, batch: Tensor) -> Tensor:
         return self.choose(self.whole[batch])
 
     def expand(self, batch: Tensor, first: Tensor, last: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         before = torch.arange(self.inside.shape[1], device=last.device) < last[:, None]
-        # The inside scores of the left and the right child by the last position of the left: [R, T, children].
         left = self.inside[batch, first].masked_fill(~before[..., None], -math.inf)
-        right = self.after[batch, :, last]
-        spans = batch, first, last
-        split, one, other = self.rule.children_of(spans, state, left, right, self.choose, self.reduce)
+        at = Expansion(batch, first, last, state, left, self.after[batch, :, last])
+        split, one, other = self.children_of(at, self.choose, self.reduce)
         return split, self._state(one), self._state(other)
 
     def _state(self, child: Tensor) -> Tensor:
         """The state of a child, each kind counted from zero."""
-        return child if self.rule.by_span else torch.where(child < self.rule.n_heads, child, child - self.rule.n_heads)
+        return child if self.n_heads is None else torch.where(child < self.n_heads, child, child - self.n_heads)
 
 
 class RankReader(GrammarReader):
@@ -55,39 +79,43 @@ class RankReader(GrammarReader):
     """
 
     def __init__(
-        self, chart: Sequence[Tensor], rule: Rule, vectors: Sequence[Tensor], length: Tensor, choose: Choose,
+        self,
+        chart: Sequence[Tensor],
+        length: Tensor,
+        n_heads: int | None,
+        choose: Choose,
         reduce: Reduce,
-    ) -> None:  # fmt: skip
-        super().__init__(chart, rule, length, choose, reduce)
+        vectors: Sequence[Tensor],
+    ) -> None:
+        super().__init__(chart, length, n_heads, choose, reduce, self._children_of)
         self.head, self.left, self.right = vectors
         self.width = (len(chart) + self.inside.shape[-1]) * self.head.shape[-1]
         self.to_left, to_right = (self._to_ranks(x) for x in (self.left, self.right))
         self.to_right = F.pad(to_right[:, 1:], (0, 0, 0, 0, 0, 1), value=-math.inf)
 
     def _to_ranks(self, vectors: Tensor) -> Tensor:
-        if self.rule.by_span:
+        if self.n_heads is None:
             return LogProduct(vectors)(self.inside[..., None, :])[..., 0, :]
         rows = self.inside.reshape(len(vectors), -1, self.inside.shape[-1])  # the same vectors for every span
         return LogProduct(vectors[:, 0, 0])(rows).reshape(*self.inside.shape[:-1], vectors.shape[-1])
 
     @staticmethod
     def _at(x: Tensor, batch: Tensor, first: Tensor, last: Tensor) -> Tensor:
-        """The vectors of the states of a span, `[R, n, R']`."""
-        index = (
-            i if size > 1 else torch.zeros_like(i) for i, size in zip((batch, first, last), x.shape[:3], strict=True)
-        )
-        return x[tuple(index)]
+        """The vectors of the states of a span, `[R, n, ranks]`."""
+        places = zip((batch, first, last), x.shape[:3], strict=True)
+        return x[tuple(i if size > 1 else torch.zeros_like(i) for i, size in places)]
 
-    def expand(self, batch: Tensor, first: Tensor, last: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _children_of(self, at: Expansion, choose: Choose, _: Reduce) -> tuple[Tensor, Tensor, Tensor]:
+        batch, first, last, state = at[:4]
         own = self._at(self.head, batch, first, last)
         own = own.take_along_dim(state.clamp(max=own.shape[1] - 1)[:, None, None], 1)  # [R, 1, ranks]
         before = torch.arange(self.inside.shape[1], device=last.device) < last[:, None]
         ways = self.to_left[batch, first] + self.to_right[batch, :, last] + own
-        pick = self.choose(ways.masked_fill(~before[..., None], -math.inf).flatten(1))
+        pick = choose(ways.masked_fill(~before[..., None], -math.inf).flatten(1))
         split, rank = pick // own.shape[-1], pick % own.shape[-1]
         right = (split + 1).clamp(max=len(before[0]) - 1)
         children = []
         for x, one, other in ((self.left, first, split), (self.right, right, last)):
             by_rank = self._at(x, batch, one, other).take_along_dim(rank[:, None, None], -1)[..., 0]
-            children.append(self.choose(self.inside[batch, one, other] + by_rank))
-        return split, self._state(children[0]), self._state(children[1])
+            children.append(choose(self.inside[batch, one, other] + by_rank))
+        return split, children[0], children[1]

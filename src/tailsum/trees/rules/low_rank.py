@@ -1,27 +1,73 @@
-"""Rules of low rank."""
+"""Rules of low rank: children meet in ranks, so that no table of all rules is needed for sums and samples."""
 
 import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.charts import Watch, keep
+from tailsum.numerics.charts import Watch, by_width, keep
 from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp
 from tailsum.numerics.tensors import largest
 from tailsum.scores.potential import Potential
 from tailsum.sketch.sweep import Sweep
 from tailsum.trees.reader import Reader
-from tailsum.trees.rules.exact_sweep import ExactSweep
-from tailsum.trees.rules.factor_rule import FactorRule
 from tailsum.trees.rules.grammar_reader import RankReader
-from tailsum.trees.rules.rule import Role
-from tailsum.trees.rules.span_factors import SpanLowRank, rank_chart, summed_over_ranks
-from tailsum.trees.rules.span_rule import SpanRule
+from tailsum.trees.rules.pair_sweep import Role
+from tailsum.trees.rules.rule import Rule
+from tailsum.trees.rules.vector_rule import FactorRule, SpanFactors, VectorRule
 
 
-class LowRankRule(FactorRule):
+class LowRank(VectorRule):
+    """Scores `log sum_r exp(head[a, r] + left[b, r] + right[c, r])`."""
+
+    @staticmethod
+    def scores(
+        head: Float[Tensor, "*#lead a d"], left: Float[Tensor, "*#lead b d"], right: Float[Tensor, "*#lead c d"]
+    ) -> Float[Tensor, "*lead a b c"]:
+        pairs = (left[..., :, None, :] + right[..., None, :, :]).flatten(-3, -2)
+        return LogProduct(pairs.mT)(head).unflatten(-1, (left.shape[-2], right.shape[-2]))
+
+    def bound(self) -> float:
+        return sum(map(largest, self.vectors)) + math.log(self.vectors[0].shape[-1])
+
+    @abstractmethod
+    def rank_chart(self, spans: list[Tensor], watch: Watch) -> list[Tensor]:
+        """The inside chart of sums."""
+
+    def chart(self, spans: list[Tensor], reduce: Reduce, watch: Watch = keep) -> list[Tensor]:
+        """Sums meet in ranks: T^3 R + T^2 N R. Maxima, and sums of scaled scores, need the table."""
+        if reduce is not log_sum_exp or self.factor is not None:
+            return super().chart(spans, reduce, watch)
+        return self.rank_chart(spans, watch)
+
+    def reader(self, spans: list[Tensor], length: Tensor, choose: Choose, reduce: Reduce) -> Reader:
+        if reduce is not log_sum_exp:
+            return super().reader(spans, length, choose, reduce)
+        vectors = self.vectors if self.by_span else [x[:, None, None] for x in self.vectors]
+        n_heads = None if self.by_span else self.n_heads
+        return RankReader(self.chart(spans, reduce), length, n_heads, choose, reduce, vectors)
+
+
+class SpanLowRank(LowRank, SpanFactors):
+    """Over the states that spans keep: T^3 R + T^2 K R."""
+
+    def rank_chart(self, spans: list[Tensor], watch: Watch) -> list[Tensor]:
+        head, left, right = (by_width(x) for x in self.vectors)
+
+        def to_ranks(width: int, entry: Tensor) -> list[Tensor]:
+            return [LogProduct(x[width - 1])(entry[:, :, None])[:, :, 0] for x in (left, right)]
+
+        def from_ranks(width: int, ranks: Tensor) -> Tensor:
+            return spans[width - 1] + LogProduct(head[width - 1].mT)(ranks[:, :, None])[:, :, 0]
+
+        return _fill(spans[0], to_ranks, from_ranks, watch)
+
+
+class LowRankRule(LowRank, FactorRule):
     """Rules of low rank: `exp score(a -> b c) = sum_r exp(head[a, r] + left[b, r] + right[c, r])`.
 
     The factors are logarithms, normalised or not: for a normalised grammar `head` sums to one over ranks, `left` and
@@ -36,47 +82,49 @@ class LowRankRule(FactorRule):
     True
     """
 
-    @staticmethod
-    def scores(
-        head: Float[Tensor, "*#lead a d"], left: Float[Tensor, "*#lead b d"], right: Float[Tensor, "*#lead c d"]
-    ) -> Float[Tensor, "*lead a b c"]:
-        return summed_over_ranks(head, left, right)
-
-    def with_span_vectors(self, vectors: list[Tensor]) -> SpanRule:
-        return SpanLowRank(vectors, self.n_heads, self.n_children, self.factor)
+    span_kind = SpanLowRank
 
     def fan(self, role: Role, first: Int[Tensor, "G m"], second: Int[Tensor, "G m"], rest: slice) -> Potential:
         raise NotImplementedError("states meet in ranks: nothing needs pairs of them")
 
-    def chart(self, spans: list[Tensor], reduce: Reduce, watch: Watch = keep) -> list[Tensor]:
-        """Sums meet in ranks: T^3 R + T^2 N R."""
-        if reduce is not log_sum_exp or self.factor is not None:
-            return super().chart(spans, reduce, watch)
-        to_rank = {
-            leaf: [LogProduct(x[..., self.children(leaf), :]) for x in (self.left, self.right)]
-            for leaf in (True, False)
-        }
-        from_rank = LogProduct(self.head.mT)
-        return rank_chart(
+    def rank_chart(self, spans: list[Tensor], watch: Watch) -> list[Tensor]:
+        head, left, right = self.vectors
+        to_rank = {leaf: [LogProduct(x[..., self.children(leaf), :]) for x in (left, right)] for leaf in (True, False)}
+        from_rank = LogProduct(head.mT)
+
+        def rows(product: LogProduct, entry: Tensor) -> Tensor:
+            if len(entry) == math.prod(self.lead):
+                return product(entry)
+            return product(entry.flatten(0, 1)[None])[0].unflatten(0, entry.shape[:2])
+
+        return _fill(
             self.own(1, spans[0]),
-            lambda width, entry: [self._rows(product, entry) for product in to_rank[width == 1]],
-            lambda width, ranks: self.own(width, spans[width - 1]) + self._rows(from_rank, ranks),
+            lambda width, entry: [rows(product, entry) for product in to_rank[width == 1]],
+            lambda width, ranks: self.own(width, spans[width - 1]) + rows(from_rank, ranks),
             watch,
         )
 
-    def reader(self, chart: list[Tensor], length: Tensor, choose: Choose, reduce: Reduce) -> Reader:
-        if reduce is not log_sum_exp:
-            return super().reader(chart, length, choose, reduce)
-        return RankReader(chart, self, [x[:, None, None] for x in self.tensors], length, choose, reduce)
-
     def sweep(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size) -> Sweep:
-        return ExactSweep(self, spans, length, batch)
+        return Rule.sweep(self, spans, length, batch)  # exact
 
-    def _rows(self, product: LogProduct, entry: Tensor) -> Tensor:
-        """A product with entries `[B, n, ..]` of a chart."""
-        if len(entry) == math.prod(self.lead):
-            return product(entry)
-        return product(entry.flatten(0, 1)[None])[0].unflatten(0, entry.shape[:2])
 
-    def bound(self) -> float:
-        return sum(map(largest, self.tensors)) + math.log(self.head.shape[-1])
+def _fill(
+    leaves: Tensor,
+    to_ranks: Callable[[int, Tensor], Sequence[Tensor]],
+    from_ranks: Callable[[int, Tensor], Tensor],
+    watch: Watch,
+) -> list[Tensor]:
+    """An inside chart whose children meet in ranks: `to_ranks(width, entry)` as left and as right child, `[B, n, R]`."""
+    chart = [watch(1, leaves)]
+    ranks = [to_ranks(1, chart[0])]
+    length = leaves.shape[1]
+    for width in range(2, length + 1):
+        count = length - width + 1
+        ways = [
+            ranks[size - 1][0][:, :count] + ranks[width - size - 1][1][:, size : size + count]
+            for size in range(1, width)
+        ]
+        chart.append(watch(width, from_ranks(width, log_sum_exp(torch.stack(ways), 0))))
+        if width < length:
+            ranks.append(to_ranks(width, chart[-1]))
+    return chart

@@ -9,7 +9,9 @@ Shapes: the batch is one dimension; spans are squares `[B, T, T, ..]` of first a
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -23,8 +25,8 @@ from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Optimal, Selection, Subset
 from tailsum.sketch.sweep import Sweep, fill_unreached
 from tailsum.trees.rules.exact_sweep import square_subset
-from tailsum.trees.rules.rule import Role, WholeRule
 
+Role = Literal["head", "left", "right"]  # which of a rule's three states a message goes to
 _MARKS = 128  # states of a span that are paired with those of another, at most
 _GUIDES = 16  # landmarks of the span that a message goes to, which say what pairs are worth
 
@@ -54,10 +56,16 @@ class PairSweep(Sweep):
     landmarks = 64
 
     def __init__(
-        self, rule: WholeRule, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size
+        self,
+        between: Callable[[Tensor, Tensor, Tensor], Tensor],
+        fan: Callable[[Role, Tensor, Tensor, slice], Potential],
+        sizes: tuple[int, int],
+        spans: Float[Tensor, "B T T n"],
+        length: Int[Tensor, " B"],
+        batch: torch.Size,
     ) -> None:
-        self.rule, self.spans, self.batch = rule, spans, batch
-        self.n_heads, self.n_leaves = rule.n_heads, rule.n_children - rule.n_heads
+        self.between, self.fan, self.spans, self.batch = between, fan, spans, batch
+        self.n_heads, self.n_children = sizes
         position = torch.arange(spans.shape[1], device=spans.device)
         self.is_whole = (position[:, None] == 0) & (position == length[:, None, None] - 1)  # [B, T, T]
         self.outside: Tensor | None = None
@@ -127,7 +135,7 @@ class PairSweep(Sweep):
     def _numbered(self, index: Tensor) -> Tensor:
         """States of spans as rules number children; what is out of range is worth nothing."""
         leaf = torch.eye(index.shape[1], dtype=torch.bool, device=index.device)[..., None]
-        return torch.where(leaf, index + self.n_heads, index).clamp(max=self.rule.n_children - 1)
+        return torch.where(leaf, index + self.n_heads, index).clamp(max=self.n_children - 1)
 
     @staticmethod
     def _guides(value: Tensor, generator: torch.Generator | None) -> Marks:
@@ -168,9 +176,7 @@ class PairSweep(Sweep):
         found = []
         for start in range(0, one.shape[1], chunk):
             stop = start + chunk
-            scores = self.rule.between(*(x[:, start:stop] for x in given)).movedim(
-                3 + place, 3
-            )  # [B, n, way, guide, m, m]
+            scores = self.between(*(x[:, start:stop] for x in given)).movedim(3 + place, 3)  # [B, n, way, guide, m, m]
             worth = scores + guides.value[:, start:stop, None, :, None, None]
             found.append(worth.logsumexp(3).flatten(2))
         return torch.cat(found, 1)
@@ -183,7 +189,7 @@ class PairSweep(Sweep):
         for start in range(0, count, chunk):
             part = slice(start, start + chunk)
             flat = [x[:, part].flatten(1) for x in (first, second)]
-            potential = self.rule.fan(role, flat[0], flat[1], rest)  # [B, n m, states]
+            potential = self.fan(role, flat[0], flat[1], rest)  # [B, n m, states]
             found.append(message(_by_span(potential, pairs), None, value[:, part]))
         return torch.cat(found, 1)
 
@@ -201,8 +207,8 @@ class PairSweep(Sweep):
             first = torch.arange(length - width + 1, device=self.spans.device)[:, None]
             last = first + width - 1
             above = Marks(kept.index, (outside + self.spans).gather(-1, kept.index) + kept.log_weight)
-            rest = slice(self.n_heads, self.rule.n_children) if width == 1 else slice(0, self.n_heads)
-            states = slice(0, self.n_leaves) if width == 1 else rest
+            rest = slice(self.n_heads, self.n_children) if width == 1 else slice(0, self.n_heads)
+            states = slice(0, self.n_children - self.n_heads) if width == 1 else rest
             guides = self._guides(inside[:, first[:, 0], last[:, 0], states], generator)
             guides = Marks(guides.index + rest.start, guides.value)
             # As left child of a span that ends later, and as right child of one that starts earlier.

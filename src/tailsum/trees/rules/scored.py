@@ -11,12 +11,12 @@ from torch import Tensor
 from tailsum.numerics.reduce import Reduce
 from tailsum.scores.potential import Dense, Potential
 from tailsum.trees.rules.dense import DenseRule
-from tailsum.trees.rules.pairwise import PairwiseRule
-from tailsum.trees.rules.rule import Kind, Role
+from tailsum.trees.rules.pair_sweep import Role
 from tailsum.trees.rules.span_rule import Sets
+from tailsum.trees.rules.whole_rule import Kind, WholeRule
 
 
-class ScoredRule(PairwiseRule):
+class ScoredRule(WholeRule):
     """Rules scored by any differentiable function of three index tensors, for instance a network over embeddings.
 
     `function(head, left, right)` gets tensors of state numbers that broadcast together (heads `0 .. N-1`, children
@@ -55,16 +55,9 @@ class ScoredRule(PairwiseRule):
     def evaluated(self) -> DenseRule:
         return self.tabled()
 
-    def on(self, device: torch.device) -> "ScoredRule":
-        return self._changed(device=device)
-
-    def to(self, dtype: torch.dtype) -> "ScoredRule":
-        return self._changed(dtype=dtype)
-
-    def _changed(self, **fields: object) -> "ScoredRule":
+    def to(self, dtype: torch.dtype, device: torch.device) -> "ScoredRule":
         other = copy.copy(self)
-        for name, value in fields.items():
-            setattr(other, name, value)
+        other.dtype, other.device = dtype, device
         return other
 
     def block(self) -> Float[Tensor, "N C C"]:

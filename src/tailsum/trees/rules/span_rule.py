@@ -16,15 +16,12 @@ from torch import Tensor
 
 from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import Reduce
-from tailsum.sketch.sweep import Sweep
-from tailsum.trees.reader import Reader
-from tailsum.trees.rules.exact_sweep import ExactSweep
-from tailsum.trees.rules.grammar_reader import GrammarReader
+from tailsum.trees.rules.grammar_reader import Expansion
 from tailsum.trees.rules.rule import Rule
 
 
 class SpanRule(Rule):
-    """Scores of rules between the states that spans keep; `n_heads` and `n_children` are those of the whole grammar."""
+    """Scores of rules between the states that spans keep."""
 
     by_span = True
 
@@ -32,41 +29,23 @@ class SpanRule(Rule):
     def tabled(self) -> "SpanTables": ...
 
     @abstractmethod
-    def rows(
-        self, batch: Int[Tensor, " r"], first: Int[Tensor, " r"], last: Int[Tensor, " r"], head: Int[Tensor, " r"]
-    ) -> Float[Tensor, "r T k k"]:
-        """All rules of one state of the span from `first` to `last`, by the last position of the left child."""
+    def rows(self, at: Expansion) -> Float[Tensor, "r T k k"]:
+        """All rules of one state of each span, by the last position of the left child."""
 
-    def children_of(
-        self,
-        spans: tuple[Tensor, Tensor, Tensor],
-        head: Int[Tensor, " r"],
-        left: Float[Tensor, "r T c"],
-        right: Float[Tensor, "r T c"],
-        choose: Choose,
-        reduce: Reduce,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def children_of(self, at: Expansion, choose: Choose, reduce: Reduce) -> tuple[Tensor, Tensor, Tensor]:
         """Split and children at once, since every split has states of its own."""
-        size = left.shape[-1]
-        pick = choose((self.rows(*spans, head) + left[..., :, None] + right[..., None, :]).flatten(1))
+        size = at.left.shape[-1]
+        pick = choose((self.rows(at) + at.left[..., :, None] + at.right[..., None, :]).flatten(1))
         return pick // size**2, pick // size % size, pick % size
 
-    def reader(self, chart: list[Tensor], length: Tensor, choose: Choose, reduce: Reduce) -> Reader:
-        return GrammarReader(chart, self, length, choose, reduce)
-
-    def sweep(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size) -> Sweep:
-        return ExactSweep(self, spans, length, batch)
-
-    def counts(
-        self, found: Sequence[Tensor], states: Int[Tensor, "*batch T T n"]
-    ) -> Float[Tensor, "*batch heads children children"]:
+    def counts(self, found: Sequence[Tensor], states: Int[Tensor, "*batch T T n"]) -> Float[Tensor, "*batch N C C"]:
         shape = (self.n_heads, self.n_children, self.n_children)
-        expected = torch.zeros(*states.shape[:-3], math.prod(shape), dtype=self.tensors[0].dtype, device=states.device)
+        expected = torch.zeros(*states.shape[:-3], math.prod(shape), device=states.device)
         for width, count in enumerate(found, 2):
             head, left, right = sets_of_width(states, width, self.n_heads, self.n_children)
             place = head[..., None, :, None, None] * self.n_children + left[..., None, :, None]
             place = place * self.n_children + right[..., None, None, :]
-            expected = expected.scatter_add(-1, place.flatten(-5), count.flatten(-5))
+            expected = expected.to(count.dtype).scatter_add(-1, place.flatten(-5), count.flatten(-5))
         return expected.unflatten(-1, shape)
 
 
@@ -77,10 +56,6 @@ class SpanTables(SpanRule):
 
     def __init__(self, scores: list[Tensor], n_heads: int, n_children: int) -> None:
         self.scores, self.n_heads, self.n_children = scores, n_heads, n_children
-
-    @property
-    def lead(self) -> torch.Size:
-        return torch.broadcast_shapes(*(x.shape[:-5] for x in self.scores))
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -105,16 +80,14 @@ class SpanTables(SpanRule):
             found.append(table)
         return SpanTables(found, self.n_heads, self.n_children)
 
-    def rows(
-        self, batch: Int[Tensor, " r"], first: Int[Tensor, " r"], last: Int[Tensor, " r"], head: Int[Tensor, " r"]
-    ) -> Float[Tensor, "r T k k"]:
+    def rows(self, at: Expansion) -> Float[Tensor, "r T k k"]:
         size = self.scores[0].shape[-1]
-        found = self.scores[0].new_full((len(batch), len(self.scores) + 1, size, size), -math.inf)
+        found = self.scores[0].new_full((len(at.batch), len(self.scores) + 1, size, size), -math.inf)
         for width, table in enumerate(self.scores, 2):
-            (rows,) = torch.nonzero(last - first + 1 == width, as_tuple=True)
-            own = batch[rows] if len(table) > 1 else torch.zeros_like(rows)
-            position = first[rows, None] + torch.arange(width - 1, device=rows.device)
-            found[rows[:, None], position] = table[own, first[rows], :, head[rows]]
+            (rows,) = torch.nonzero(at.last - at.first + 1 == width, as_tuple=True)
+            own = at.batch[rows] if len(table) > 1 else torch.zeros_like(rows)
+            position = at.first[rows, None] + torch.arange(width - 1, device=rows.device)
+            found[rows[:, None], position] = table[own, at.first[rows], :, at.head[rows]]
         return found
 
     def contract(

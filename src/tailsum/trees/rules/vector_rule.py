@@ -1,0 +1,223 @@
+"""Rules scored from vectors of the three states, over all states or over those that spans keep.
+
+Vectors are `[*lead, N, d]` of heads and `[*lead, N+P, d]` of left and of right children; in a restricted grammar
+`[*lead, T, T, K, d]` of the states of each span in each role. Tables are made for a few heads, or a few spans, at a time.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.numerics.charts import by_width
+from tailsum.numerics.reduce import LogProduct, Reduce
+from tailsum.numerics.stream import Parts, streamed
+from tailsum.numerics.table import fits_budget, tile_size
+from tailsum.numerics.tensors import scaled, take
+from tailsum.trees.rules.dense import DenseRule
+from tailsum.trees.rules.grammar_reader import Expansion
+from tailsum.trees.rules.rule import Rule
+from tailsum.trees.rules.span_rule import SpanRule, SpanTables, as_rules_number, taken
+from tailsum.trees.rules.whole_rule import Ids, Kind, Scores, WholeRule
+
+This = TypeVar("This", bound="VectorRule")
+
+
+class VectorRule(Rule):
+    """Rules scored from a vector for each head, each left and each right child."""
+
+    vectors: tuple[Tensor, ...]
+    factor: Tensor | None = None  # what every score is multiplied by, if anything
+
+    @staticmethod
+    @abstractmethod
+    def scores(
+        head: Float[Tensor, "*#lead a d"], left: Float[Tensor, "*#lead b d"], right: Float[Tensor, "*#lead c d"]
+    ) -> Float[Tensor, "*lead a b c"]:
+        """Scores of all given heads with all given left and right children."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.vectors
+
+    def map(self: This, change: Callable[[Tensor], Tensor]) -> This:
+        return self.with_vectors([change(x) for x in self.vectors], self.factor)
+
+    def with_vectors(self: This, vectors: Sequence[Tensor], factor: Tensor | None) -> This:
+        """The same kind of rules from other vectors."""
+        other = object.__new__(type(self))
+        other.vectors, other.factor = tuple(vectors), factor
+        other.n_heads, other.n_children = self.n_heads, self.n_children
+        return other
+
+    def scaled(self: This, factor: Float[Tensor, ""] | float) -> This:
+        factor = torch.as_tensor(factor, dtype=self.vectors[0].dtype, device=self.vectors[0].device)
+        return self.with_vectors(self.vectors, factor if self.factor is None else self.factor * factor)
+
+    def scored(self, factor: Tensor | None, *vectors: Tensor) -> Tensor:
+        """Scores of all given vectors, times the factor."""
+        plain = self.scores(*vectors)
+        return plain if factor is None else scaled(plain, factor)
+
+
+class FactorRule(VectorRule, WholeRule):
+    """Over all states: `head [*lead, N, d]`, `left [*lead, N+P, d]` and `right [*lead, N+P, d]`.
+
+    A sketch needs no more than the vectors of the states it keeps. Exact sums need the table of all rules; where it does
+    not fit `table_budget`, they build it a few heads at a time, once for each width of spans.
+    """
+
+    trailing = 2
+    span_kind: type["SpanFactors"]
+    _table: DenseRule | None = None
+
+    def __init__(
+        self,
+        head: Float[Tensor, "*#lead N d"],
+        left: Float[Tensor, "*#lead C d"],
+        right: Float[Tensor, "*#lead C d"],
+    ) -> None:
+        got = f"got {list(head.shape)}, {list(left.shape)} and {list(right.shape)}"
+        if min(head.dim(), left.dim(), right.dim()) < 2 or left.shape[-2] != right.shape[-2]:
+            raise ValueError(f"head, left and right must be [*lead, N, d], [*lead, N+P, d] and [*lead, N+P, d]: {got}")
+        if not head.shape[-1] == left.shape[-1] == right.shape[-1] > 0:
+            raise ValueError(f"head, left and right must have the same last dimension, of at least 1: {got}")
+        try:
+            torch.broadcast_shapes(head.shape[:-2], left.shape[:-2], right.shape[:-2])
+        except RuntimeError:
+            raise ValueError(f"head, left and right must have leading dimensions that broadcast: {got}") from None
+        self.vectors, self.n_heads, self.n_children = (head, left, right), head.shape[-2], left.shape[-2]
+
+    def at_spans(self, index: Int[Tensor, "*lead T T k"]) -> SpanRule:
+        head, child = (x.flatten(-3) for x in as_rules_number(index, self.n_heads, self.n_children))
+        given = zip(self.vectors, (head, child, child), strict=True)
+        rule = object.__new__(self.span_kind)
+        rule.n_heads, rule.n_children = self.n_heads, self.n_children
+        return rule.with_vectors([take(x, i).unflatten(-2, index.shape[-3:]) for x, i in given], self.factor)
+
+    def block(self) -> Float[Tensor, "*lead N C C"]:
+        """The whole table."""
+        return self.scored(self.factor, *self.vectors)
+
+    def tabled(self) -> DenseRule:
+        return DenseRule(self.block())
+
+    def at(self, head: Ids, left: Ids, right: Ids) -> Scores:
+        vectors = (take(x, i)[..., None, :] for x, i in zip(self.vectors, (head, left, right), strict=True))
+        return self.scored(self.factor, *vectors)[..., 0, 0, 0]
+
+    def between(
+        self, head: Int[Tensor, "G *lead a"], left: Int[Tensor, "G *lead b"], right: Int[Tensor, "G *lead c"]
+    ) -> Float[Tensor, "G *lead a b c"]:
+        given = zip(self.vectors, (head, left, right), strict=True)
+        return self.scored(self.factor, *(take(x, i.flatten(1)).unflatten(1, i.shape[1:]) for x, i in given))
+
+    def rows(self, batch: Int[Tensor, " r"], head: Int[Tensor, " r"]) -> Float[Tensor, "r C C"]:
+        one, left, right = (x[batch if len(x) > 1 else torch.zeros_like(batch)] for x in self.vectors)
+        return self.scored(self.factor, one.take_along_dim(head[:, None, None], 1), left, right)[:, 0]
+
+    def _fits(self) -> bool:
+        """Whether the table, its exponentials and, if recorded, their gradients fit the budget for tables."""
+        copies = 4 if torch.is_grad_enabled() else 2
+        entries = math.prod(self.lead) * self.n_heads * self.n_children**2
+        return fits_budget(copies * entries * self.vectors[0].element_size())
+
+    def contract_pairs(self, pairs: Float[Tensor, "G r pair"], kind: Kind, reduce: Reduce) -> Float[Tensor, "G r N"]:
+        if self._table is None and self._fits():
+            self._table = DenseRule(self.block())
+        if self._table is not None:
+            return self._table.contract_pairs(pairs, kind, reduce)
+        left, right = (x[..., self.children(leaf), :] for x, leaf in zip(self.vectors[1:], kind, strict=True))
+
+        def tile(parts: Parts) -> Parts:
+            (head,), (pairs, left, right, *factor) = parts
+            table = self.scored(factor[0] if factor else None, head, left, right)
+            return Parts((LogProduct(table.flatten(-2).mT, reduce)(pairs).mT,))
+
+        whole = (pairs, left, right) if self.factor is None else (pairs, left, right, self.factor)
+        chunk = max(1, 4 * tile_size(pairs.device) // max(1, left.shape[-2] * right.shape[-2]))
+        return streamed(tile, Parts((self.vectors[0],), whole), chunk, 1).rows[0].mT
+
+
+class SpanFactors(VectorRule, SpanRule):
+    """Over the states that spans keep: vectors `[*lead, T, T, K, d]` in each role."""
+
+    trailing = 4
+
+    def at_spans(self, index: Int[Tensor, "*lead T T k"]) -> "SpanFactors":
+        return self.map(lambda x: taken(x, index[..., None], -2))
+
+    def rows(self, at: Expansion) -> Float[Tensor, "r T k k"]:
+        heads, left, right = self.vectors
+        own = [at.batch if len(x) > 1 else torch.zeros_like(at.batch) for x in self.vectors]
+        after = (torch.arange(left.shape[1], device=left.device) + 1).clamp(max=left.shape[1] - 1)
+        return self.scored(
+            self.factor,
+            heads[own[0], at.first, at.last, at.head][:, None, None],
+            left[own[1], at.first],
+            right[own[2][:, None], after, at.last[:, None]],
+        )[:, :, 0]
+
+    def tabled(self) -> SpanTables:
+        length, lead = self.vectors[0].shape[-4], self.lead
+        charts = [by_width(x.expand(*lead, *x.shape[-4:]).reshape(lead.numel(), *x.shape[-4:])) for x in self.vectors]
+        found = []
+        for width in range(2, length + 1):
+            head, left, right = self._around(charts, width)
+            table = self.scored(self.factor, head[:, :, None], left, right)
+            found.append(table.reshape(*lead, *table.shape[1:]))
+        return SpanTables(found, self.n_heads, self.n_children)
+
+    @staticmethod
+    def _around(charts: list[list[Tensor]], width: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The vectors of the heads `[G, n, K, d]` of one width, and of their children, `[G, n, split, K, d]`."""
+        head, left, right = charts
+        count = len(head) - width + 1
+        return (
+            head[width - 1],
+            torch.stack([left[size - 1][:, :count] for size in range(1, width)], 2),
+            torch.stack([right[width - size - 1][:, size : size + count] for size in range(1, width)], 2),
+        )
+
+    def contract(
+        self, width: int, left: Sequence[Tensor], right: Sequence[Tensor], reduce: Reduce
+    ) -> Float[Tensor, "B n heads"]:
+        charts = [by_width(x) for x in self.vectors]
+        before, after = torch.stack(list(left), 2), torch.stack(list(right), 2)
+        return self._contract(self._around(charts, width), before, after, reduce)
+
+    def _contract(
+        self, vectors: tuple[Tensor, Tensor, Tensor], before: Tensor, after: Tensor, reduce: Reduce
+    ) -> Tensor:
+        """Heads `[B, n, K]` from their children `[B, n, split, K]`, a few spans at a time: tables are made and dropped."""
+        lead = before.shape[:2]
+        if not lead.numel():
+            return before[:, :, 0]
+        shapes = [x.shape[2:] for x in (*vectors, before, after)]
+        rows = [
+            x.expand(*lead, *shape).reshape(lead.numel(), shape.numel())
+            for x, shape in zip((*vectors, before, after), shapes, strict=True)
+        ]
+
+        def tile(parts: Parts) -> Parts:
+            head, left, right, before, after = (
+                x.reshape(-1, *shape) for x, shape in zip(parts.rows, shapes, strict=True)
+            )
+            return Parts((self.reduced(head[:, None], left, right, before, after, reduce, *parts.whole),))
+
+        size = before.shape[-2] * before.shape[-1] ** 3
+        chunk = max(1, 4 * tile_size(before.device) // max(1, size))
+        whole = () if self.factor is None else (self.factor,)
+        return streamed(tile, Parts(tuple(rows), whole), chunk, 1).rows[0].reshape(*lead, before.shape[-1])
+
+    def reduced(
+        self, head: Tensor, left: Tensor, right: Tensor, before: Tensor, after: Tensor, reduce: Reduce, *factor: Tensor
+    ) -> Tensor:
+        """The reduction over splits and children, whose own scores are `before` and `after`."""
+        table = self.scored(factor[0] if factor else None, head, left, right)
+        table = table + before[..., None, :, None] + after[..., None, None, :]
+        return reduce(reduce(table.flatten(-2), -1), 1)

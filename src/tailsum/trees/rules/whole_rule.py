@@ -1,0 +1,95 @@
+"""Rules over all states."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.numerics.noise import Choose
+from tailsum.numerics.reduce import LogProduct, Reduce
+from tailsum.scores.potential import Potential
+from tailsum.sketch.sweep import Sweep
+from tailsum.trees.rules.grammar_reader import Expansion
+from tailsum.trees.rules.pair_sweep import PairSweep, Role
+from tailsum.trees.rules.rule import Rule
+from tailsum.trees.rules.span_rule import Sets, SpanRule, SpanTables, sets_of_width
+
+Kind = tuple[bool, bool]  # whether the left and the right child are leaves (preterminals)
+Ids = Int[Tensor, "*lead m"]
+Scores = Float[Tensor, "*lead m"]
+
+
+class WholeRule(Rule):
+    """Scores `[*lead, N, N+P, N+P]` (head, left, right)."""
+
+    @abstractmethod
+    def at(self, head: Ids, left: Ids, right: Ids) -> Scores:
+        """Scores of single rules."""
+
+    @abstractmethod
+    def between(
+        self, head: Int[Tensor, "G *lead a"], left: Int[Tensor, "G *lead b"], right: Int[Tensor, "G *lead c"]
+    ) -> Float[Tensor, "G *lead a b c"]:
+        """Scores of all given heads with all given left and right children."""
+
+    @abstractmethod
+    def fan(self, role: Role, first: Int[Tensor, "G m"], second: Int[Tensor, "G m"], rest: slice) -> Potential:
+        """Scores from m pairs of two of a rule's states, in the order of the rule, to all states `rest` in the third."""
+
+    @abstractmethod
+    def rows(self, batch: Int[Tensor, " r"], head: Int[Tensor, " r"]) -> Float[Tensor, "r C C"]:
+        """All rules of one head, of sentence `batch`, for each row."""
+
+    @abstractmethod
+    def contract_pairs(self, pairs: Float[Tensor, "G r pair"], kind: Kind, reduce: Reduce) -> Float[Tensor, "G r N"]:
+        """For each head, the reduction over pairs of children of their score and the rule's."""
+
+    def children(self, leaf: bool) -> slice:
+        """The numbers of the children that are leaves, or of those that are not."""
+        return slice(self.n_heads, self.n_children) if leaf else slice(0, self.n_heads)
+
+    def contract(
+        self, width: int, left: Sequence[Tensor], right: Sequence[Tensor], reduce: Reduce
+    ) -> Float[Tensor, "B n heads"]:
+        """The splits of a span are merged by a product before the rules are contracted: T^3 N^2 + T^2 N^3."""
+        kinds: dict[Kind, list[int]] = {}
+        for size in range(1, width):
+            kinds.setdefault((size == 1, width - size == 1), []).append(size)
+        found = []
+        for kind, sizes in kinds.items():
+            before = torch.stack([left[size - 1] for size in sizes], -1)
+            after = torch.stack([right[size - 1] for size in sizes], -2)
+            merged = LogProduct(after, reduce)(before).flatten(-2)  # [B, n, left right]
+            rows = merged if len(merged) == math.prod(self.lead) else merged.flatten(0, 1)[None]
+            found.append(self.contract_pairs(rows, kind, reduce).reshape(*merged.shape[:2], self.n_heads))
+        return reduce(torch.stack(found), 0)
+
+    def children_of(self, at: Expansion, choose: Choose, reduce: Reduce) -> tuple[Tensor, Tensor, Tensor]:
+        """First the pair of children, the splits merged; then the split."""
+        pairs = LogProduct(at.right, reduce)(at.left.mT) + self.rows(at.batch, at.head.clamp(max=self.n_heads - 1))
+        pick = choose(pairs.flatten(1))
+        one, other = pick // self.n_children, pick % self.n_children
+        ways = at.left.take_along_dim(one[:, None, None], -1) + at.right.take_along_dim(other[:, None, None], -1)
+        return choose(ways[..., 0]), one, other
+
+    def counts(self, found: Sequence[Tensor], states: Int[Tensor, "*batch T T n"]) -> Float[Tensor, "*batch N C C"]:
+        return found[0]
+
+    def at_spans(self, index: Int[Tensor, "*lead T T k"]) -> SpanRule:
+        widths = range(2, index.shape[-2] + 1)
+        tables = [self.joint(sets_of_width(index, width, self.n_heads, self.n_children)) for width in widths]
+        return SpanTables(tables, self.n_heads, self.n_children)
+
+    def joint(self, sets: Sets) -> Float[Tensor, "*lead n split k k k"]:
+        """The scores of all rules between the sets of states of some spans and of their children."""
+        head, left, right = sets
+        lead = torch.broadcast_shapes(self.lead, left.shape[:-3])
+        shape = (*left.shape[-3:-1], *(left.shape[-1],) * 3)
+        triples = (head[..., None, :, None, None], left[..., None, :, None], right[..., None, None, :])
+        return self.at(*(x.expand(*lead, *shape).flatten(-5) for x in triples)).unflatten(-1, shape)
+
+    def sweep(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size) -> Sweep:
+        return PairSweep(self.between, self.fan, (self.n_heads, self.n_children), spans, length, batch)
