@@ -13,6 +13,7 @@ test: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
+	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n 2
 
 slow: .venv/ready
