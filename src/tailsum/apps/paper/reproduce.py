@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tailsum.apps.paper.cells import Cell, seeded
 from tailsum.apps.paper.gradients import gradients
-from tailsum.apps.paper.report import Results, write_report
+from tailsum.apps.paper.report import write_report
 from tailsum.apps.paper.rows import Check, write_rows
 from tailsum.apps.paper.suite import hard, hard_subject
 from tailsum.apps.paper.tables import chain_subject, table2, table3, table4
@@ -114,7 +114,7 @@ def reproduce(settings: Settings, console: Console) -> Path:
     for name, found in results.items():
         write_rows(settings.output / f"{name}.csv", found, type(found[0]))
     facts["time"] = f"{sum(map(float, minutes.read_text().split())):.1f} minutes"
-    return write_report(settings.output, Results(**results), facts)
+    return write_report(settings.output, results, facts)
 
 
 @contextlib.contextmanager
