@@ -1,8 +1,8 @@
 """Panels, axes and legends that the pictures of all pages share."""
 
 import math
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Collection, Sequence
+from typing import Literal, NamedTuple
 
 from matplotlib import ticker
 from matplotlib.artist import Artist
@@ -21,7 +21,16 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def panels(titles: Sequence[str], height: float, columns: int = 0, *, share: bool = True) -> tuple[Figure, list[Axes]]:
+class Panels(NamedTuple):
+    """A figure and its panels, row by row; some of them are at its edges."""
+
+    figure: Figure
+    axes: list[Axes]
+    left: list[Axes]
+    bottom: list[Axes]
+
+
+def panels(titles: Collection[str], height: float, columns: int = 0, *, share: bool = True) -> Panels:
     """A figure as wide as the page with a panel for each title, and room for a legend below."""
     count = len(titles)
     columns = columns or (2 if count == 4 else min(count, 3))
@@ -30,19 +39,19 @@ def panels(titles: Sequence[str], height: float, columns: int = 0, *, share: boo
     axes: list[Axes] = list(figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share).flat)
     for unused in axes[count:]:
         unused.set_axis_off()
-    for ax in axes[max(0, count - columns) : count]:  # the last panel of each column
-        ax.tick_params(labelbottom=True)
     for ax, title in zip(axes, titles, strict=False):
         ax.set_title(plain(title))
-    return figure, axes[:count]
+    made = Panels(figure, axes[:count], left=axes[:count:columns], bottom=axes[max(0, count - columns) : count])
+    for ax in made.bottom:
+        ax.tick_params(labelbottom=True)
+    return made
 
 
-def label_edges(axes: Sequence[Axes], x: str, y: str) -> None:
+def label_edges(made: Panels, x: str, y: str) -> None:
     """Axis labels on the outer panels alone."""
-    columns = axes[0].get_subplotspec().get_gridspec().ncols
-    for ax in axes[-columns:]:
+    for ax in made.bottom:
         ax.set_xlabel(x)
-    for ax in axes[::columns]:
+    for ax in made.left:
         ax.set_ylabel(y)
 
 

@@ -13,10 +13,8 @@ def number(value: float | None, digits: int = 3, *, trim: bool = False) -> str:
     """
     if value is None:
         return NOTHING
-    if math.isnan(value):
-        return "undefined"
-    if math.isinf(value):
-        return "infinite" if value > 0 else "minus infinite"
+    if not math.isfinite(value):
+        return {math.inf: "infinite", -math.inf: "minus infinite"}.get(value, "undefined")
     rounded = float(f"{value:.{digits - 1}e}")
     if rounded == 0:
         return "0"

@@ -1,7 +1,6 @@
 """How methods are named, and how an error of ours is held against that of the paper's method."""
 
 import math
-from collections.abc import Sequence
 
 import pandas as pd
 
@@ -44,10 +43,11 @@ def kept_text(model: str, label: str, kept: int) -> str:
     return f"K = {kept:,}" + (f" (printed as {share})" if share else "")
 
 
-def by_method(found: pd.DataFrame, names: Sequence[str], column: str) -> pd.DataFrame:
-    """One column of the summaries, methods side by side; `names` are the columns that name a line."""
+def by_method(found: pd.DataFrame, names: list[str], column: str) -> dict[str, pd.Series]:
+    """One column of the summaries, for each method; `names` are the columns that name a line of a table."""
     lines = pd.MultiIndex.from_frame(found[names]).unique()
-    return found.pivot(index=names, columns="method", values=column).reindex(index=lines, columns=methods_in(found))
+    values = found.set_index(names)
+    return {method: values.loc[values.method == method, column].reindex(lines) for method in methods_in(found)}
 
 
 def pair(line: pd.DataFrame, column: str, ours: str = "tailsum") -> tuple[float | None, float | None]:
@@ -56,7 +56,7 @@ def pair(line: pd.DataFrame, column: str, ours: str = "tailsum") -> tuple[float 
     return values.get("paper"), values.get(ours)
 
 
-def lower(found: pd.DataFrame, names: Sequence[str], column: str, ours: str = "tailsum") -> pd.Series:
+def lower(found: pd.DataFrame, names: list[str], column: str, ours: str = "tailsum") -> pd.Series:
     """How much lower ours is than the paper's method, in words, on each line."""
     lines = found.groupby(names, sort=False)[["method", column]]
     return lines.apply(lambda line: times_lower(*pair(line, column, ours)))

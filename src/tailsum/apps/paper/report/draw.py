@@ -12,7 +12,8 @@ from matplotlib.lines import Line2D
 
 from tailsum.apps.paper.report.compare import methods_in
 from tailsum.apps.paper.report.look import MARKS, colour_of, error_axis, kept_axis, mark_of, name_of
-from tailsum.apps.report.axes import handles_of, label_edges, legend_below, log_axis, panels, plain
+from tailsum.apps.report.axes import Panels, handles_of, label_edges, legend_below, log_axis, panels, plain
+from tailsum.apps.report.frames import groups, rows_of
 from tailsum.plot.style import INK, QUIET
 
 GOLDEN = (math.sqrt(5) - 1) / 2
@@ -35,24 +36,24 @@ def swatch(mark: str, colour: str, label: str) -> Line2D:
 def errors(shown: Shown, quantity: str) -> Figure:
     """Every replicate's error, a strip for each method and number of states kept, a panel for each model."""
     strips = [_by_method(group) for group in shown.values()]
-    one_label = pd.concat(strips).label.nunique() == 1
-    names = [[name_of(each.method, "" if one_label else each.label) for each in group.itertuples()] for group in strips]
+    one_label = len(set(pd.concat(strips).label)) == 1
+    names = [[name_of(each.method, "" if one_label else each.label) for each in rows_of(group)] for group in strips]
     alike = all(each == names[0] for each in names)
     columns = 0 if alike else min(len(strips), 2)
-    figure, axes = panels(list(shown), 0.75 + 0.235 * max(map(len, names)), columns, share=False)
-    for ax, group, named in zip(axes, strips, names, strict=True):
-        for height, each in enumerate(group.itertuples()):
+    made = panels(shown, 0.75 + 0.235 * max(map(len, names)), columns, share=False)
+    for ax, group, named in zip(made.axes, strips, names, strict=True):
+        for height, each in enumerate(rows_of(group)):
             _strip(ax, height, _finite(each.errors), colour_of(each.method))
-        first = not alike or ax.get_subplotspec().is_first_col()
+        first = not alike or ax in made.left
         ax.set_ylim(len(group) - 0.4, -0.6)
         ax.set_yticks(range(len(group)), named if first else [""] * len(group))
         ax.tick_params(axis="y", length=0)
         ax.grid(visible=False, axis="y")
         ax.axvline(0, color=INK, linewidth=0.8, zorder=1.5)
     sizes = [np.abs(found) for group in strips for each in group.errors if len(found := _finite(each))]
-    error_axis(axes, [float(np.median(each)) for each in sizes], max((each.max() for each in sizes), default=0.0))
-    label_edges(axes, f"error of {quantity} (nats)", "")
-    return figure
+    error_axis(made.axes, [float(np.median(each)) for each in sizes], max((each.max() for each in sizes), default=0.0))
+    label_edges(made, f"error of {quantity} (nats)", "")
+    return made.figure
 
 
 def _by_method(group: pd.DataFrame) -> pd.DataFrame:
@@ -78,28 +79,31 @@ def _strip(ax: Axes, height: int, found: np.ndarray, colour: str) -> None:
 
 def against_kept(shown: Shown, what: str) -> Figure:
     """Mean square errors by states kept, a line for each method; hollow marks are what the paper prints."""
-    figure, axes = panels(list(shown), 2.35)
-    for ax, group in zip(axes, shown.values(), strict=True):
+    made = panels(shown, 2.35)
+    for ax, group in zip(made.axes, shown.values(), strict=True):
         for method in methods_in(group):
             _line(ax, method, group[group.method == method], "mse")
-        for method, points in group.dropna(subset="printed_mse").groupby("method", sort=False):
-            hollow: dict[str, Any] = {"linestyle": "none", "markersize": 7.5, "markerfacecolor": "none"}
-            label = f"{'TopK' if method == 'TopK' else 'paper'}, printed"
-            how = {"marker": mark_of(method), "markeredgecolor": colour_of(method), "label": label}
-            ax.plot(points.kept, points.printed_mse, **hollow, **how)
-        if exact := [name_of(each.method, each.label) for each in group[group.mse == 0].itertuples()]:
+        for method, points in groups(group.dropna(subset="printed_mse"), "method"):
+            hollow: dict[str, Any] = {
+                "markersize": 7.5,
+                "markerfacecolor": "none",
+                "markeredgecolor": colour_of(method),
+            }
+            name = f"{'TopK' if method == 'TopK' else 'paper'}, printed"
+            ax.plot(points.kept, points.printed_mse, linestyle="none", marker=mark_of(method), label=name, **hollow)
+        if exact := [name_of(each.method, each.label) for each in rows_of(group[group.mse == 0])]:
             text = f"exact: {', '.join(dict.fromkeys(exact))}"  # zero has no place on a logarithmic scale
             ax.text(0.02, 0.03, text, transform=ax.transAxes, fontsize=7.5, color=QUIET)
-    _kept_against_log(figure, axes, shown, ["mse", "printed_mse"], what)
-    return figure
+    _kept_against_log(made, shown, ["mse", "printed_mse"], what)
+    return made.figure
 
 
 def directions(shown: Shown) -> Figure:
     """1 - cosine by states kept: thick for all parameters as one vector, thin for each alone."""
-    figure, axes = panels(list(shown), 2.6)
-    for ax, group in zip(axes, shown.values(), strict=True):
+    made = panels(shown, 2.6)
+    for ax, group in zip(made.axes, shown.values(), strict=True):
         for method in methods_in(group):
-            for parameter, points in group[group.method == method].groupby("parameter", sort=False):
+            for parameter, points in groups(group[group.method == method], "parameter"):
                 thin = {
                     "linestyle": "-",
                     "linewidth": 0.8,
@@ -109,8 +113,8 @@ def directions(shown: Shown) -> Figure:
                     "label": None,
                 }
                 _line(ax, method, points, "off", **({} if parameter == "all" else thin))
-    _kept_against_log(figure, axes, shown, ["off"], "1 - cosine")
-    return figure
+    _kept_against_log(made, shown, ["off"], "1 - cosine")
+    return made.figure
 
 
 def _line(ax: Axes, method: str, points: pd.DataFrame, value: str, **how: Any) -> None:
@@ -121,19 +125,19 @@ def _line(ax: Axes, method: str, points: pd.DataFrame, value: str, **how: Any) -
         ax.plot(seen.kept, seen[value], color=colour_of(method), **{**style, **how})
 
 
-def _kept_against_log(figure: Figure, axes: list[Axes], shown: Shown, values: list[str], what: str) -> None:
+def _kept_against_log(made: Panels, shown: Shown, values: list[str], what: str) -> None:
     everything = pd.concat(list(shown.values()))
-    kept_axis(axes, everything.kept.tolist())
-    for ax in axes:
+    kept_axis(made.axes, everything.kept.tolist())
+    for ax in made.axes:
         log_axis(ax, "y", [value for value in everything[values].to_numpy().ravel() if on_log(value)])
-    label_edges(axes, "states kept, K", what)
-    legend_below(figure, handles_of(axes))
+    label_edges(made, "states kept, K", what)
+    legend_below(made.figure, handles_of(made.axes))
 
 
 def cost(shown: Shown, quantity: str) -> Figure:
     """Root mean square error against seconds and against memory: colours are methods, marks are models."""
     measures = {"seconds": "seconds for one sketch and its answers", "memory": "peak memory (MiB)"}
-    figure, axes = panels([""] * len(measures), 2.9, share=False)
+    figure, axes, *_ = panels([""] * len(measures), 2.9, share=False)
     groups = {title: group.assign(memory=group.peak_bytes / MIB) for title, group in shown.items()}
     marks = {title: MARKS[place % len(MARKS)] for place, title in enumerate(shown)}
     everything = pd.concat(list(groups.values()))

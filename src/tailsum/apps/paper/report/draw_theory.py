@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from tailsum.apps.paper.report.draw import FAR, on_log, swatch
 from tailsum.apps.paper.report.look import OTHERS
 from tailsum.apps.report.axes import handles_of, legend_below, log_axis, panels, plain
+from tailsum.apps.report.frames import rows_of
 from tailsum.apps.report.picture import WIDTH
 from tailsum.plot.style import QUIET
 
@@ -26,18 +27,18 @@ _PREDICTED: dict[str, Any] = {
 
 def agreement(shown: Mapping[str, pd.DataFrame]) -> Figure:
     """Measured and predicted, with bars of two standard errors: a panel for each statement."""
-    figure, axes = panels(list(shown), 2.8, share=False)
+    figure, axes, left, _ = panels(shown, 2.8, share=False)
     for ax, group in zip(axes, shown.values(), strict=True):
         rows = group[(group[["predicted", "measured"]].abs() < FAR).all(axis=1)]
-        if rows.predicted.nunique() == 1:
+        if len(set(rows.predicted)) == 1:
             _around_one(ax, rows)
         else:
             _along_diagonal(ax, rows)
         if ax.get_yscale() == "linear":
             ax.locator_params(nbins=5)
             ax.ticklabel_format(useOffset=False)
-        if ax.get_subplotspec().is_first_col():
-            ax.set_ylabel("measured")
+    for ax in left:
+        ax.set_ylabel("measured")
     legend_below(figure, handles_of(axes)[:1])
     return figure
 
@@ -92,13 +93,12 @@ def law(shown: Mapping[str, pd.DataFrame], what: str) -> Figure:
 
 
 def _drawable(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows[rows[["at", "predicted", "measured"]].apply(lambda row: on_log(*row), axis=1)]
+    return rows[[on_log(row.at, row.predicted, row.measured) for row in rows_of(rows)]]
 
 
 def _reach(rows: pd.DataFrame) -> list[float]:
     """The measured values and the ends of their bars, as far as they have a place on a logarithmic scale."""
-    ends = [rows.measured + times * rows.standard_error for times in (-2, 0, 2)]
-    return [value for value in pd.concat(ends) if on_log(value)]
+    return [value for times in (-2, 0, 2) for value in rows.measured + times * rows.standard_error if on_log(value)]
 
 
 def _with_bars(ax: Axes, x: Any, rows: pd.DataFrame, colour: str) -> None:

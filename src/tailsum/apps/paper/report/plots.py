@@ -10,6 +10,7 @@ import pandas as pd
 from tailsum.apps.paper import published
 from tailsum.apps.paper.report import draw, draw_theory
 from tailsum.apps.paper.report.tables import BLOCK, key_of, proposals
+from tailsum.apps.report.frames import groups, rows_of
 from tailsum.apps.report.picture import Picture
 from tailsum.apps.report.wording import capital
 
@@ -30,12 +31,12 @@ def pictures(found: Mapping[str, pd.DataFrame]) -> list[Picture]:
 
 
 def _panels(group: pd.DataFrame, column: str, title: Callable[[str], str] = str) -> Shown:
-    return {title(name): each for name, each in group.groupby(column, sort=False)}
+    return {title(name): each for name, each in groups(group, column)}
 
 
 def _table2(found: pd.DataFrame) -> Iterator[Picture]:
-    found = found.assign(printed_mse=[_printed(row) for row in found.itertuples()])
-    for (structure, quantity, states), group in found.groupby(BLOCK, sort=False):
+    found = found.assign(printed_mse=[_printed(row) for row in rows_of(found)])
+    for (structure, quantity, states), group in groups(found, *BLOCK):
         key, what = key_of("table2", structure, quantity, states), f"{structure} {quantity}, N = {states:,}"
         yield from _three(key, what, quantity, _panels(group, "level", capital))
 
@@ -55,7 +56,7 @@ def _table4(found: pd.DataFrame) -> Iterator[Picture]:
 
 
 def _suite(name: str, found: pd.DataFrame) -> Iterator[Picture]:
-    for (quantity, states), group in found.assign(printed_mse=math.nan).groupby(["quantity", "states"], sort=False):
+    for (quantity, states), group in groups(found.assign(printed_mse=math.nan), "quantity", "states"):
         key, what = key_of(name, quantity, states), f"{quantity}, N = {states:,}"
         yield from _three(key, what, quantity, _panels(group, "model"))
 
@@ -76,7 +77,7 @@ def _errors(key: str, what: str, quantity: str, shown: Shown) -> Picture:
 
 
 def _gradients(found: pd.DataFrame) -> Iterator[Picture]:
-    for (model, states), group in found.groupby(["model", "states"], sort=False):
+    for (model, states), group in groups(found, "model", "states"):
         shown = _panels(group, "quantity", "gradient of {}".format)
         last = key_of("gradients", model, states, group.quantity.iloc[-1])
         caption = (

@@ -31,14 +31,15 @@ def _errors(rows: pd.DataFrame) -> pd.DataFrame:
         .groupby([*_LINE, "method"], sort=False, as_index=False)
         .agg(errors=("error", tuple), seconds=("seconds", "median"), peak_bytes=("peak_bytes", "max"))
     )
-    each = found.errors.map(np.array)
-    known = (each.map(len) > 1) | (found.method == "TopK")
+    errors = [np.array(each) for each in found.errors]
+    known = [len(each) > 1 or method == "TopK" for each, method in zip(errors, found.method, strict=True)]
+    variance = [np.var(each) if said else None for each, said in zip(errors, known, strict=True)]
     found = found.assign(
-        mse=each.map(lambda errors: np.mean(errors**2)),
-        mse_spread=each.map(lambda errors: _standard_error(errors**2)),
-        bias=each.map(np.mean),
-        bias_spread=each.map(_standard_error),
-        variance=each.map(np.var).astype(object).where(known, None),
+        mse=[np.mean(each**2) for each in errors],
+        mse_spread=[_standard_error(each**2) for each in errors],
+        bias=[np.mean(each) for each in errors],
+        bias_spread=[_standard_error(each) for each in errors],
+        variance=pd.Series(variance, dtype=object),  # which keeps None and undefined apart
     )
     return _in_order(found.assign(rmse=np.sqrt(found.mse)))
 

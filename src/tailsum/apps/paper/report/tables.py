@@ -1,13 +1,14 @@
 """The tables of each experiment: Tables 2, 3 and 4 of the paper, and those of what goes beyond it."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from tailsum.apps.paper import published
 from tailsum.apps.paper.report.compare import by_method, is_ours, lower, methods_in, shown
+from tailsum.apps.report.frames import groups, rows_of
 from tailsum.apps.report.table import Table
 from tailsum.apps.report.wording import NOTHING, capital, number, with_spread
 
@@ -60,19 +61,19 @@ def key_of(name: str, *parts: str | int) -> str:
 
 def table2(found: pd.DataFrame) -> Iterator[Table]:
     """Mean square errors: a table for each structure, quantity and number of states."""
-    for block, group in found.groupby(BLOCK, sort=False):
+    for block, group in groups(found, *BLOCK):
         filled = group.assign(here=_spread(group, "mse"), printed=_each(group, _printed_mse))
         caption = f"{_title(*block)}: mean square error (nats²)"
-        yield _compared(key_of("table2", *block), caption, filled, "mse", _notes(*block, group))
+        yield _compared(key_of("table2", *block), caption, filled, "mse", _notes(group, *block))
 
 
 def table3(found: pd.DataFrame) -> Iterator[Table]:
     """Bias and variance, a table for each."""
-    for block, group in found.groupby(BLOCK, sort=False):
+    for block, group in groups(found, *BLOCK):
         notes = [TOPK_NOTE] if _prints_topk(group) else []
         bias = group.assign(here=_spread(group, "bias"), printed=_each(group, _printed_part("bias")))
         yield _compared(key_of("table3", *block, "bias"), f"{_title(*block)}: bias (nats)", bias, None, notes)
-        variance = group.assign(here=group.variance.map(number), printed=_each(group, _printed_part("variance")))
+        variance = group.assign(here=_numbers(group.variance), printed=_each(group, _printed_part("variance")))
         caption = f"{_title(*block)}: variance (nats²)"
         yield _compared(key_of("table3", *block, "variance"), caption, variance, "variance", notes)
 
@@ -81,7 +82,7 @@ def table4(found: pd.DataFrame) -> Iterator[Table]:
     """Mean square errors of the proposals: a row for each, the levels side by side."""
     for (*block, label), group in proposals(found):
         methods, columns = methods_in(group), dict[str, list[str]]()
-        for (model, level), alike in group.groupby(["model", "level"], sort=False):
+        for (model, level), alike in groups(group, "model", "level"):
             here = dict(zip(alike.method, _spread(alike, "mse"), strict=True))
             columns[f"{capital(level)}: printed"] = [
                 _printed(published.proposal_mse(model, block[1], method)) for method in methods
@@ -93,22 +94,21 @@ def table4(found: pd.DataFrame) -> Iterator[Table]:
         yield Table.filled(key_of("table4", *block, label), caption, frame, notes=notes)
 
 
-def proposals(found: pd.DataFrame) -> list[tuple[tuple[str, str, int, str], pd.DataFrame]]:
+def proposals(found: pd.DataFrame) -> list[tuple[Any, pd.DataFrame]]:
     """What stands in each table of proposals: quantities that were measured with ours alone have none."""
-    groups = found.groupby([*BLOCK, "label"], sort=False)
-    return [(key, group) for key, group in groups if not group.method.map(is_ours).all()]
+    return [each for each in groups(found, *BLOCK, "label") if not all(map(is_ours, each[1].method))]
 
 
 def suite(name: str, found: pd.DataFrame) -> Iterator[Table]:
     """Root mean square errors and seconds, for models the paper does not have."""
     names = ["model", "kept_text"]
-    for (quantity, states), group in found.groupby(["quantity", "states"], sort=False):
-        text = group.assign(error=group.rmse.map(number), time=group.seconds.map(lambda each: number(each, 2)))
-        errors, times = (by_method(text, names, column) for column in ("error", "time"))
+    for (quantity, states), group in groups(found, "quantity", "states"):
+        text = group.assign(rmse=_numbers(group.rmse), seconds=_numbers(group.seconds, 2))
+        errors, seconds = (by_method(text, names, column) for column in ("rmse", "seconds"))
         columns = {
-            **{capital(shown(method)): errors[method] for method in errors},
+            **{capital(shown(method)): each for method, each in errors.items()},
             RATIO: lower(group, names, "rmse"),
-            **{f"Seconds: {shown(method)}": times[method] for method in times},
+            **{f"Seconds: {shown(method)}": each for method, each in seconds.items()},
         }
         caption = f"{capital(quantity)}, N = {states:,}: root mean square error (nats)"
         yield _table(key_of(name, quantity, states), caption, columns)
@@ -117,15 +117,15 @@ def suite(name: str, found: pd.DataFrame) -> Iterator[Table]:
 def gradients(found: pd.DataFrame) -> Iterator[Table]:
     """How far sketched gradients point away from the exact one, and how far they end from it."""
     names = ["kept_text", "parameter"]
-    for (model, states, quantity), group in found.groupby(["model", "states", "quantity"], sort=False):
-        text = group.assign(off=group.off.map(number), relative_error=group.relative_error.map(number))
+    for (model, states, quantity), group in groups(found, "model", "states", "quantity"):
+        text = group.assign(off=_numbers(group.off), relative_error=_numbers(group.relative_error))
         off, error = (by_method(text, names, column) for column in ("off", "relative_error"))
         whole = group[group.parameter == "all"]  # as one vector
         ratios = {method: lower(whole, names, "off", method) for method in off if is_ours(method)}
         columns = {
-            **{f"1 - cosine: {shown(method)}": off[method] for method in off},
-            **{f"1 - cosine: paper's method here / {shown(m)}": each.reindex(off.index) for m, each in ratios.items()},
-            **{f"Relative error: {shown(method)}": error[method] for method in error},
+            **{f"1 - cosine: {shown(method)}": each for method, each in off.items()},
+            **{f"1 - cosine: paper's method here / {shown(method)}": each for method, each in ratios.items()},
+            **{f"Relative error: {shown(method)}": each for method, each in error.items()},
         }
         caption = f"Gradient of {quantity}, {model}, N = {states:,}: means over the replicates"
         yield _table(key_of("gradients", model, states, quantity), caption, columns)
@@ -135,13 +135,15 @@ def theory(rows: pd.DataFrame) -> Iterator[Table]:
     """What the theory predicts and what was measured."""
     rows = rows.sort_values("statement", key=lambda each: each.map(list(each.unique()).index), kind="stable")
     columns = {
-        "At": rows["at"].map(lambda each: number(each, 4, trim=True)),
-        "Predicted": rows.predicted.map(lambda each: number(each, 5)),
-        "Measured": rows.measured.map(lambda each: number(each, 5)),
-        "Standard error": rows.standard_error.map(lambda each: number(each, 2)),
+        "Statement": rows.statement,
+        "Setting": rows.setting,
+        "At": [number(each, 4, trim=True) for each in rows["at"]],
+        "Predicted": _numbers(rows.predicted, 5),
+        "Measured": _numbers(rows.measured, 5),
+        "Standard error": _numbers(rows.standard_error, 2),
         "z": _each(rows, _z_text),
     }
-    frame = pd.DataFrame(columns).set_index([rows.statement.rename("Statement"), rows.setting.rename("Setting")])
+    frame = pd.DataFrame(columns).set_index(["Statement", "Setting"])
     notes = [STATEMENT_NOTES[each] for each in rows.statement.unique() if each in STATEMENT_NOTES]
     yield Table("theory", "Predicted and measured", frame, notes=[Z_NOTE, *notes])
 
@@ -162,10 +164,16 @@ def _compared(key: str, caption: str, group: pd.DataFrame, value: str | None, no
     return _table(key, caption, columns, notes)
 
 
-def _table(key: str, caption: str, columns: dict[str, pd.Series | None], notes: Sequence[str] = ()) -> Table:
+def _table(key: str, caption: str, columns: Mapping[str, pd.Series | None], notes: Sequence[str] = ()) -> Table:
     """A table of these columns; those of our methods are marked."""
-    headers = {"level": "Level", "model": "Model", "kept_text": "States kept", "parameter": "Parameter"}
-    frame = pd.DataFrame(columns).rename_axis(index=headers)
+    headers: dict[str | int, str] = {
+        "level": "Level",
+        "model": "Model",
+        "kept_text": "States kept",
+        "parameter": "Parameter",
+    }
+    lines = next(each.index for each in columns.values() if each is not None)
+    frame = pd.DataFrame(columns, lines).rename_axis(index=headers)
     ours = [name for name in columns if name.rpartition(": ")[2].lower().startswith("ours")]
     return Table.filled(key, caption, frame, ours, notes)
 
@@ -175,7 +183,11 @@ def _title(structure: str, quantity: str, states: int) -> str:
 
 
 def _each(found: pd.DataFrame, text: Callable[[Any], str]) -> list[str]:
-    return [text(row) for row in found.itertuples()]
+    return [text(row) for row in rows_of(found)]
+
+
+def _numbers(values: Iterable[float | None], digits: int = 3) -> list[str]:
+    return [number(value, digits) for value in values]
 
 
 def _spread(found: pd.DataFrame, value: str) -> list[str]:
@@ -205,7 +217,7 @@ def _prints_topk(group: pd.DataFrame) -> bool:
     return any(text != NOTHING for text in _each(group[group.method == "TopK"], _printed_mse))
 
 
-def _notes(structure: str, quantity: str, states: int, group: pd.DataFrame) -> list[str]:
+def _notes(group: pd.DataFrame, structure: str, quantity: str, states: int) -> list[str]:
     notes = {
         TOPK_NOTE: _prints_topk(group),
         TREE_NOTE: structure == "hypertree",

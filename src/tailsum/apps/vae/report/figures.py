@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,8 +30,6 @@ NAMES = {
     "entropy": "entropy of q",
 }
 COLOURS = {"total": "#C5CBD2", "words": ORANGE, "states": GREEN, "entropy": "#CC79A7"}
-
-Values = TypeVar("Values", pd.Series, pd.DataFrame)
 
 
 def pictures(findings: Findings) -> list[Picture]:
@@ -215,10 +213,10 @@ def learning_curve(train: pd.Series, dev: pd.Series) -> Figure:
     ax.plot(train, color=BLUE, linewidth=0.7, alpha=0.35)
     ax.plot(smooth, color=BLUE, label="train, running mean")
     if not dev.empty:
-        best = dev.idxmin()
-        name = f"dev (best: {dev[best]:.3f} at step {best:,})"
+        best = dev[dev == dev.min()].iloc[:1]
+        name = f"dev (best: {best.iloc[0]:.3f} at step {best.index[0]:,})"
         ax.plot(dev, color=ORANGE, marker="o" if len(dev) <= 40 else "", label=name)
-        ax.plot(best, dev[best], marker="o", markersize=10, color=ORANGE, markerfacecolor="none")
+        ax.plot(best, marker="o", markersize=10, color=ORANGE, markerfacecolor="none")
     _limits(ax, pd.concat([smooth, dev]), pd.concat([train, dev]))
     ax.legend(loc="upper right")
     return figure
@@ -228,16 +226,17 @@ def bound_curve(parts: pd.DataFrame) -> Figure:
     """The parts of the bound, and their sum."""
     figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
     ax = figure.subplots()
-    smooth = running_mean(pd.concat([parts.sum(axis=1).rename("total"), parts], axis=1))
+    smooth = {name: running_mean(each) for name, each in {"total": parts.sum(axis=1), **parts}.items()}
     for name, each in smooth.items():
         ax.plot(each, color=COLOURS[name], linewidth=4.5 if name == "total" else 1.6, label=NAMES[name])
     ax.axhline(0, color=LINE, linewidth=0.8)
-    _limits(ax, smooth.stack(), smooth.stack())
+    everything = pd.concat(list(smooth.values()))
+    _limits(ax, everything, everything)
     figure.legend(loc="outside lower center", ncols=4)
     return figure
 
 
-def running_mean(values: Values) -> Values:
+def running_mean(values: pd.Series) -> pd.Series:
     """The mean of each value and some of those around it, a fiftieth of all."""
     return values.rolling(2 * (len(values) // 100) + 1, center=True, min_periods=1).mean()
 
@@ -248,8 +247,7 @@ def _limits(ax: Axes, wanted: pd.Series, everything: pd.Series) -> None:
     room = max(0.08 * (high - low), 0.02)
     ax.set_ylim(low - room, high + room)
     ax.set_ylabel("nats per word")
-    steps = everything.index.get_level_values(0)
-    ax.set_xlim(min(0, steps.min()), max(steps.max(), 1) * 1.01)
+    ax.set_xlim(min(0, *everything.index), max(1, *everything.index) * 1.01)
     ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     ax.xaxis.set_major_formatter(WHOLE)
     ax.set_xlabel("step")
