@@ -5,6 +5,7 @@ import math
 import pandas as pd
 
 from tailsum.apps.paper import published
+from tailsum.apps.report.frames import groups
 from tailsum.apps.report.wording import NOTHING, number
 
 _SHOWN = {"paper": "paper's method", "tailsum": "ours"}
@@ -58,8 +59,8 @@ def pair(line: pd.DataFrame, column: str, ours: str = "tailsum") -> tuple[float 
 
 def lower(found: pd.DataFrame, names: list[str], column: str, ours: str = "tailsum") -> pd.Series:
     """How much lower ours is than the paper's method, in words, on each line."""
-    lines = found.groupby(names, sort=False)[["method", column]]
-    return lines.apply(lambda line: times_lower(*pair(line, column, ours)))
+    said = {name: times_lower(*pair(line, column, ours)) for name, line in groups(found, *names)}
+    return pd.Series(said, dtype=object)
 
 
 def times_lower(paper: float | None, ours: float | None) -> str:
