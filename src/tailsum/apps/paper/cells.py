@@ -1,7 +1,9 @@
-"""Cells of the experiments: one estimator on one model, measured many times (the paper's Algorithms 1 to 3).
+"""Cells of the experiments: one estimator on one model, measured many times.
 
-Every cell has its own random numbers, from the seed and its name alone. So it does not matter which cells ran before it,
-in this run or an earlier one: an experiment that was interrupted goes on as if it had not been.
+The estimators are the paper's Algorithms 1 (Randomized Forward), 2 (Randomized Inside) and 3 (Randomized Entropy DP),
+TopK, and the library's own. Every cell has its own random numbers, from the seed and its name alone. So it does not
+matter which cells ran before it, in this run or an earlier one: an experiment that was interrupted goes on as if it had
+not been.
 """
 
 import dataclasses

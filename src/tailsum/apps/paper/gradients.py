@@ -1,6 +1,6 @@
 """Cells of gradients: how far the direction of a sketched gradient is from that of the exact one.
 
-This is what decides whether a model can be trained with an estimator, parameter by parameter. On the chains of the
+The paper has no table of them. This is what decides whether a model can be trained with an estimator, parameter by parameter. On the chains of the
 experiments the parameters are the embeddings that scores are inner products of, those of emissions and of transitions
 apart; of trained models they are the network's own.
 """

@@ -1,4 +1,4 @@
-"""What the paper prints: facts to hold measurements against. Every look-up gives None where it prints nothing.
+"""What the paper prints in its Tables 2, 3 and 4: facts to hold measurements against. Every look-up gives None where it prints nothing.
 
 A row of its tables is labelled with a share of the states, "RDP 1%". The authors' experiments used other numbers of
 states behind some labels; those are looked up by the label "K=500" as well, and `printed_as` says where they stand.

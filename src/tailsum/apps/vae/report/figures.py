@@ -1,4 +1,4 @@
-"""The page's pictures: how the states are used, how they follow one another, and how training went."""
+"""The page's pictures: how the states are used (the paper's Figure 2), how they follow one another, and how training went."""
 
 import math
 from collections.abc import Sequence
