@@ -23,6 +23,8 @@ def summaries(results: Mapping[str, Sequence[Row]]) -> dict[str, pd.DataFrame]:
 def _errors(rows: pd.DataFrame) -> pd.DataFrame:
     """What the replicates of each estimator add up to: errors in nats, the median seconds, the largest memory.
 
+    Beside them stands the MSE that the paper prints; undefined where it prints none.
+
     The variance is about the mean, so that squared bias and variance add up to the MSE. One draw says nothing of it;
     TopK draws nothing.
     """
@@ -31,6 +33,7 @@ def _errors(rows: pd.DataFrame) -> pd.DataFrame:
         .groupby([*_LINE, "method"], sort=False, as_index=False)
         .agg(errors=("error", tuple), seconds=("seconds", "median"), peak_bytes=("peak_bytes", "max"))
     )
+    where = (found[name] for name in ("model", "quantity", "states", "method", "label"))
     errors = [np.array(each) for each in found.errors]
     known = [len(each) > 1 or method == "TopK" for each, method in zip(errors, found.method, strict=True)]
     variance = [np.var(each) if said else None for each, said in zip(errors, known, strict=True)]
@@ -40,6 +43,7 @@ def _errors(rows: pd.DataFrame) -> pd.DataFrame:
         bias=[np.mean(each) for each in errors],
         bias_spread=[_standard_error(each) for each in errors],
         variance=pd.Series(variance, dtype=object),  # which keeps None and undefined apart
+        printed_mse=pd.Series([published.mse(*each) for each in zip(*where, strict=True)], dtype=float),
     )
     return _in_order(found.assign(rmse=np.sqrt(found.mse)))
 

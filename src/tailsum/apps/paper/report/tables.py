@@ -196,13 +196,12 @@ def _spread(found: pd.DataFrame, value: str) -> list[str]:
 
 def _printed(value: float | None) -> str:
     """A figure of the paper with all its digits."""
-    return NOTHING if value is None else f"{value:g}"
+    return NOTHING if value is None or math.isnan(value) else f"{value:g}"
 
 
 def _printed_mse(row: Any) -> str:
-    where = row.model, row.quantity, row.states, row.method, row.label
-    notebook = published.notebook_mse(*where)
-    return _printed(published.mse(*where)) + (f" [{_printed(notebook)}]" if notebook is not None else "")
+    notebook = published.notebook_mse(row.model, row.quantity, row.states, row.method, row.label)
+    return _printed(row.printed_mse) + (f" [{_printed(notebook)}]" if notebook is not None else "")
 
 
 def _printed_part(part: str) -> Callable[[Any], str]:
@@ -214,7 +213,7 @@ def _printed_part(part: str) -> Callable[[Any], str]:
 
 
 def _prints_topk(group: pd.DataFrame) -> bool:
-    return any(text != NOTHING for text in _each(group[group.method == "TopK"], _printed_mse))
+    return bool(group.printed_mse[group.method == "TopK"].notna().any())
 
 
 def _notes(group: pd.DataFrame, structure: str, quantity: str, states: int) -> list[str]:
