@@ -107,7 +107,7 @@ def _rms(errors: Tensor) -> float:
 def demo_picture(rows: list[Row], path: Path) -> None:
     """The error distributions: each estimator's repeats, on a symmetric logarithmic scale."""
     models = list(dict.fromkeys(row.model for row in rows))
-    figure = Figure(figsize=(11, 3.4 * len(models)), layout="tight")
+    figure = Figure(figsize=(11, 3.4 * len(models)))
     axes = figure.subplots(len(models), 2, squeeze=False)
     colours = {"TopK": "tab:gray", "paper": "tab:orange", "tailsum": "tab:blue"}
     for line, model in zip(axes, models, strict=True):
@@ -121,5 +121,6 @@ def demo_picture(rows: list[Row], path: Path) -> None:
             axis.set_xscale("symlog", linthresh=1e-3)
             axis.set_title(f"{model}: error of {'log Z' if name == 'log_partition' else 'entropy'} (nats)")
             axis.grid(axis="x", alpha=0.3)
+    figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
