@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -22,7 +23,7 @@ from tailsum.apps.vae.evaluate import drawn, state_counts
 from tailsum.apps.vae.explore import AROUND, Context, Occurrences, explore, gather, n_steps, write_states
 from tailsum.apps.vae.generate import sample_prior
 from tailsum.apps.vae.report.figures import running_mean
-from tailsum.apps.vae.report.findings import Curve, bound, curve
+from tailsum.apps.vae.report.findings import bound, curve
 from tailsum.apps.vae.report.layout import BENDS, GAP, arrange, bend, choose
 from tailsum.apps.vae.run import Run
 from tailsum.apps.vae.settings import Settings
@@ -260,18 +261,18 @@ def test_curves():
     rows = [{name: "" if name not in row else str(row[name]) for name in ("step", "part", "words", "states", "entropy", "nll")}
             for row in losses()]  # fmt: skip
     rows += [{**rows[0], "step": "9", "nll": ""}, {**rows[0], "step": "10", "nll": "nan"}]
-    assert curve(rows, "dev") == Curve([8], [1.5])
-    assert curve(rows, "train") == Curve(list(range(1, 9)), [10 / step for step in range(1, 9)])
+    assert curve(rows, "dev").to_dict() == {8: 1.5}
+    assert curve(rows, "train").to_dict() == {step: 10 / step for step in range(1, 9)}
     parts = bound(rows)
-    assert parts["words"].steps == list(range(1, 9))
+    assert parts.index.tolist() == list(range(1, 9))
     for step in range(1, 9):  # ten nats a sentence: it has as many words as steps
-        assert [part.values[step - 1] for part in parts.values()] == pytest.approx([-8 / step, -5 / step, 3 / step])
+        assert parts.loc[step].tolist() == pytest.approx([-8 / step, -5 / step, 3 / step])
 
 
 def test_running_mean():
     values = np.arange(300.0) ** 2
-    smooth = running_mean(Curve(list(range(300)), values.tolist()))
-    assert smooth.values == pytest.approx([values[max(0, i - 3) : i + 4].mean() for i in range(300)])
+    smooth = running_mean(pd.Series(values))
+    assert smooth.tolist() == pytest.approx([values[max(0, i - 3) : i + 4].mean() for i in range(300)])
 
 
 def test_the_graph_has_the_most_frequent_pairs(found):

@@ -1,13 +1,14 @@
 """The main job of `tailsum demo`: the estimators side by side on two large chains, as a table and a picture."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress, TimeElapsedColumn
 from rich.table import Table
 from torch import Tensor
 
@@ -18,17 +19,6 @@ from tailsum.sketch.model import Propose
 from tailsum.sketch.proposal import LocalGlobal, Lookahead
 from tailsum.sketch.replicates import replicate
 from tailsum.sketch.selection import Optimal, Selection, TopAndSample, TopK
-
-
-@dataclass(frozen=True)
-class Estimator:
-    """A way to sketch a model."""
-
-    name: str
-    share: float
-    selection: Selection
-    proposal: Propose
-    repeats: int
 
 
 @dataclass(frozen=True)
@@ -44,18 +34,18 @@ class Row:
     peak: int
 
 
-def estimators(n_states: int, proposal: Propose, repeats: int) -> Iterator[Estimator]:
-    """TopK, the paper's estimator and ours, at 1% and 10% of the states."""
+def estimators(n_states: int, proposal: Propose, repeats: int) -> Iterator[tuple[str, float, int, Selection, Propose]]:
+    """TopK, the paper's estimator and ours, at 1% and 10% of the states: how often each runs, and how it sketches."""
     for share in (0.01, 0.1):
         k = max(2, round(share * n_states))
-        yield Estimator("TopK", share, TopK(k), proposal, 1)
-        yield Estimator("paper", share, TopAndSample(top=k - 1, sampled=1), proposal, repeats)
-        yield Estimator("tailsum", share, Optimal(k), Lookahead(), repeats)
+        yield "TopK", share, 1, TopK(k), proposal
+        yield "paper", share, repeats, TopAndSample(top=k - 1, sampled=1), proposal
+        yield "tailsum", share, repeats, Optimal(k), Lookahead()
 
 
 def run_demo(n_states: int, length: int, seed: int, repeats: int, console: Console) -> list[Row]:
     """Measure every estimator on the paper's chain and on a peaked one."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (*Progress.get_default_columns(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("building chains", total=2 * (2 + 2 * (2 * repeats + 1)))
         generator = torch.Generator().manual_seed(seed)
@@ -66,24 +56,18 @@ def run_demo(n_states: int, length: int, seed: int, repeats: int, console: Conso
             "peaked": (peaked, LocalGlobal()),
         }
         rows = []
-        for name, (model, proposal) in models.items():
-            progress.update(task, description=f"{name}: exact")
-            exact, log_partition, entropy = _exact(name, model)
+        for model, (chain, proposal) in models.items():
+            progress.update(task, description=f"{model}: exact")
+            exact, log_partition, entropy = _exact(model, chain)
             progress.advance(task, 2)
             rows.append(exact)
-            for estimator in estimators(n_states, proposal, repeats):
-                progress.update(task, description=f"{name}: {estimator.name} {estimator.share:.0%}")
-                found = replicate(
-                    model,
-                    estimator.repeats,
-                    estimator.selection,
-                    estimator.proposal,
-                    generator,
-                    step=lambda: progress.advance(task),
-                )
-                peak = _peak(lambda model=model, e=estimator: _sketch_once(model, e, generator))
+            for name, share, count, selection, propose in estimators(n_states, proposal, repeats):
+                progress.update(task, description=f"{model}: {name} {share:.0%}")
+                found = replicate(chain, count, selection, propose, generator, lambda: progress.advance(task))
+                with PeakMemory() as memory:
+                    replicate(chain, 1, selection, propose, generator)
                 errors = found.log_partition - log_partition, found.entropy - entropy
-                rows.append(Row(name, estimator.name, estimator.share, *errors, found.seconds, peak))
+                rows.append(Row(model, name, share, *errors, found.seconds, memory.peak))
     return rows
 
 
@@ -95,19 +79,6 @@ def _exact(name: str, model: LinearChain) -> tuple[Row, Tensor, Tensor]:
     seconds = time.perf_counter() - start
     zero = torch.zeros(1)
     return Row(name, "exact", 1.0, zero, zero, seconds, memory.peak), log_partition, entropy
-
-
-@torch.no_grad()
-def _sketch_once(model: LinearChain, estimator: Estimator, generator: torch.Generator) -> None:
-    small = model.sketch(proposal=estimator.proposal, selection=estimator.selection, generator=generator)
-    small.log_partition()
-    small.entropy()
-
-
-def _peak(run: Callable[[], None]) -> int:
-    with PeakMemory() as memory:
-        run()
-    return memory.peak
 
 
 def demo_table(rows: list[Row], n_states: int, length: int) -> Table:
@@ -135,13 +106,9 @@ def _rms(errors: Tensor) -> float:
 
 def demo_picture(rows: list[Row], path: Path) -> None:
     """The error distributions: each estimator's repeats, on a symmetric logarithmic scale."""
-    import matplotlib as mpl  # noqa: PLC0415  (heavy, and only here)
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
     models = list(dict.fromkeys(row.model for row in rows))
-    figure, axes = plt.subplots(len(models), 2, figsize=(11, 3.4 * len(models)), squeeze=False)
+    figure = Figure(figsize=(11, 3.4 * len(models)))
+    axes = figure.subplots(len(models), 2, squeeze=False)
     colours = {"TopK": "tab:gray", "paper": "tab:orange", "tailsum": "tab:blue"}
     for line, model in zip(axes, models, strict=True):
         shown = [row for row in rows if row.model == model and row.estimator != "exact"]
@@ -157,4 +124,3 @@ def demo_picture(rows: list[Row], path: Path) -> None:
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
-    plt.close(figure)

@@ -1,7 +1,9 @@
 """Cells of the experiments: one estimator on one model, measured many times.
 
-Every cell has its own random numbers, from the seed and its name alone. So it does not matter which cells ran before it,
-in this run or an earlier one: an experiment that was interrupted goes on as if it had not been.
+The estimators are the paper's Algorithms 1 (Randomized Forward), 2 (Randomized Inside) and 3 (Randomized Entropy DP),
+TopK, and the library's own. Every cell has its own random numbers, from the seed and its name alone. So it does not
+matter which cells ran before it, in this run or an earlier one: an experiment that was interrupted goes on as if it had
+not been.
 """
 
 import dataclasses
@@ -112,36 +114,32 @@ def made(subject: Subject) -> tuple[Made, dict[str, Tensor]]:
 def cell(subject: Subject, method: Method) -> Cell[Estimate]:
     """The cell of a method on a model. Of a batch of sequences, every one is a replicate."""
     quantities = [q for q in subject.quantities if q in method.quantities]
-    name = file_name(subject, method, *quantities)
+    name, who = file_name(subject, method, *quantities), columns_of(subject, method)
 
     def run(step: Step) -> list[Estimate]:
         found, exact = made(subject)
         how = arguments(found, method, seeded(subject.seed, name))
         with PeakMemory() as memory:
             list(_answers(found.model, method, how, quantities))
-
-        def rows(replicate: int) -> Iterator[Estimate]:
+        rows: list[Estimate] = []
+        for replicate in range(method.repeats):
             for quantity, answers, seconds in _answers(found.model, method, how, quantities):
-                truths = exact[quantity].flatten().tolist()
-                for i, (answer, truth) in enumerate(zip(answers.flatten().tolist(), truths, strict=True)):
-                    yield Estimate(
-                        model=subject.name,
-                        states=subject.states,
-                        quantity=quantity,
-                        method=method.name,
-                        label=method.label,
-                        kept=method.kept,
-                        replicate=replicate * len(truths) + i,
-                        estimate=answer,
-                        exact=truth,
-                        seconds=round(seconds, 6),
-                        peak_bytes=memory.peak,
+                cost: dict[str, Any] = {"seconds": round(seconds, 6), "peak_bytes": memory.peak}
+                pairs = zip(answers.flatten().tolist(), exact[quantity].flatten().tolist(), strict=True)
+                for place, (answer, truth) in enumerate(pairs, replicate * answers.numel()):
+                    rows.append(
+                        Estimate(**who, quantity=quantity, replicate=place, estimate=answer, exact=truth, **cost)
                     )
             step()
-
-        return [row for replicate in range(method.repeats) for row in rows(replicate)]
+        return rows
 
     return Cell(name, Estimate, method.repeats, run)
+
+
+def columns_of(subject: Subject, method: Method) -> dict[str, Any]:
+    """What all rows of a method on a model have in common."""
+    who = {"method": method.name, "label": method.label, "kept": method.kept}
+    return {"model": subject.name, "states": subject.states, **who}
 
 
 def arguments(found: Made, method: Method, generator: torch.Generator) -> dict[str, Any]:
@@ -160,10 +158,8 @@ def _answers(
     drawn = time.perf_counter() - start
     for quantity in quantities:
         start = time.perf_counter()
-        if method.refined and quantity == "entropy" and isinstance(small, LinearChain):
-            answer = small.refine().entropy()
-        else:
-            answer = ask(small, quantity)
+        refine = method.refined and quantity == "entropy"
+        answer = ask(small.refine() if refine and isinstance(small, LinearChain) else small, quantity)
         yield quantity, answer, drawn + time.perf_counter() - start
 
 

@@ -1,6 +1,6 @@
 """Cells of gradients: how far the direction of a sketched gradient is from that of the exact one.
 
-This is what decides whether a model can be trained with an estimator, parameter by parameter. On the chains of the
+The paper has no table of them. This is what decides whether a model can be trained with an estimator, parameter by parameter. On the chains of the
 experiments the parameters are the embeddings that scores are inner products of, those of emissions and of transitions
 apart; of trained models they are the network's own.
 """
@@ -13,21 +13,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from tailsum.apps.paper.cells import (
-    Cell,
-    Made,
-    Method,
-    Step,
-    Subject,
-    arguments,
-    ask,
-    file_name,
-    frugal,
-    made,
-    ours,
-    rivals,
-    seeded,
-)
+from tailsum.apps.paper import cells
+from tailsum.apps.paper.cells import Cell, Made, Method, Step, Subject, made
 from tailsum.apps.paper.rows import Direction
 from tailsum.chains.linear_chain import LinearChain
 from tailsum.chains.refine import Refined
@@ -41,48 +28,35 @@ def gradients(subjects: Iterable[Subject], repeats: int) -> Iterator[Cell[Direct
     """Every estimator on every model."""
     for subject in subjects:
         for percent in PERCENT:
-            few, many = (made_for(subject.states, percent, repeats) for made_for in (frugal, ours))
-            for method in (
-                *rivals(subject.states, percent, repeats),
-                dataclasses.replace(few, refined=False),
-                dataclasses.replace(few, name=f"{few.name}, refined"),
-                dataclasses.replace(many, refined=False),
-                dataclasses.replace(many, name=f"{many.name}, refined"),
-            ):
+            for method in cells.rivals(subject.states, percent, repeats):
                 yield _cell(subject, method)
+            for make in (cells.frugal, cells.ours):
+                method = make(subject.states, percent, repeats)
+                yield _cell(subject, dataclasses.replace(method, refined=False))
+                yield _cell(subject, dataclasses.replace(method, name=f"{method.name}, refined"))
 
 
 def _cell(subject: Subject, method: Method) -> Cell[Direction]:
-    name = file_name(subject, method, "gradients")
+    name, who = cells.file_name(subject, method, "gradients"), cells.columns_of(subject, method)
 
     def run(step: Step) -> list[Direction]:
         found, _ = made(subject)
         parameters, rebuild = _parameters(found)
-        how = arguments(found, method, seeded(subject.seed, name))
-
-        def rows(replicate: int) -> Iterator[Direction]:
+        how = cells.arguments(found, method, cells.seeded(subject.seed, name))
+        rows: list[Direction] = []
+        for replicate in range(method.repeats):
             chain = rebuild()
             small = chain.sketch(**how)
             model = small.refine() if method.refined else small
-            for quantity in _quantities(found):
+            for quantity in ("log Z", "entropy") if found.truth is None else ("log Z", "entropy", "loss"):
                 gradient = _gradient(_value(model, quantity, chain, found.truth), parameters)
-                exact = _exact(subject, quantity)
-                for parameter, values in gradient.items():
-                    yield Direction(
-                        model=subject.name,
-                        states=subject.states,
-                        method=method.name,
-                        label=method.label,
-                        kept=method.kept,
-                        replicate=replicate,
-                        quantity=quantity,
-                        parameter=parameter,
-                        cosine=F.cosine_similarity(values, exact[parameter], 0).item(),
-                        relative_error=((values - exact[parameter]).norm() / exact[parameter].norm()).item(),
-                    )
+                where = {"replicate": replicate, "quantity": quantity}
+                for parameter, exact in _exact(subject, quantity).items():
+                    cosine = F.cosine_similarity(gradient[parameter], exact, 0).item()
+                    error = ((gradient[parameter] - exact).norm() / exact.norm()).item()
+                    rows.append(Direction(**who, **where, parameter=parameter, cosine=cosine, relative_error=error))
             step()
-
-        return [row for replicate in range(method.repeats) for row in rows(replicate)]
+        return rows
 
     return Cell(name, Direction, method.repeats, run)
 
@@ -95,16 +69,14 @@ def _exact(subject: Subject, quantity: str) -> Gradient:
     return _gradient(_value(chain, quantity, chain, found.truth), parameters)
 
 
-def _quantities(found: Made) -> tuple[str, ...]:
-    """What is differentiated: the loss too, where a model was trained with one that is not log Z alone."""
-    return ("log Z", "entropy") if found.truth is None else ("log Z", "entropy", "loss")
-
-
 def _value(model: LinearChain | Refined, quantity: str, chain: LinearChain, truth: Tensor | None) -> Tensor:
-    """What a model says of a quantity. The score in the loss has no sum in it, and is exact with every estimator."""
+    """What a model says of a quantity. The score in the loss has no sum in it, and is exact with every estimator.
+
+    Models that were trained to find certain states have a loss that is not log Z alone.
+    """
     if quantity == "loss" and truth is not None:
         return model.log_partition() - chain.score(truth)
-    return ask(model, quantity)
+    return cells.ask(model, quantity)
 
 
 def _parameters(found: Made) -> tuple[Gradient, Callable[[], LinearChain]]:

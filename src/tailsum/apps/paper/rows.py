@@ -1,10 +1,11 @@
 """What an experiment measures: rows of plain values, read from and written to CSV files."""
 
-import csv
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
+
+import pandas as pd
 
 from tailsum.apps.files import whole
 
@@ -64,21 +65,20 @@ Row = TypeVar("Row", Estimate, Direction, Check)
 
 def write_rows(path: Path, rows: Iterable[Row], kind: type[Row]) -> None:
     """Write a CSV file, whole or not at all."""
+    columns = [f.name for f in fields(kind)]
     with whole(path) as file:
-        writer = csv.DictWriter(file, [f.name for f in fields(kind)], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
+        pd.DataFrame(list(rows), columns=columns).to_csv(file, index=False, na_rep="nan", lineterminator="\n")
 
 
 def read_rows(path: Path, kind: type[Row]) -> list[Row]:
     """The rows of a CSV file, or a ValueError that says what is wrong with it."""
-    with path.open(newline="") as file:
-        reader = csv.DictReader(file)
-        names: Sequence[str] = reader.fieldnames or ()
-        wanted: dict[str, Any] = {f.name: f.type for f in fields(kind)}
-        if list(names) != list(wanted):
-            raise ValueError(f"{path} must have the columns {', '.join(wanted)}: got {', '.join(names) or 'none'}")
-        try:
-            return [kind(**{name: wanted[name](value) for name, value in line.items()}) for line in reader]
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
+    wanted: dict[str, Any] = {f.name: f.type for f in fields(kind)}
+    undefined = {name: "nan" for name, value in wanted.items() if value is float}
+    how: dict[str, Any] = {"keep_default_na": False, "na_values": undefined, "float_precision": "round_trip"}
+    try:
+        found = pd.read_csv(path, dtype=wanted, **how)
+    except ValueError as error:
+        raise ValueError(f"{path} must have rows of {kind.__name__}: {error}") from None
+    if list(found) != list(wanted):
+        raise ValueError(f"{path} must have the columns {', '.join(wanted)}: got {', '.join(found)}")
+    return [kind(*row) for row in found.itertuples(index=False, name=None)]

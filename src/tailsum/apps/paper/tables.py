@@ -6,29 +6,32 @@ measured on hypertrees with 10, 100 and 200 states kept and as many drawn, at ei
 """
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from tailsum.apps.paper.cells import Cell, Made, Method, Subject, cell, frugal, ours, share_of
 from tailsum.apps.paper.chains import ADAM_STEPS, Level, global_proposal, paper_chain, paper_proposal
 from tailsum.apps.paper.rows import Estimate
 from tailsum.apps.paper.trees import paper_tree
+from tailsum.sketch.model import Propose
 from tailsum.sketch.proposal import Local, Lookahead, Uniform
 from tailsum.sketch.selection import TopAndSample, TopK
 
 PERCENT = (1, 10, 20)
 LOG_Z = ("log Z",)
 # The paper's code takes the softmax of the embeddings' norms; the formula that is printed divides them by their sum.
-PROPOSALS = (
-    "Uniform",
-    "Local",
-    "Global",
-    "Global, as printed",
-    "Local+Global",
-    "Local+Global, as printed",
-    "Lookahead",
-)
+PROPOSALS: dict[str, Callable[[Tensor], Propose]] = {
+    "Uniform": lambda _: Uniform(),
+    "Local": lambda _: Local(),
+    "Global": global_proposal,
+    "Global, as printed": functools.partial(global_proposal, softmax=False),
+    "Local+Global": paper_proposal,
+    "Local+Global, as printed": functools.partial(paper_proposal, softmax=False),
+    "Lookahead": lambda _: Lookahead(),
+}
 
 
 def table2(states: Iterable[int], repeats: int, seed: int) -> Iterator[Cell[Estimate]]:
@@ -73,16 +76,8 @@ def tree_subject(n: int, level: Level, seed: int) -> Subject:
 
 def _make_chain(n: int, level: Level, generator: torch.Generator) -> Made:
     made = paper_chain(n, level=level, generator=generator)
-    proposals = (
-        Uniform(),
-        Local(),
-        global_proposal(made.states),
-        global_proposal(made.states, softmax=False),
-        paper_proposal(made.states),
-        paper_proposal(made.states, softmax=False),
-        Lookahead(),
-    )
-    return Made(made.chain, {"paper": paper_proposal(made.states), **dict(zip(PROPOSALS, proposals, strict=True))})
+    proposals = {name: propose(made.states) for name, propose in PROPOSALS.items()}
+    return Made(made.chain, {"paper": proposals["Local+Global"], **proposals})
 
 
 def _make_tree(n: int, level: Level, generator: torch.Generator) -> Made:
@@ -103,13 +98,12 @@ def _chain_cells(n: int, level: Level, repeats: int, seed: int) -> Iterator[Cell
     for percent in PERCENT:
         k, label = share_of(n, percent), f"{percent}%"
         count = repeats if k < 2000 else max(2, repeats // 2)  # these take longest, and tell least
+        paper = Method("paper", label, k, TopAndSample(k - 1, 1), "paper", count)
         if n == 2000:  # the entropies of the paper's smaller chains have two draws
-            log_z = Method("paper", label, k, TopAndSample(k - 1, 1), "paper", count, quantities=LOG_Z)
-            entropy = Method("paper", label, k, TopAndSample(k - 2, 2), "paper", count, quantities=("entropy",))
-            yield cell(subject, log_z)
-            yield cell(subject, entropy)
+            yield cell(subject, replace(paper, quantities=LOG_Z))
+            yield cell(subject, replace(paper, quantities=("entropy",), selection=TopAndSample(k - 2, 2)))
         else:
-            yield cell(subject, Method("paper", label, k, TopAndSample(k - 1, 1), "paper", count))
+            yield cell(subject, paper)
         yield cell(subject, ours(n, percent, count))
 
 

@@ -1,7 +1,7 @@
 """Two models with 1,000 states, trained on real sentences by exact maximum likelihood, to measure sketches on.
 
-Every loss here sums over all states: the models owe nothing to the estimators that are measured on them. Batches are
-`[B, T]`, a sentence in each row, with zeros behind its last word.
+The paper has no such table. Every loss here sums over all states: the models owe nothing to the estimators that are
+measured on them. Batches are `[B, T]`, a sentence in each row, with zeros behind its last word.
 """
 
 import math

@@ -1,6 +1,7 @@
 """Pictures for pages: how they all look, and how they are saved."""
 
 import warnings
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,8 @@ from matplotlib.figure import Figure
 from tailsum.plot.style import INK, QUIET
 
 WIDTH = 9.0  # inches
-DPI = 150  # half as many again as the page shows
+DPI = 150
+SHARP = 1.5  # pixels of a picture for each of the page
 GRID = "#E3E6EA"
 LOOK = {
     "font.family": "DejaVu Sans",
@@ -42,7 +44,7 @@ LOOK = {
 
 @dataclass(frozen=True)
 class Picture:
-    """A plot, the section of the page that it belongs to, and what is said of it."""
+    """A plot, the section or table of the page that it belongs to, and what is said of it."""
 
     name: str
     section: str
@@ -50,11 +52,24 @@ class Picture:
     draw: Callable[[], Figure]
 
 
-def save(picture: Picture, folder: Path) -> Path:
+@dataclass(frozen=True)
+class Shot:
+    """A picture that was saved, as pages show it."""
+
+    section: str
+    caption: str
+    base64: str
+    width: int
+    height: int
+
+
+def save(picture: Picture, folder: Path) -> Shot:
     """Draw it as a PNG file that depends on nothing but what it shows."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{picture.name}.png"
     with style.context(["default", LOOK]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # words may be in any script
         picture.draw().savefig(path, dpi=DPI, format="png", metadata={"Software": None})
-    return path
+    content = path.read_bytes()
+    width, height = (round(int.from_bytes(content[at : at + 4]) / SHARP) for at in (16, 20))  # from the file's head
+    return Shot(picture.section, picture.caption, b64encode(content).decode("ascii"), width, height)

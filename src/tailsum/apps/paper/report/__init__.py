@@ -1,18 +1,21 @@
 """The report of the experiments: tables, plots and one page that opens in any browser."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tailsum.apps.paper.report.headline import headline
-from tailsum.apps.paper.report.page import Shot, page
-from tailsum.apps.paper.report.results import Results
-from tailsum.apps.paper.report.sections import Section, sections
-from tailsum.apps.paper.report.table import to_markdown
+from tailsum.apps.paper.report.sections import sections
+from tailsum.apps.paper.report.summary import summaries
+from tailsum.apps.paper.rows import Row
+from tailsum.apps.report import page
+from tailsum.apps.report.wording import capital
 
-__all__ = ["Results", "write_report"]
+__all__ = ["write_report"]
+
+TITLE = "Scaling Structured Inference with Randomization: reproduced"
 
 
-def write_report(output: Path, results: Results, about: Mapping[str, str]) -> Path:
+def write_report(output: Path, results: Mapping[str, Sequence[Row]], about: Mapping[str, str]) -> Path:
     """Write the page `index.html` and, beside it, each experiment's tables and plots; gives the page's path.
 
     It links to the rows, `table2.csv` and so on, where they lie in the same folder. The same rows give the same files:
@@ -21,20 +24,18 @@ def write_report(output: Path, results: Results, about: Mapping[str, str]) -> Pa
     from tailsum.apps.paper.report.plots import pictures  # noqa: PLC0415  (heavy, and only here)
     from tailsum.apps.report.picture import save  # noqa: PLC0415
 
-    output.mkdir(parents=True, exist_ok=True)
-    parts = sections(results)
+    found = summaries(results)
+    parts = sections(found)
     for part in parts:
-        (output / f"{part.name}.md").write_text(_markdown(part), encoding="utf-8")
-    shots = [
-        Shot(picture.section, picture.caption, save(picture, output / "plots").read_bytes())
-        for picture in pictures(results)
-    ]
-    files = [file.name for file in sorted(output.iterdir())]
-    path = output / "index.html"
-    path.write_text(page(about, headline(results), parts, shots, files), encoding="utf-8")
-    return path
-
-
-def _markdown(section: Section) -> str:
-    tables = "\n".join(to_markdown(table) for table in section.tables)
-    return f"# {section.title}\n\n{section.words}\n\n{tables}"
+        page.write(output / f"{part.name}.md", "section.md", section=part)
+    return page.write(
+        output / "index.html",
+        "paper.html",
+        title=TITLE,
+        contents={part.name: part.title for part in parts},
+        about={capital(name): value for name, value in about.items()},
+        headline=headline(found),
+        sections=parts,
+        files=[file.name for file in output.iterdir()] if output.exists() else [],
+        shots=[save(picture, output / "plots") for picture in pictures(found)],
+    )

@@ -1,39 +1,14 @@
-"""The paper's figures, the paper's method measured here, and ours, side by side."""
+"""How methods are named, and how an error of ours is held against that of the paper's method."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+
+import pandas as pd
 
 from tailsum.apps.paper import published
-from tailsum.apps.paper.report.summary import DirectionSummary, Summary, grouped
-from tailsum.apps.paper.report.table import Column
-from tailsum.apps.paper.report.wording import number, times_lower
+from tailsum.apps.report.frames import groups
+from tailsum.apps.report.wording import NOTHING, number
 
-METHODS = ("TopK", "paper", "tailsum")
 _SHOWN = {"paper": "paper's method", "tailsum": "ours"}
-
-Value = Callable[[Summary], float | None]
-
-
-@dataclass(frozen=True)
-class Line:
-    """One model at one number of states kept: what each method gave."""
-
-    model: str
-    states: int
-    quantity: str
-    label: str
-    kept: int
-    found: dict[str, Summary]
-
-
-@dataclass(frozen=True)
-class DirectionLine:
-    """One parameter's gradient at one number of states kept: what each method gave."""
-
-    parameter: str
-    label: str
-    kept: int
-    found: dict[str, DirectionSummary]
 
 
 def shown(method: str) -> str:
@@ -51,68 +26,79 @@ def is_ours(method: str) -> bool:
     return method.partition(", ")[0] == "tailsum"
 
 
-def capital(text: str) -> str:
-    """With a capital letter in front."""
-    return text[:1].upper() + text[1:]
+def methods_in(found: pd.DataFrame) -> list[str]:
+    """The methods that have summaries: TopK and the paper's first, ours last."""
+    return sorted(found.method.unique(), key=lambda method: (is_ours(method), method != "TopK", method != "paper"))
 
 
-def structure_of(model: str) -> str:
-    """The part of a model's name before its level."""
-    return published.structure_and_level(model)[0]
+def kept_text(model: str, label: str, kept: int) -> str:
+    """How many states were kept: as a share and a number, and what the paper prints where that differs.
+
+    >>> kept_text("chain, dense", "1%", 20), kept_text("chain, dense", "K=500", 500)
+    ('1% (K = 20)', 'K = 500 (printed as 20%)')
+    """
+    if not label.startswith("K="):
+        return f"{label} (K = {kept:,})"
+    shares = [published.printed_as(model, method, label) for method in ("TopK", "paper")]
+    share = next((share for share in shares if share != label), None)
+    return f"K = {kept:,}" + (f" (printed as {share})" if share else "")
 
 
-def level_of(model: str) -> str:
-    """The level, or the whole name where it has none."""
-    structure, level = published.structure_and_level(model)
-    return level or structure
+def by_method(found: pd.DataFrame, names: list[str], column: str) -> dict[str, pd.Series]:
+    """One column of the summaries, for each method; `names` are the columns that name a line of a table."""
+    lines = pd.MultiIndex.from_frame(found[names]).unique()
+    values = found.set_index(names)
+    return {method: values.loc[values.method == method, column].reindex(lines) for method in methods_in(found)}
 
 
-def lines_of(summaries: Sequence[Summary]) -> list[Line]:
-    """The methods on the same model with as many states kept, together: models in order, each by its states kept."""
-    groups = grouped(summaries, lambda each: (each.model, each.states, each.quantity, each.label, each.kept))
-    return [Line(*key, found={each.method: each for each in group}) for key, group in groups.items()]
+def pair(line: pd.DataFrame, column: str, ours: str = "tailsum") -> tuple[float | None, float | None]:
+    """What the summaries of one line say of the paper's method and of ours; None for one that was not run."""
+    values = dict(zip(line.method, line[column], strict=True))
+    return values.get("paper"), values.get(ours)
 
 
-def direction_lines(summaries: Sequence[DirectionSummary]) -> list[DirectionLine]:
-    """The methods on the same gradient with as many states kept, together."""
-    groups = grouped(summaries, lambda each: (each.parameter, each.label, each.kept))
-    return [DirectionLine(*key, found={each.method: each for each in group}) for key, group in groups.items()]
+def lower(found: pd.DataFrame, names: list[str], column: str, ours: str = "tailsum") -> pd.Series:
+    """How much lower ours is than the paper's method, in words, on each line."""
+    said = {name: times_lower(*pair(line, column, ours)) for name, line in groups(found, *names)}
+    return pd.Series(said, dtype=object)
 
 
-def methods_in(summaries: Sequence[Summary] | Sequence[DirectionSummary]) -> list[str]:
-    """The methods that have rows: TopK and the paper's first, ours last."""
-    there = dict.fromkeys(each.method for each in summaries)
-    return sorted(there, key=lambda method: (is_ours(method), method != "TopK", method != "paper"))
+def times_lower(paper: float | None, ours: float | None) -> str:
+    """How an error of ours compares with that of the paper's method.
+
+    >>> times_lower(0.4, 1e-4), times_lower(0.1, 0.4), times_lower(0.3, 0.0)
+    ('4,000 x lower', '4 x higher', 'exact')
+    """
+    if paper is None or ours is None:
+        return NOTHING
+    if math.isnan(paper) or math.isnan(ours) or paper == ours == math.inf:
+        return "undefined"
+    if ours == 0:
+        return "exact" if paper else "both exact"
+    if paper == 0:
+        return "higher: theirs is exact"
+    way, times = ("lower", paper / ours) if paper > ours else ("higher", ours / paper)
+    said = number(times, 2, trim=True)
+    return "equal" if said == "1" else f"infinitely {way}" if math.isinf(times) else f"{said} x {way}"
 
 
-def kept_text(line: Line | DirectionLine) -> str:
-    """How many states were kept: as a share and a number, and what the paper prints where that differs."""
-    if not line.label.startswith("K="):
-        return f"{line.label} (K = {line.kept:,})"
-    if isinstance(line, Line):
-        for method in line.found:
-            share = published.printed_as(line.model, method, line.label)
-            if share != line.label:
-                return f"K = {line.kept:,} (printed as {share})"
-    return f"K = {line.kept:,}"
+def ratio(paper: float | None, ours: float | None) -> float | None:
+    """An error of the paper's method over ours: None where one is missing or not finite, infinite where ours is exact.
+
+    >>> ratio(0.4, 0.1), ratio(0.4, 0.0), ratio(0.0, 0.0), ratio(float("nan"), 0.1)
+    (4.0, inf, 1.0, None)
+    """
+    if paper is None or ours is None or not math.isfinite(paper) or not math.isfinite(ours):
+        return None
+    if paper == ours:
+        return 1.0
+    return paper / ours if ours else math.inf
 
 
-def value_of(line: Line, method: str, value: Value) -> float | None:
-    """What this method gave, if it was run."""
-    found = line.found.get(method)
-    return None if found is None else value(found)
+def ratio_in_words(value: float) -> str:
+    """A ratio of `ratio`.
 
-
-def measured(method: str, value: Callable[[Summary], str], header: str | None = None) -> Column[Line]:
-    """A column of what this method gave here."""
-
-    def cell(line: Line) -> str:
-        found = line.found.get(method)
-        return number(None) if found is None else value(found)
-
-    return Column(header or capital(shown(method)), cell, ours=is_ours(method))
-
-
-def lower(value: Value, header: str) -> Column[Line]:
-    """A column of how much lower ours is than the paper's method."""
-    return Column(header, lambda line: times_lower(value_of(line, "paper", value), value_of(line, "tailsum", value)))
+    >>> [ratio_in_words(r) for r in (4000.0, 0.5, float("inf"))]
+    ['4,000 x lower', '2 x higher', 'exact']
+    """
+    return "exact" if math.isinf(value) else times_lower(value, 1.0)

@@ -1,314 +1,157 @@
-"""The figures of the report: each function takes what is shown in its panels."""
+"""The figures of errors, costs and gradients: each function takes the summaries that its panels show, by their titles."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
 from tailsum.apps.paper.report.compare import methods_in
-from tailsum.apps.paper.report.look import (
-    MARKS,
-    OTHERS,
-    WIDTH,
-    colour_of,
-    columns_for,
-    error_axis,
-    handles_of,
-    kept_axis,
-    label_edges,
-    legend_below,
-    log_axis,
-    mark_of,
-    name_of,
-    panels,
-    plain,
-)
-from tailsum.apps.paper.report.summary import DirectionSummary, Summary, grouped
-from tailsum.apps.paper.rows import Check
+from tailsum.apps.paper.report.look import MARKS, colour_of, error_axis, kept_axis, mark_of, name_of
+from tailsum.apps.report.axes import Panels, handles_of, label_edges, legend_below, log_axis, panels, plain
+from tailsum.apps.report.frames import groups, rows_of
 from tailsum.plot.style import INK, QUIET
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 MIB = 2**20
 FAR = 1e100  # beyond it nothing is drawn
-_PREDICTED: dict[str, Any] = {
-    "color": QUIET,
-    "linewidth": 1.0,
-    "linestyle": "--",
-    "zorder": 1.5,
-    "label": "predicted",
-}
+
+Shown = Mapping[str, pd.DataFrame]
 
 
-@dataclass(frozen=True)
-class Point:
-    """A figure that the paper prints."""
-
-    method: str
-    kept: int
-    value: float
+def on_log(*values: float) -> bool:
+    """Whether all have a place on a logarithmic scale."""
+    return all(1 / FAR < value < FAR for value in values)
 
 
-def errors(shown: Mapping[str, Sequence[Summary]], quantity: str) -> Figure:
-    """Every replicate's error, a strip for each method and number of states kept, a panel for each model."""
-    strips = {title: _ordered(group) for title, group in shown.items()}
-    one_label = len({each.label for group in strips.values() for each in group}) == 1
-    names = [[name_of(e.method) if one_label else _strip_name(e) for e in group] for group in strips.values()]
-    alike = all(each == names[0] for each in names)
-    most = max(map(len, names))
-    columns = columns_for(len(strips)) if alike else min(len(strips), 2)
-    figure, axes = panels(len(strips), 0.75 + 0.235 * most, columns, share=False)
-    for place, (ax, (title, group)) in enumerate(zip(axes, strips.items(), strict=True)):
-        for height, each in enumerate(group):
-            _strip(ax, height, each)
-        ax.set_title(plain(title))
-        ax.set_ylim(len(group) - 0.4, -0.6)
-        first = not alike or place % columns == 0
-        ax.set_yticks(range(len(group)), names[place] if first else [""] * len(group))
-        ax.tick_params(axis="y", length=0)
-        ax.grid(visible=False, axis="y")
-        ax.axvline(0, color=INK, linewidth=0.8, zorder=1.5)
-    finite = [[abs(error) for error in _finite(each.errors)] for group in strips.values() for each in group]
-    error_axis(
-        axes, [float(np.median(each)) for each in finite if each], max((max(e) for e in finite if e), default=0.0)
-    )
-    label_edges(axes, f"error of {quantity} (nats)", "", columns)
-    return figure
-
-
-def _ordered(group: Sequence[Summary]) -> list[Summary]:
-    order = {method: place for place, method in enumerate(methods_in(group))}
-    return sorted(group, key=lambda each: (order[each.method], each.kept))
-
-
-def _strip_name(each: Summary) -> str:
-    return f"{name_of(each.method)} {plain(each.label)}"
-
-
-def _strip(ax: Axes, height: int, each: Summary) -> None:
-    found = _finite(each.errors)
-    spread = [height + 0.56 * ((place * GOLDEN) % 1 - 0.5) for place in range(len(found))]
-    one = len(found) == 1
-    colour = colour_of(each.method)
-    ax.scatter(
-        found,
-        [float(height)] if one else spread,
-        s=22 if one else 9,
-        color=colour,
-        alpha=1 if one else 0.45,
-        linewidths=0,
-    )
-    if len(found) > 1:
-        ax.plot([float(np.mean(found))] * 2, [height - 0.36, height + 0.36], color=INK, linewidth=1.4)
-
-
-def _finite(values: Sequence[float]) -> list[float]:
-    return [value if abs(value) > 1 / FAR else 0.0 for value in values if abs(value) < FAR]
-
-
-def against_kept(shown: Mapping[str, Sequence[Summary]], printed: Mapping[str, Sequence[Point]], what: str) -> Figure:
-    """Mean square errors by states kept, a line for each method; hollow marks are what the paper prints."""
-    columns = columns_for(len(shown))
-    figure, axes = panels(len(shown), 2.35, columns)
-    for ax, (title, group) in zip(axes, shown.items(), strict=True):
-        for method in methods_in(group):
-            _line(ax, method, [(each.kept, each.mse) for each in group if each.method == method])
-        for method, points in grouped(printed.get(title, ()), lambda point: point.method).items():
-            _hollow(ax, method, points)
-        _name_exact(ax, [each for each in group if each.mse == 0])
-        ax.set_title(plain(title))
-    values = [each.mse for group in shown.values() for each in group]
-    values += [point.value for points in printed.values() for point in points]
-    _kept_against_log(axes, [each.kept for group in shown.values() for each in group], values)
-    label_edges(axes, "states kept, K", what, columns)
-    legend_below(figure, handles_of(axes))
-    return figure
-
-
-def _line(ax: Axes, method: str, points: Sequence[tuple[int, float]]) -> None:
-    variant = "--" if ", " in method else "-"
-    _plot(ax, method, points, marker=mark_of(method), linestyle=variant, label=name_of(method))
-
-
-def _plot(ax: Axes, method: str, points: Sequence[tuple[int, float]], **style: Any) -> None:
-    """A method's values by states kept, those that have a place on a logarithmic scale."""
-    seen = sorted((k, value) for k, value in points if _on_log(value))
-    if seen:
-        x, y = zip(*seen, strict=True)
-        ax.plot(x, y, color=colour_of(method), **style)
-
-
-def _name_exact(ax: Axes, exact: Sequence[Summary]) -> None:
-    """Errors of zero have no place on a logarithmic scale: say so."""
-    if exact:
-        names = ", ".join(dict.fromkeys(_strip_name(each) for each in exact))
-        ax.text(0.02, 0.03, f"exact: {names}", transform=ax.transAxes, fontsize=7.5, color=QUIET)
-
-
-def _hollow(ax: Axes, method: str, points: Sequence[Point]) -> None:
-    ax.plot(
-        [point.kept for point in points],
-        [point.value for point in points],
-        linestyle="none",
-        marker=mark_of(method),
-        markersize=7.5,
-        markerfacecolor="none",
-        markeredgecolor=colour_of(method),
-        label=f"{'TopK' if method == 'TopK' else 'paper'}, printed",
-    )
-
-
-def _kept_against_log(axes: Sequence[Axes], kept: Sequence[int], values: Sequence[float]) -> None:
-    kept_axis(axes, kept)
-    for ax in axes:
-        log_axis(ax, "y", [value for value in values if _on_log(value)])
-
-
-def _on_log(value: float) -> bool:
-    return 1 / FAR < value < FAR
-
-
-def cost(shown: Mapping[str, Sequence[Summary]], quantity: str) -> Figure:
-    """Root mean square error against seconds and against memory: colours are methods, marks are models."""
-    figure, axes = panels(2, 2.9, 2, share=False)
-    everything = [each for group in shown.values() for each in group]
-    measures: list[tuple[str, Callable[[Summary], float]]] = [
-        ("seconds for one sketch and its answers", lambda each: each.seconds),
-        ("peak memory (MiB)", lambda each: each.peak_bytes / MIB),
-    ]
-    for ax, (name, measure) in zip(axes, measures, strict=True):
-        for mark, group in zip(_marks(len(shown)), shown.values(), strict=True):
-            for method in methods_in(group):
-                _path(ax, mark, [(measure(each), each.rmse) for each in group if each.method == method], method)
-        log_axis(ax, "x", [measure(each) for each in everything if _on_log(measure(each))])
-        log_axis(ax, "y", [each.rmse for each in everything if _on_log(each.rmse)])
-        ax.set_xlabel(name)
-    axes[0].set_ylabel(f"RMSE of {quantity} (nats)")
-    colours = [_swatch("o", colour_of(method), name_of(method)) for method in methods_in(everything)]
-    marks = [_swatch(m, QUIET, plain(title)) for m, title in zip(_marks(len(shown)), shown, strict=True)]
-    legend_below(figure, colours, marks if len(shown) > 1 else [])
-    return figure
-
-
-def _marks(count: int) -> list[str]:
-    return [MARKS[place % len(MARKS)] for place in range(count)]
-
-
-def _path(ax: Axes, mark: str, points: Sequence[tuple[float, float]], method: str) -> None:
-    seen = [(x, y) for x, y in points if _on_log(x) and _on_log(y)]
-    if seen:
-        x, y = zip(*seen, strict=True)
-        ax.plot(x, y, marker=mark, color=colour_of(method), linewidth=0.7, alpha=0.85)
-
-
-def _swatch(mark: str, colour: str, label: str) -> Line2D:
+def swatch(mark: str, colour: str, label: str) -> Line2D:
+    """An entry of a legend."""
     return Line2D([], [], linestyle="none", marker=mark, color=colour, label=label)
 
 
-def directions(shown: Mapping[str, Sequence[DirectionSummary]]) -> Figure:
-    """1 - cosine by states kept: thick for all parameters as one vector, thin for each alone."""
-    columns = columns_for(len(shown))
-    figure, axes = panels(len(shown), 2.6, columns)
-    for ax, (title, group) in zip(axes, shown.items(), strict=True):
+def errors(shown: Shown, quantity: str) -> Figure:
+    """Every replicate's error, a strip for each method and number of states kept, a panel for each model."""
+    strips = [_by_method(group) for group in shown.values()]
+    one_label = len(set(pd.concat(strips).label)) == 1
+    names = [[name_of(each.method, "" if one_label else each.label) for each in rows_of(group)] for group in strips]
+    alike = all(each == names[0] for each in names)
+    columns = 0 if alike else min(len(strips), 2)
+    made = panels(shown, 0.75 + 0.235 * max(map(len, names)), columns, share=False)
+    for ax, group, named in zip(made.axes, strips, names, strict=True):
+        for height, each in enumerate(rows_of(group)):
+            _strip(ax, height, _finite(each.errors), colour_of(each.method))
+        first = not alike or ax in made.left
+        ax.set_ylim(len(group) - 0.4, -0.6)
+        ax.set_yticks(range(len(group)), named if first else [""] * len(group))
+        ax.tick_params(axis="y", length=0)
+        ax.grid(visible=False, axis="y")
+        ax.axvline(0, color=INK, linewidth=0.8, zorder=1.5)
+    sizes = [np.abs(found) for group in strips for each in group.errors if len(found := _finite(each))]
+    error_axis(made.axes, [float(np.median(each)) for each in sizes], max((each.max() for each in sizes), default=0.0))
+    label_edges(made, f"error of {quantity} (nats)", "")
+    return made.figure
+
+
+def _by_method(group: pd.DataFrame) -> pd.DataFrame:
+    order = methods_in(group).index
+    return group.sort_values(["method", "kept"], key=lambda c: c.map(order) if c.name == "method" else c)
+
+
+def _finite(values: tuple[float, ...]) -> np.ndarray:
+    found = np.array([value for value in values if abs(value) < FAR])
+    return np.where(np.abs(found) > 1 / FAR, found, 0.0)
+
+
+def _strip(ax: Axes, height: int, found: np.ndarray, colour: str) -> None:
+    """A dot for each replicate, spread so that they are seen, and a bar at their mean; one alone is a larger dot."""
+    if len(found) == 1:
+        ax.scatter(found, [float(height)], s=22, color=colour, alpha=1, linewidths=0)
+        return
+    spread = [height + 0.56 * ((place * GOLDEN) % 1 - 0.5) for place in range(len(found))]
+    ax.scatter(found, spread, s=9, color=colour, alpha=0.45, linewidths=0)
+    if len(found):
+        ax.plot([found.mean()] * 2, [height - 0.36, height + 0.36], color=INK, linewidth=1.4)
+
+
+def against_kept(shown: Shown, what: str) -> Figure:
+    """Mean square errors by states kept, a line for each method; hollow marks are what the paper prints."""
+    made = panels(shown, 2.35)
+    for ax, group in zip(made.axes, shown.values(), strict=True):
         for method in methods_in(group):
-            alike = [each for each in group if each.method == method]
-            for parameter, points in grouped(alike, lambda each: each.parameter).items():
-                if parameter == "all":
-                    _line(ax, method, [(each.kept, each.off) for each in points])
-                else:
-                    thin = [(each.kept, each.off) for each in points]
-                    _plot(ax, method, thin, linewidth=0.8, alpha=0.55, marker=".", markersize=3)
-        ax.set_title(plain(title))
-    everything = [each for group in shown.values() for each in group]
-    _kept_against_log(axes, [each.kept for each in everything], [each.off for each in everything])
-    label_edges(axes, "states kept, K", "1 - cosine", columns)
-    legend_below(figure, handles_of(axes))
+            _line(ax, method, group[group.method == method], "mse")
+        for method, points in groups(group.dropna(subset="printed_mse"), "method"):
+            hollow: dict[str, Any] = {
+                "markersize": 7.5,
+                "markerfacecolor": "none",
+                "markeredgecolor": colour_of(method),
+            }
+            name = f"{'TopK' if method == 'TopK' else 'paper'}, printed"
+            ax.plot(points.kept, points.printed_mse, linestyle="none", marker=mark_of(method), label=name, **hollow)
+        if exact := [name_of(each.method, each.label) for each in rows_of(group[group.mse == 0])]:
+            text = f"exact: {', '.join(dict.fromkeys(exact))}"  # zero has no place on a logarithmic scale
+            ax.text(0.02, 0.03, text, transform=ax.transAxes, fontsize=7.5, color=QUIET)
+    _kept_against_log(made, shown, ["mse", "printed_mse"], what)
+    return made.figure
+
+
+def directions(shown: Shown) -> Figure:
+    """1 - cosine by states kept: thick for all parameters as one vector, thin for each alone."""
+    made = panels(shown, 2.6)
+    for ax, group in zip(made.axes, shown.values(), strict=True):
+        for method in methods_in(group):
+            for parameter, points in groups(group[group.method == method], "parameter"):
+                thin = {
+                    "linestyle": "-",
+                    "linewidth": 0.8,
+                    "alpha": 0.55,
+                    "marker": ".",
+                    "markersize": 3,
+                    "label": None,
+                }
+                _line(ax, method, points, "off", **({} if parameter == "all" else thin))
+    _kept_against_log(made, shown, ["off"], "1 - cosine")
+    return made.figure
+
+
+def _line(ax: Axes, method: str, points: pd.DataFrame, value: str, **how: Any) -> None:
+    """A method's values by states kept, those that have a place on a logarithmic scale."""
+    seen = points[points[value].map(on_log)].sort_values(["kept", value])
+    style = {"marker": mark_of(method), "linestyle": "--" if ", " in method else "-", "label": name_of(method)}
+    if len(seen):
+        ax.plot(seen.kept, seen[value], color=colour_of(method), **{**style, **how})
+
+
+def _kept_against_log(made: Panels, shown: Shown, values: list[str], what: str) -> None:
+    everything = pd.concat(list(shown.values()))
+    kept_axis(made.axes, everything.kept.tolist())
+    for ax in made.axes:
+        log_axis(ax, "y", [value for value in everything[values].to_numpy().ravel() if on_log(value)])
+    label_edges(made, "states kept, K", what)
+    legend_below(made.figure, handles_of(made.axes))
+
+
+def cost(shown: Shown, quantity: str) -> Figure:
+    """Root mean square error against seconds and against memory: colours are methods, marks are models."""
+    measures = {"seconds": "seconds for one sketch and its answers", "memory": "peak memory (MiB)"}
+    figure, axes, *_ = panels([""] * len(measures), 2.9, share=False)
+    groups = {title: group.assign(memory=group.peak_bytes / MIB) for title, group in shown.items()}
+    marks = {title: MARKS[place % len(MARKS)] for place, title in enumerate(shown)}
+    everything = pd.concat(list(groups.values()))
+    for ax, (measure, name) in zip(axes, measures.items(), strict=True):
+        for title, group in groups.items():
+            for method in methods_in(group):
+                seen = group[(group.method == method) & group[measure].map(on_log) & group.rmse.map(on_log)]
+                how = {"marker": marks[title], "color": colour_of(method), "linewidth": 0.7, "alpha": 0.85}
+                ax.plot(seen[measure], seen.rmse, **how)
+        log_axis(ax, "x", [value for value in everything[measure] if on_log(value)])
+        log_axis(ax, "y", [value for value in everything.rmse if on_log(value)])
+        ax.set_xlabel(name)
+    axes[0].set_ylabel(f"RMSE of {quantity} (nats)")
+    colours = [swatch("o", colour_of(method), name_of(method)) for method in methods_in(everything)]
+    models = [swatch(mark, QUIET, plain(title)) for title, mark in marks.items()]
+    legend_below(figure, colours, models if len(models) > 1 else [])
     return figure
-
-
-def agreement(shown: Mapping[str, Sequence[Check]]) -> Figure:
-    """Measured and predicted, with bars of two standard errors: a panel for each statement."""
-    columns = columns_for(len(shown))
-    figure, axes = panels(len(shown), 2.8, columns, share=False)
-    for ax, (title, group) in zip(axes, shown.items(), strict=True):
-        rows = [row for row in group if abs(row.predicted) < FAR and abs(row.measured) < FAR]
-        if len({row.predicted for row in rows}) == 1:
-            _around_one(ax, rows)
-        else:
-            _along_diagonal(ax, rows)
-        ax.set_title(plain(title))
-        if ax.get_yscale() == "linear":
-            ax.locator_params(nbins=5)
-            ax.ticklabel_format(useOffset=False)
-    for ax in axes[::columns]:
-        ax.set_ylabel("measured")
-    legend_below(figure, handles_of(axes)[:1])
-    return figure
-
-
-def _around_one(ax: Axes, rows: Sequence[Check]) -> None:
-    """The checks in turn, around the one value that all of them should have."""
-    _with_bars(ax, [place + 1.0 for place in range(len(rows))], rows, OTHERS[0])
-    ax.axhline(rows[0].predicted, **_PREDICTED)
-    ax.set_xlim(0.3, len(rows) + 0.7)
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.set_xlabel("row of the statement in the table")
-
-
-def _along_diagonal(ax: Axes, rows: Sequence[Check]) -> None:
-    """On logarithmic scales where the values span much; what is predicted to be zero has no place there, and is counted."""
-    positive = [row for row in rows if _on_log(row.predicted) and _on_log(row.measured)]
-    sizes = [value for row in positive for value in (row.predicted, row.measured)]
-    signed = any(row.predicted < 0 or (row.predicted > 0 and row.measured <= 0) for row in rows)
-    on_log = bool(sizes) and not signed and max(sizes) > 30 * min(sizes)
-    drawn = positive if on_log else rows
-    _with_bars(ax, [row.predicted for row in drawn], drawn, OTHERS[0])
-    ax.set_xlabel("predicted")
-    values = [value for row in drawn for value in (row.predicted, row.measured)]
-    if values:
-        ends = min(values), max(values)
-        ax.plot(ends, ends, **_PREDICTED)
-    if on_log:
-        log_axis(ax, "x", values)
-        log_axis(ax, "y", [*values, *(end for row in drawn for end in _reach(row) if _on_log(end))])
-        if len(drawn) < len(rows):
-            ax.text(0.97, 0.05, f"and {len(rows) - len(drawn)} at 0", transform=ax.transAxes, ha="right", color=QUIET)
-
-
-def law(shown: Mapping[str, Sequence[Check]], what: str) -> Figure:
-    """Measured against where it was measured, on logarithmic scales, with the predicted line of each setting."""
-    figure = Figure(figsize=(WIDTH * 0.72, 3.6), layout="constrained")
-    ax = figure.subplots()
-    names: list[Line2D] = []
-    drawn: list[Check] = []
-    for place, (setting, group) in enumerate(shown.items()):
-        seen = [row for row in group if all(map(_on_log, (row.at, row.predicted, row.measured)))]
-        rows = sorted(seen, key=lambda row: row.at)
-        colour = OTHERS[place % len(OTHERS)]
-        at = [row.at for row in rows]
-        ax.plot(at, [row.predicted for row in rows], color=colour, linewidth=1.0, linestyle="--")
-        _with_bars(ax, at, rows, colour)
-        names.append(_swatch("o", colour, plain(setting)))
-        drawn += rows
-    log_axis(ax, "x", [row.at for row in drawn])
-    log_axis(ax, "y", [value for row in drawn for value in (row.predicted, *_reach(row)) if _on_log(value)])
-    ax.set_xlabel(plain(what))
-    ax.set_ylabel("measured")
-    legend_below(figure, [*names, Line2D([], [], **_PREDICTED)])
-    return figure
-
-
-def _reach(row: Check) -> tuple[float, float, float]:
-    """The measured value and the ends of its bar."""
-    return row.measured - 2 * row.standard_error, row.measured, row.measured + 2 * row.standard_error
-
-
-def _with_bars(ax: Axes, x: Sequence[float], rows: Sequence[Check], colour: str) -> None:
-    bars = [2 * row.standard_error if row.standard_error < FAR else 0.0 for row in rows]
-    measured = [row.measured for row in rows]
-    ax.errorbar(x, measured, yerr=bars, fmt="o", color=colour, capsize=2.5, elinewidth=1.0)

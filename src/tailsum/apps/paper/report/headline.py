@@ -1,74 +1,49 @@
 """The report in a few figures: how much smaller our errors are than those of the paper's method."""
 
-import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+
+import pandas as pd
 
 from tailsum.apps.paper import published
-from tailsum.apps.paper.report.compare import Line, capital, is_ours, lines_of, structure_of, value_of
-from tailsum.apps.paper.report.results import Results
-from tailsum.apps.paper.report.summary import grouped, summarise, summarise_directions
-from tailsum.apps.paper.report.table import Column, Table, make_table
-from tailsum.apps.paper.report.wording import ratio, ratio_in_words
-from tailsum.apps.paper.rows import Direction
+from tailsum.apps.paper.report.compare import is_ours, pair, ratio, ratio_in_words
+from tailsum.apps.report.frames import groups
+from tailsum.apps.report.table import Table
+from tailsum.apps.report.wording import capital
 
 SHARES = ("1%", "10%")
+_LINE = ["model", "states", "quantity", "label", "kept"]
+_NAMES = ["Error", "States kept"]
+_NONE = pd.DataFrame(columns=_LINE)
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """One model: the error of the paper's method over ours."""
-
-    error: str
-    share: str
-    ratio: float
-
-
-def headline(results: Results) -> Table | None:
+def headline(found: Mapping[str, pd.DataFrame]) -> Table | None:
     """The smallest and the median ratio over all models of a kind; None where nothing can be compared."""
-    found = grouped(comparisons(results), lambda each: each.error)
-    lines = [
-        (error, share, [each.ratio for each in alike])
-        for error, group in found.items()
-        for share, alike in grouped(group, lambda each: each.share).items()
-    ]
-    columns: list[Column[tuple[str, str, list[float]]]] = [
-        Column("Error", lambda line: line[0], names_lines=True),
-        Column("States kept", lambda line: line[1], names_lines=True),
-        Column("Models", lambda line: str(len(line[2]))),
-        Column("Smallest ratio", lambda line: ratio_in_words(min(line[2])), ours=True),
-        Column("Median ratio", lambda line: ratio_in_words(statistics.median(line[2])), ours=True),
-    ]
+    ratios = pd.DataFrame(comparisons(found), columns=[*_NAMES, "ratio"]).dropna()
+    if ratios.empty:
+        return None
+    alike = ratios.groupby(_NAMES, sort=False).ratio
+    frame = pd.DataFrame(
+        {
+            "Models": alike.count().map(str),
+            "Smallest ratio": alike.min().map(ratio_in_words),
+            "Median ratio": alike.median().map(ratio_in_words),
+        }
+    )
     caption = "Ours against the paper's method, both measured here with as many states kept"
-    return make_table("headline", caption, columns, lines) if lines else None
+    return Table("headline", caption, frame, ours=("Smallest ratio", "Median ratio"))
 
 
-def comparisons(results: Results) -> Iterator[Comparison]:
-    """Every pair of an error of the paper's method and ours, both finite."""
-    for line in lines_of(summarise(results.table2)):
-        if published.printed_as(line.model, "paper", line.label) in SHARES:
-            yield from _squares(f"{capital(structure_of(line.model))} {line.quantity}", line)
-    for line in lines_of(summarise(results.hard)):
-        if line.label in SHARES:
-            yield from _squares(f"Harder chains, {line.quantity}", line)
-    for line in lines_of(summarise(results.text)):
-        yield from _squares(f"Trained models, {line.quantity}", line)
-    yield from _directions(results.gradients)
-
-
-def _squares(name: str, line: Line) -> Iterator[Comparison]:
-    paper, ours = (value_of(line, method, lambda each: each.mse) for method in ("paper", "tailsum"))
-    found = ratio(paper, ours)
-    if found is not None:
-        yield Comparison(f"{name} (mean square)", published.printed_as(line.model, "paper", line.label), found)
-
-
-def _directions(rows: Sequence[Direction]) -> Iterator[Comparison]:
-    whole = [each for each in summarise_directions(rows) if each.parameter == "all" and each.label in SHARES]
-    for group in grouped(whole, lambda each: (each.model, each.states, each.quantity, each.label)).values():
-        off = {each.method: each.off for each in group}
-        for method in filter(is_ours, off):
-            found = ratio(off.get("paper"), off[method])
-            if found is not None:
-                name = f"Gradient of {group[0].quantity}{method.removeprefix('tailsum')} (1 - cosine)"
-                yield Comparison(name, group[0].label, found)
+def comparisons(found: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, str, float | None]]:
+    """Each model: what is compared, the share of the states kept, and the error of the paper's method over ours."""
+    for name, kind in (("table2", ""), ("hard", "Harder chains,"), ("text", "Trained models,")):
+        for _, line in groups(found.get(name, _NONE), *_LINE):
+            first = line.iloc[0]
+            share = published.printed_as(first.model, "paper", first.label)
+            if share in SHARES or name == "text":
+                what = f"{kind or capital(first.structure)} {first.quantity} (mean square)"
+                yield what, share, ratio(*pair(line, "mse"))
+    for _, line in groups(found.get("gradients", _NONE), *_LINE):
+        whole = line[(line.parameter == "all") & line.label.isin(SHARES)]
+        for method in filter(is_ours, whole.method):
+            what = f"Gradient of {whole.quantity.iloc[0]}{method.removeprefix('tailsum')} (1 - cosine)"
+            yield what, whole.label.iloc[0], ratio(*pair(whole, "off", method))

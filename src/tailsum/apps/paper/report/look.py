@@ -1,19 +1,13 @@
-"""How the report's plots look: colours, marks, panels and axes."""
+"""How the report's plots show methods, numbers of states and errors: colours, marks and scales."""
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 from matplotlib import ticker
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from tailsum.apps.paper.report.compare import shown
-from tailsum.apps.report.picture import WIDTH
-
-FEW_DECADES = 2.2
+from tailsum.apps.report.axes import WHOLE, plain
 
 # Okabe and Ito's palette: distinct for colour-blind eyes. The marks tell methods apart without any colour.
 _COLOURS = {
@@ -43,82 +37,9 @@ def mark_of(method: str) -> str:
     return _MARKS.get(method, "D")
 
 
-def plain(text: str) -> str:
-    """Text of which nothing is read as a formula."""
-    return text.replace("$", r"\$")
-
-
-def name_of(method: str) -> str:
-    """The method's name in a legend."""
-    return plain(shown(method))
-
-
-def columns_for(count: int) -> int:
-    """How many panels stand side by side."""
-    return 2 if count == 4 else min(count, 3)
-
-
-def panels(count: int, height: float, columns: int, *, share: bool = True) -> tuple[Figure, list[Axes]]:
-    """A figure as wide as the page with so many panels, and room for a legend below."""
-    rows = math.ceil(count / columns)
-    figure = Figure(figsize=(WIDTH, rows * height + 0.45), layout="constrained")
-    axes: list[Axes] = list(figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share).flat)
-    for unused in axes[count:]:
-        unused.set_axis_off()
-    for ax in axes[max(0, count - columns) : count]:  # the last panel of each column
-        ax.tick_params(labelbottom=True)
-    return figure, axes[:count]
-
-
-def label_edges(axes: Sequence[Axes], x: str, y: str, columns: int) -> None:
-    """Axis labels on the outer panels alone."""
-    for place, ax in enumerate(axes):
-        if place + columns >= len(axes):
-            ax.set_xlabel(x)
-        if place % columns == 0:
-            ax.set_ylabel(y)
-
-
-def legend_below(figure: Figure, *rows: Sequence[Artist]) -> None:
-    """One legend for all panels: these handles, each row of them on a line of its own."""
-    filled = [list(row) for row in rows if row]
-    if not filled:
-        return
-    columns = max(len(row) for row in filled)
-    padded = [
-        [*row, *(Line2D([], [], linestyle="none", label=" ") for _ in range(columns - len(row)))] for row in filled
-    ]
-    by_column = [row[place] for place in range(columns) for row in padded]
-    figure.legend(handles=by_column, loc="outside lower center", ncols=columns)
-
-
-def handles_of(axes: Sequence[Axes]) -> list[Artist]:
-    """What the panels show, each label once."""
-    found: dict[str, Artist] = {}
-    for ax in axes:
-        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    return list(found.values())
-
-
-def log_axis(ax: Axes, which: Literal["x", "y"], values: Sequence[float]) -> None:
-    """A logarithmic scale for these positive values: more than powers of ten only where they span few of them."""
-    axis = ax.xaxis if which == "x" else ax.yaxis
-    if not values:
-        axis.set_ticks([])
-        return
-    low, high = math.log10(min(values)), math.log10(max(values))
-    decades = high - low
-    room = max(0.06 * decades, 0.1)
-    ax.set(**{f"{which}lim": (10 ** (low - room), 10 ** (high + room))})
-    ax.set(**{f"{which}scale": "log"})
-    axis.set_minor_locator(ticker.NullLocator())
-    step = max(1, math.ceil(decades / 6))
-    axis.set_major_locator(
-        ticker.LogLocator(subs=(1.0, 2.0, 5.0)) if decades < FEW_DECADES else ticker.LogLocator(base=10.0**step)
-    )
-    if decades < FEW_DECADES or (min(values) > 1e-3 and max(values) < 1e5):
-        axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,g}"))
+def name_of(method: str, label: str = "") -> str:
+    """The method's name in a legend, and the share of the states it keeps."""
+    return plain(f"{shown(method)} {label}".strip())
 
 
 def kept_axis(axes: Sequence[Axes], kept: Sequence[int]) -> None:
@@ -130,7 +51,7 @@ def kept_axis(axes: Sequence[Axes], kept: Sequence[int]) -> None:
     for ax in axes:
         ax.set_xscale("log")
         ax.xaxis.set_major_locator(ticker.FixedLocator(shown_at))
-        ax.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        ax.xaxis.set_major_formatter(WHOLE)
         ax.xaxis.set_minor_locator(ticker.NullLocator())
 
 

@@ -1,10 +1,13 @@
 """What each part of the report is called and what it says."""
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
+
+import pandas as pd
 
 from tailsum.apps.paper.report import tables
-from tailsum.apps.paper.report.results import Results
-from tailsum.apps.paper.report.table import Table
+from tailsum.apps.report.table import Table
 
 
 @dataclass(frozen=True)
@@ -14,7 +17,7 @@ class Section:
     name: str
     title: str
     words: str
-    tables: tuple[Table, ...]
+    tables: list[Table]
 
 
 _TITLES = {
@@ -52,22 +55,19 @@ _WORDS = {
 }
 
 
-def sections(results: Results) -> list[Section]:
-    """A section for each experiment that was run."""
-    return [Section(name, _TITLES[name], _WORDS[name], tuple(_tables(name, results))) for name in results.run()]
-
-
-def _tables(name: str, results: Results) -> list[Table]:
-    match name:
-        case "table2":
-            return tables.table2(results.table2)
-        case "table3":
-            return tables.table3(results.table3)
-        case "table4":
-            return tables.table4(results.table4)
-        case "gradients":
-            return tables.gradients(results.gradients)
-        case "theory":
-            return tables.theory(results.theory)
-        case _:
-            return tables.suite(name, getattr(results, name))
+def sections(found: Mapping[str, pd.DataFrame]) -> list[Section]:
+    """A section for each experiment that was run, from its summaries."""
+    made: dict[str, Callable[[pd.DataFrame], Iterable[Table]]] = {
+        "table2": tables.table2,
+        "table3": tables.table3,
+        "table4": tables.table4,
+        "hard": partial(tables.suite, "hard"),
+        "text": partial(tables.suite, "text"),
+        "gradients": tables.gradients,
+        "theory": tables.theory,
+    }
+    return [
+        Section(name, _TITLES[name], _WORDS[name], list(make(found[name])))
+        for name, make in made.items()
+        if name in found
+    ]

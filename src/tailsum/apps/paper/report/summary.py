@@ -1,132 +1,73 @@
-"""Replicates brought together: one summary for each model, quantity, method and number of states kept."""
+"""Replicates brought together: one line for each model, quantity, method and number of states kept."""
 
-import math
-import statistics
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
-from tailsum.apps.paper.rows import Direction, Estimate
+import numpy as np
+import pandas as pd
 
-Item = TypeVar("Item")
-Key = TypeVar("Key")
+from tailsum.apps.paper import published
+from tailsum.apps.paper.report.compare import kept_text
+from tailsum.apps.paper.rows import Row
 
-
-@dataclass(frozen=True)
-class Summary:
-    """What the replicates of one estimator add up to. Errors are in nats, in the order of the replicates."""
-
-    model: str
-    states: int
-    quantity: str
-    method: str
-    label: str
-    kept: int
-    errors: tuple[float, ...]
-    seconds: float  # median
-    peak_bytes: int  # largest
-
-    @property
-    def mse(self) -> float:
-        """Mean square error."""
-        return mean([error * error for error in self.errors])
-
-    @property
-    def rmse(self) -> float:
-        """Its root."""
-        return math.sqrt(self.mse)
-
-    @property
-    def bias(self) -> float:
-        """Mean error."""
-        return mean(self.errors)
-
-    @property
-    def variance(self) -> float | None:
-        """About the mean, so that squared bias and variance add up to the MSE; one draw says nothing of it."""
-        if len(self.errors) == 1:
-            return 0.0 if self.method == "TopK" else None  # TopK draws nothing
-        bias = self.bias
-        return mean([(error - bias) * (error - bias) for error in self.errors])
-
-    @property
-    def mse_spread(self) -> float | None:
-        """Standard error of the MSE."""
-        return standard_error([error * error for error in self.errors])
-
-    @property
-    def bias_spread(self) -> float | None:
-        """Standard error of the bias."""
-        return standard_error(self.errors)
+_LINE = ["model", "states", "quantity", "label", "kept"]
 
 
-@dataclass(frozen=True)
-class DirectionSummary:
-    """Replicates of one gradient in one parameter."""
-
-    model: str
-    states: int
-    quantity: str
-    parameter: str
-    method: str
-    label: str
-    kept: int
-    off: float  # mean of 1 - cosine
-    relative_error: float  # mean
+def summaries(results: Mapping[str, Sequence[Row]]) -> dict[str, pd.DataFrame]:
+    """The summaries of each experiment that has rows; the theory's rows are summaries already."""
+    frames = {name: pd.DataFrame(list(rows)) for name, rows in results.items() if rows}
+    kinds = {"gradients": _directions, "theory": pd.DataFrame}
+    return {name: kinds.get(name, _errors)(frame) for name, frame in frames.items()}
 
 
-def mean(values: Sequence[float]) -> float:
-    """The mean, to full precision; infinite or undefined where a value is."""
-    try:
-        return math.fsum(values) / len(values)
-    except (OverflowError, ValueError):  # beyond all floats, or infinities of both signs
-        return sum(values) / len(values)
+@np.errstate(all="ignore")  # what is infinite or undefined is shown so
+def _errors(rows: pd.DataFrame) -> pd.DataFrame:
+    """What the replicates of each estimator add up to: errors in nats, the median seconds, the largest memory.
 
+    Beside them stands the MSE that the paper prints; undefined where it prints none.
 
-def standard_error(values: Sequence[float]) -> float | None:
-    """Of the mean of these; None for one value."""
-    if len(values) < 2:
-        return None
-    centre = mean(values)
-    return math.sqrt(mean([(value - centre) * (value - centre) for value in values]) / (len(values) - 1))
-
-
-def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """The items with the same key together, keys in the order in which they first come."""
-    groups: dict[Key, list[Item]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
-
-
-def summarise(rows: Sequence[Estimate]) -> list[Summary]:
-    """One summary for each estimator, by number of states, then in the order of the rows, then by states kept."""
-    groups = grouped(rows, lambda row: (row.model, row.states, row.quantity, row.method, row.label, row.kept))
-    order = {model: place for place, model in enumerate(dict.fromkeys(row.model for row in rows))}
-    found = [
-        Summary(
-            *key,
-            errors=tuple(row.error for row in group),
-            seconds=statistics.median(row.seconds for row in group),
-            peak_bytes=max(row.peak_bytes for row in group),
-        )
-        for key, group in groups.items()
-    ]
-    return sorted(found, key=lambda each: (each.states, order[each.model], each.kept, each.label))
-
-
-def summarise_directions(rows: Sequence[Direction]) -> list[DirectionSummary]:
-    """One summary for each estimator and parameter, ordered alike."""
-    groups = grouped(
-        rows, lambda row: (row.model, row.states, row.quantity, row.parameter, row.method, row.label, row.kept)
+    The variance is about the mean, so that squared bias and variance add up to the MSE. One draw says nothing of it;
+    TopK draws nothing.
+    """
+    found = (
+        rows.assign(error=rows.estimate - rows.exact)
+        .groupby([*_LINE, "method"], sort=False, as_index=False)
+        .agg(errors=("error", tuple), seconds=("seconds", "median"), peak_bytes=("peak_bytes", "max"))
     )
-    order = {model: place for place, model in enumerate(dict.fromkeys(row.model for row in rows))}
-    found = [
-        DirectionSummary(
-            *key,
-            off=max(mean([1 - row.cosine for row in group]), 0.0),  # rounding takes it below
-            relative_error=mean([row.relative_error for row in group]),
-        )
-        for key, group in groups.items()
-    ]
-    return sorted(found, key=lambda each: (each.states, order[each.model], each.kept, each.label))
+    where = (found[name] for name in ("model", "quantity", "states", "method", "label"))
+    errors = [np.array(each) for each in found.errors]
+    known = [len(each) > 1 or method == "TopK" for each, method in zip(errors, found.method, strict=True)]
+    variance = [np.var(each) if said else None for each, said in zip(errors, known, strict=True)]
+    found = found.assign(
+        mse=[np.mean(each**2) for each in errors],
+        mse_spread=[_standard_error(each**2) for each in errors],
+        bias=[np.mean(each) for each in errors],
+        bias_spread=[_standard_error(each) for each in errors],
+        variance=pd.Series(variance, dtype=object),  # which keeps None and undefined apart
+        printed_mse=pd.Series([published.mse(*each) for each in zip(*where, strict=True)], dtype=float),
+    )
+    return _in_order(found.assign(rmse=np.sqrt(found.mse)))
+
+
+def _standard_error(values: np.ndarray) -> float:
+    """Of the mean of these; undefined for one value."""
+    return float(np.std(values) / np.sqrt(len(values) - 1))
+
+
+@np.errstate(all="ignore")
+def _directions(rows: pd.DataFrame) -> pd.DataFrame:
+    """How far the gradients of each estimator and parameter are off, on average: 1 - cosine and the relative error."""
+    groups = rows.assign(off=1 - rows.cosine).groupby([*_LINE, "parameter", "method"], sort=False, as_index=False)
+    found = groups[["off", "relative_error"]].agg(lambda values: np.mean(values.to_numpy()))
+    return _in_order(found.assign(off=found.off.clip(lower=0)))  # rounding takes it below
+
+
+def _in_order(found: pd.DataFrame) -> pd.DataFrame:
+    """By number of states, then in the order of the rows, then by states kept; with names for the lines of tables."""
+    parts = [published.structure_and_level(model) for model in found.model]
+    order = {model: place for place, model in enumerate(found.model.unique())}
+    kept = zip(found.model, found.label, found.kept, strict=True)
+    return found.assign(
+        structure=[structure for structure, _ in parts],
+        level=[level or structure for structure, level in parts],
+        kept_text=[kept_text(*each) for each in kept],
+    ).sort_values(["states", "model", "kept", "label"], key=lambda c: c.map(order) if c.name == "model" else c)

@@ -1,30 +1,18 @@
-"""The tables of each experiment, from its rows."""
+"""The tables of each experiment: Tables 2, 3 and 4 of the paper, and those of what goes beyond it."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
 
 from tailsum.apps.paper import published
-from tailsum.apps.paper.report.compare import (
-    METHODS,
-    DirectionLine,
-    Line,
-    Value,
-    capital,
-    direction_lines,
-    is_ours,
-    kept_text,
-    level_of,
-    lines_of,
-    lower,
-    measured,
-    methods_in,
-    shown,
-    structure_of,
-)
-from tailsum.apps.paper.report.summary import DirectionSummary, Summary, grouped, summarise, summarise_directions
-from tailsum.apps.paper.report.table import Column, Table, make_table
-from tailsum.apps.paper.report.wording import NOTHING, number, printed, times_lower, with_spread
-from tailsum.apps.paper.rows import Check, Direction, Estimate
+from tailsum.apps.paper.report.compare import by_method, is_ours, lower, methods_in, shown
+from tailsum.apps.report.frames import groups, rows_of
+from tailsum.apps.report.table import Table
+from tailsum.apps.report.wording import NOTHING, capital, number, with_spread
+
+BLOCK = ["structure", "quantity", "states"]  # what stands in one table
 
 RATIO = "Paper's method here / ours"
 
@@ -71,211 +59,174 @@ def key_of(name: str, *parts: str | int) -> str:
     return "-".join(words)
 
 
-def block_of(each: Summary) -> tuple[str, str, int]:
-    """What stands in one table: the structure, the quantity and the number of states."""
-    return structure_of(each.model), each.quantity, each.states
-
-
-def table2(rows: Sequence[Estimate]) -> list[Table]:
+def table2(found: pd.DataFrame) -> Iterator[Table]:
     """Mean square errors: a table for each structure, quantity and number of states."""
-    return [
-        make_table(
-            key_of("table2", *block),
-            f"{capital(block[0])} {block[1]}, N = {block[2]:,}: mean square error (nats²)",
-            _columns(group, lambda each: with_spread(each.mse, each.mse_spread), _printed_mse, lambda each: each.mse),
-            lines_of(group),
-            _notes(group),
-        )
-        for block, group in grouped(summarise(rows), block_of).items()
-    ]
+    for block, group in groups(found, *BLOCK):
+        filled = group.assign(here=_spread(group, "mse"), printed=_each(group, _printed_mse))
+        caption = f"{_title(*block)}: mean square error (nats²)"
+        yield _compared(key_of("table2", *block), caption, filled, "mse", _notes(group, *block))
 
 
-def table3(rows: Sequence[Estimate]) -> list[Table]:
+def table3(found: pd.DataFrame) -> Iterator[Table]:
     """Bias and variance, a table for each."""
-    tables: list[Table] = []
-    for block, group in grouped(summarise(rows), block_of).items():
-        title = f"{capital(block[0])} {block[1]}, N = {block[2]:,}"
-        bias = _columns(group, lambda each: with_spread(each.bias, each.bias_spread), _printed_part("bias"), None)
-        variance = _columns(
-            group, lambda each: number(each.variance), _printed_part("variance"), lambda each: each.variance
-        )
-        lines, note = lines_of(group), [TOPK_NOTE] if _prints_topk(group) else []
-        tables += [
-            make_table(key_of("table3", *block, "bias"), f"{title}: bias (nats)", bias, lines, note),
-            make_table(key_of("table3", *block, "variance"), f"{title}: variance (nats²)", variance, lines, note),
-        ]
-    return tables
+    for block, group in groups(found, *BLOCK):
+        notes = [TOPK_NOTE] if _prints_topk(group) else []
+        bias = group.assign(here=_spread(group, "bias"), printed=_each(group, _printed_part("bias")))
+        yield _compared(key_of("table3", *block, "bias"), f"{_title(*block)}: bias (nats)", bias, None, notes)
+        variance = group.assign(here=_numbers(group.variance), printed=_each(group, _printed_part("variance")))
+        caption = f"{_title(*block)}: variance (nats²)"
+        yield _compared(key_of("table3", *block, "variance"), caption, variance, "variance", notes)
 
 
-def table4(rows: Sequence[Estimate]) -> list[Table]:
+def table4(found: pd.DataFrame) -> Iterator[Table]:
     """Mean square errors of the proposals: a row for each, the levels side by side."""
-    tables: list[Table] = []
-    for (structure, quantity, states, label), group in proposals(rows).items():
-        kept = kept_text(lines_of(group)[0])
-        columns: list[Column[str]] = [Column("Proposal", shown, names_lines=True)]
-        for model, alike in grouped(group, lambda each: each.model).items():
-            columns += _level_columns(model, quantity, {each.method: each for each in alike})
-        methods = methods_in(group)
+    for (*block, label), group in proposals(found):
+        methods, columns = methods_in(group), dict[str, list[str]]()
+        for (model, level), alike in groups(group, "model", "level"):
+            here = dict(zip(alike.method, _spread(alike, "mse"), strict=True))
+            columns[f"{capital(level)}: printed"] = [
+                _printed(published.proposal_mse(model, block[1], method)) for method in methods
+            ]
+            columns[f"{capital(level)}: here"] = [here.get(method, NOTHING) for method in methods]
+        frame = pd.DataFrame(columns, pd.Index(map(shown, methods), name="Proposal"))
         notes = [STATES_NOTE, *([FORMULA_NOTE] if any("as printed" in method for method in methods) else [])]
-        caption = f"{capital(structure)} {quantity}, N = {states:,}, {kept}: mean square error (nats²)"
-        tables.append(
-            make_table(key_of("table4", structure, quantity, states, label), caption, columns, methods, notes)
-        )
-    return tables
+        caption = f"{_title(*block)}, {group.kept_text.iloc[0]}: mean square error (nats²)"
+        yield Table.filled(key_of("table4", *block, label), caption, frame, notes=notes)
 
 
-def proposals(rows: Sequence[Estimate]) -> dict[tuple[str, str, int, str], list[Summary]]:
+def proposals(found: pd.DataFrame) -> list[tuple[Any, pd.DataFrame]]:
     """What stands in each table of proposals: quantities that were measured with ours alone have none."""
-    groups = grouped(summarise(rows), lambda each: (*block_of(each), each.label))
-    return {key: group for key, group in groups.items() if not all(is_ours(each.method) for each in group)}
+    return [each for each in groups(found, *BLOCK, "label") if not all(map(is_ours, each[1].method))]
 
 
-def suite(name: str, rows: Sequence[Estimate]) -> list[Table]:
+def suite(name: str, found: pd.DataFrame) -> Iterator[Table]:
     """Root mean square errors and seconds, for models the paper does not have."""
-    tables: list[Table] = []
-    groups = grouped(summarise(rows), lambda each: (each.quantity, each.states))
-    for (quantity, states), group in groups.items():
-        methods = methods_in(group)
-        columns = [
-            Column[Line]("Model", lambda line: line.model, names_lines=True),
-            Column[Line]("States kept", kept_text, names_lines=True),
-            *(measured(method, lambda each: number(each.rmse)) for method in methods),
-            lower(lambda each: each.rmse, RATIO),
-            *(measured(m, lambda each: number(each.seconds, 2), f"Seconds: {shown(m)}") for m in methods),
-        ]
+    names = ["model", "kept_text"]
+    for (quantity, states), group in groups(found, "quantity", "states"):
+        text = group.assign(rmse=_numbers(group.rmse), seconds=_numbers(group.seconds, 2))
+        errors, seconds = (by_method(text, names, column) for column in ("rmse", "seconds"))
+        columns = {
+            **{capital(shown(method)): each for method, each in errors.items()},
+            RATIO: lower(group, names, "rmse"),
+            **{f"Seconds: {shown(method)}": each for method, each in seconds.items()},
+        }
         caption = f"{capital(quantity)}, N = {states:,}: root mean square error (nats)"
-        tables.append(make_table(key_of(name, quantity, states), caption, columns, lines_of(group)))
-    return tables
+        yield _table(key_of(name, quantity, states), caption, columns)
 
 
-def gradients(rows: Sequence[Direction]) -> list[Table]:
+def gradients(found: pd.DataFrame) -> Iterator[Table]:
     """How far sketched gradients point away from the exact one, and how far they end from it."""
-    tables: list[Table] = []
-    groups = grouped(summarise_directions(rows), lambda each: (each.model, each.states, each.quantity))
-    for (model, states, quantity), group in groups.items():
-        methods = methods_in(group)
-        columns = [
-            Column[DirectionLine]("States kept", kept_text, names_lines=True),
-            Column[DirectionLine]("Parameter", lambda line: line.parameter, names_lines=True),
-            *(_direction_column(m, "1 - cosine", lambda each: each.off) for m in methods),
-            *(_direction_ratio(method) for method in methods if is_ours(method)),
-            *(_direction_column(m, "Relative error", lambda each: each.relative_error) for m in methods),
-        ]
+    names = ["kept_text", "parameter"]
+    for (model, states, quantity), group in groups(found, "model", "states", "quantity"):
+        text = group.assign(off=_numbers(group.off), relative_error=_numbers(group.relative_error))
+        off, error = (by_method(text, names, column) for column in ("off", "relative_error"))
+        whole = group[group.parameter == "all"]  # as one vector
+        ratios = {method: lower(whole, names, "off", method) for method in off if is_ours(method)}
+        columns = {
+            **{f"1 - cosine: {shown(method)}": each for method, each in off.items()},
+            **{f"1 - cosine: paper's method here / {shown(method)}": each for method, each in ratios.items()},
+            **{f"Relative error: {shown(method)}": each for method, each in error.items()},
+        }
         caption = f"Gradient of {quantity}, {model}, N = {states:,}: means over the replicates"
-        tables.append(
-            make_table(key_of("gradients", model, states, quantity), caption, columns, direction_lines(group))
-        )
-    return tables
+        yield _table(key_of("gradients", model, states, quantity), caption, columns)
 
 
-def theory(rows: Sequence[Check]) -> list[Table]:
+def theory(rows: pd.DataFrame) -> Iterator[Table]:
     """What the theory predicts and what was measured."""
-    columns: list[Column[Check]] = [
-        Column("Statement", lambda row: row.statement, names_lines=True),
-        Column("Setting", lambda row: row.setting, names_lines=True),
-        Column("At", lambda row: number(row.at, 4, trim=True)),
-        Column("Predicted", lambda row: number(row.predicted, 5)),
-        Column("Measured", lambda row: number(row.measured, 5)),
-        Column("Standard error", lambda row: number(row.standard_error, 2)),
-        Column("z", _z_text),
-    ]
-    groups = grouped(rows, lambda row: row.statement)
-    notes = [Z_NOTE, *(STATEMENT_NOTES[statement] for statement in groups if statement in STATEMENT_NOTES)]
-    lines = [row for group in groups.values() for row in group]
-    return [make_table("theory", "Predicted and measured", columns, lines, notes)]
+    rows = rows.sort_values("statement", key=lambda each: each.map(list(each.unique()).index), kind="stable")
+    columns = {
+        "Statement": rows.statement,
+        "Setting": rows.setting,
+        "At": [number(each, 4, trim=True) for each in rows["at"]],
+        "Predicted": _numbers(rows.predicted, 5),
+        "Measured": _numbers(rows.measured, 5),
+        "Standard error": _numbers(rows.standard_error, 2),
+        "z": _each(rows, _z_text),
+    }
+    frame = pd.DataFrame(columns).set_index(["Statement", "Setting"])
+    notes = [STATEMENT_NOTES[each] for each in rows.statement.unique() if each in STATEMENT_NOTES]
+    yield Table("theory", "Predicted and measured", frame, notes=[Z_NOTE, *notes])
 
 
-def _columns(
-    group: Sequence[Summary],
-    text: Callable[[Summary], str],
-    printed_cell: Callable[[Line, str], str],
-    value: Value | None,
-) -> list[Column[Line]]:
-    """The paper's figures, its method here and ours; then how they compare, if they do."""
-    others = [method for method in methods_in(group) if method not in METHODS]
-    return [
-        Column("Level", lambda line: level_of(line.model), names_lines=True),
-        Column("States kept", kept_text, names_lines=True),
-        Column("TopK: printed", lambda line: printed_cell(line, "TopK")),
-        measured("TopK", text, "TopK: here"),
-        Column("Paper's method: printed", lambda line: printed_cell(line, "paper")),
-        measured("paper", text, "Paper's method: here"),
-        measured("tailsum", text),
-        *([lower(value, RATIO)] if value else []),
-        *(measured(method, text) for method in others),
-    ]
+def _compared(key: str, caption: str, group: pd.DataFrame, value: str | None, notes: Sequence[str]) -> Table:
+    """The paper's figures, its method here and ours; how they compare in a value, if they do; then other methods."""
+    names = ["level", "kept_text"]
+    here, printed = (by_method(group, names, column) for column in ("here", "printed"))
+    columns = {
+        "TopK: printed": printed.get("TopK"),
+        "TopK: here": here.get("TopK"),
+        "Paper's method: printed": printed.get("paper"),
+        "Paper's method: here": here.get("paper"),
+        "Ours": here.get("tailsum"),
+        RATIO: lower(group, names, value) if value else None,
+        **{capital(shown(method)): here[method] for method in here if method not in {"TopK", "paper", "tailsum"}},
+    }
+    return _table(key, caption, columns, notes)
 
 
-def _printed_mse(line: Line, method: str) -> str:
-    if method not in line.found:
-        return NOTHING
-    where = line.model, line.quantity, line.states, method, line.label
-    notebook = published.notebook_mse(*where)
-    return printed(published.mse(*where)) + (f" [{printed(notebook)}]" if notebook is not None else "")
+def _table(key: str, caption: str, columns: Mapping[str, pd.Series | None], notes: Sequence[str] = ()) -> Table:
+    """A table of these columns; those of our methods are marked."""
+    headers: dict[str | int, str] = {
+        "level": "Level",
+        "model": "Model",
+        "kept_text": "States kept",
+        "parameter": "Parameter",
+    }
+    lines = next(each.index for each in columns.values() if each is not None)
+    frame = pd.DataFrame(columns, lines).rename_axis(index=headers)
+    ours = [name for name in columns if name.rpartition(": ")[2].lower().startswith("ours")]
+    return Table.filled(key, caption, frame, ours, notes)
 
 
-def _printed_part(part: str) -> Callable[[Line, str], str]:
-    def cell(line: Line, method: str) -> str:
-        found = published.bias_variance(line.model, line.quantity, line.states, method, line.label)
-        return NOTHING if found is None or method not in line.found else printed(getattr(found, part))
-
-    return cell
+def _title(structure: str, quantity: str, states: int) -> str:
+    return f"{capital(structure)} {quantity}, N = {states:,}"
 
 
-def _level_columns(model: str, quantity: str, found: dict[str, Summary]) -> list[Column[str]]:
-    def here(method: str) -> str:
-        each = found.get(method)
-        return NOTHING if each is None else with_spread(each.mse, each.mse_spread)
-
-    level = capital(level_of(model))
-    return [
-        Column(f"{level}: printed", lambda method: printed(published.proposal_mse(model, quantity, method))),
-        Column(f"{level}: here", here),
-    ]
+def _each(found: pd.DataFrame, text: Callable[[Any], str]) -> list[str]:
+    return [text(row) for row in rows_of(found)]
 
 
-def _prints_topk(group: Sequence[Summary]) -> bool:
-    return any(
-        published.mse(each.model, each.quantity, each.states, "TopK", each.label) is not None
-        for each in group
-        if each.method == "TopK"
-    )
+def _numbers(values: Iterable[float | None], digits: int = 3) -> list[str]:
+    return [number(value, digits) for value in values]
 
 
-def _notes(group: Sequence[Summary]) -> list[str]:
-    structure, quantity, states = block_of(group[0])
-    in_brackets = any(
-        published.notebook_mse(each.model, each.quantity, each.states, each.method, each.label) for each in group
-    )
-    return [
-        *([TOPK_NOTE] if _prints_topk(group) else []),
-        *([TREE_NOTE] if structure == "hypertree" else []),
-        *([CHECKPOINT_NOTE] if (structure, quantity, states) == ("chain", "entropy", 2000) else []),
-        *([NOTEBOOK_NOTE] if in_brackets else []),
-    ]
+def _spread(found: pd.DataFrame, value: str) -> list[str]:
+    return [with_spread(*each) for each in zip(found[value], found[f"{value}_spread"], strict=True)]
 
 
-def _direction_column(method: str, name: str, value: Callable[[DirectionSummary], float]) -> Column[DirectionLine]:
-    def cell(line: DirectionLine) -> str:
-        found = line.found.get(method)
-        return NOTHING if found is None else number(value(found))
-
-    return Column(f"{name}: {shown(method)}", cell, ours=is_ours(method))
+def _printed(value: float | None) -> str:
+    """A figure of the paper with all its digits."""
+    return NOTHING if value is None or math.isnan(value) else f"{value:g}"
 
 
-def _direction_ratio(method: str) -> Column[DirectionLine]:
-    """How much better this one of ours points, all parameters as one vector."""
-
-    def cell(line: DirectionLine) -> str:
-        paper, ours = line.found.get("paper"), line.found.get(method)
-        if line.parameter != "all" or paper is None or ours is None:
-            return NOTHING
-        return times_lower(paper.off, ours.off)
-
-    return Column(f"1 - cosine: paper's method here / {shown(method)}", cell)
+def _printed_mse(row: Any) -> str:
+    notebook = published.notebook_mse(row.model, row.quantity, row.states, row.method, row.label)
+    return _printed(row.printed_mse) + (f" [{_printed(notebook)}]" if notebook is not None else "")
 
 
-def _z_text(row: Check) -> str:
+def _printed_part(part: str) -> Callable[[Any], str]:
+    def text(row: Any) -> str:
+        found = published.bias_variance(row.model, row.quantity, row.states, row.method, row.label)
+        return _printed(getattr(found, part, None))
+
+    return text
+
+
+def _prints_topk(group: pd.DataFrame) -> bool:
+    return bool(group.printed_mse[group.method == "TopK"].notna().any())
+
+
+def _notes(group: pd.DataFrame, structure: str, quantity: str, states: int) -> list[str]:
+    notes = {
+        TOPK_NOTE: _prints_topk(group),
+        TREE_NOTE: structure == "hypertree",
+        CHECKPOINT_NOTE: (structure, quantity, states) == ("chain", "entropy", 2000),
+        NOTEBOOK_NOTE: any("[" in text for text in _each(group, _printed_mse)),
+    }
+    return [note for note, holds in notes.items() if holds]
+
+
+def _z_text(row: Any) -> str:
     if row.standard_error == 0:
         return "exact" if row.measured == row.predicted else NOTHING
     z = (row.measured - row.predicted) / row.standard_error

@@ -1,19 +1,20 @@
-"""The page's pictures: how the states are used, how they follow one another, and how training went."""
+"""The page's pictures: how the states are used (the paper's Figure 2), how they follow one another, and how training went."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-from tailsum.apps.paper.report.look import log_axis
+from tailsum.apps.report.axes import WHOLE, log_axis
 from tailsum.apps.report.picture import WIDTH, Picture
-from tailsum.apps.vae.report.findings import Curve, Findings, bound, curve
+from tailsum.apps.vae.report.findings import Findings, bound, curve
 from tailsum.apps.vae.report.layout import arrange, bend, choose
 from tailsum.plot.canvas import Canvas
 from tailsum.plot.lettering import text_width, visible
@@ -54,8 +55,8 @@ def pictures(findings: Findings) -> list[Picture]:
     return [
         Picture("states", "use", use, lambda: use_of_states(counts)),
         *([Picture("transitions", "transitions", graph, lambda: _graph_of(findings, nodes, kept))] if kept else []),
-        *([Picture("learning", "training", learning, lambda: learning_curve(train, dev))] if train.steps else []),
-        *([Picture("bound", "training", elbo, lambda: bound_curve(parts))] if parts["words"].steps else []),
+        *([] if train.empty else [Picture("learning", "training", learning, lambda: learning_curve(train, dev))]),
+        *([] if parts.empty else [Picture("bound", "training", elbo, lambda: bound_curve(parts))]),
     ]
 
 
@@ -93,7 +94,7 @@ def use_of_states(counts: np.ndarray) -> Figure:
 def _ranks(ax: Axes, count: int) -> None:
     ax.set_xlim(0.5 if count < 30 else 0, count + 0.5)
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    ax.xaxis.set_major_formatter(WHOLE)
     ax.grid(visible=False, axis="x")
 
 
@@ -204,61 +205,49 @@ def _shade(weight: float) -> str:
 # How training went.
 
 
-def learning_curve(train: Curve, dev: Curve) -> Figure:
-    """The loss of each training batch, its running mean, and the dev part's."""
+def learning_curve(train: pd.Series, dev: pd.Series) -> Figure:
+    """The loss of each training batch, its running mean, and the dev part's; all by step."""
     figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
     ax = figure.subplots()
-    ax.plot(*train, color=BLUE, linewidth=0.7, alpha=0.35)
-    ax.plot(*running_mean(train), color=BLUE, label="train, running mean")
-    if dev.steps:
-        best = int(np.argmin(dev.values))
-        name = f"dev (best: {dev.values[best]:.3f} at step {dev.steps[best]:,})"
-        ax.plot(*dev, color=ORANGE, marker="o" if len(dev.steps) <= 40 else "", label=name)
-        ax.plot(dev.steps[best], dev.values[best], marker="o", markersize=10, color=ORANGE, markerfacecolor="none")
-    _limits(ax, [*running_mean(train).values, *dev.values], [*train.values, *dev.values])
-    _steps(ax, train)
-    ax.set_ylabel("nats per word")
+    smooth = running_mean(train)
+    ax.plot(train, color=BLUE, linewidth=0.7, alpha=0.35)
+    ax.plot(smooth, color=BLUE, label="train, running mean")
+    if not dev.empty:
+        best = dev[dev == dev.min()].iloc[:1]
+        name = f"dev (best: {best.iloc[0]:.3f} at step {best.index[0]:,})"
+        ax.plot(dev, color=ORANGE, marker="o" if len(dev) <= 40 else "", label=name)
+        ax.plot(best, marker="o", markersize=10, color=ORANGE, markerfacecolor="none")
+    _limits(ax, pd.concat([smooth, dev]), pd.concat([train, dev]))
     ax.legend(loc="upper right")
     return figure
 
 
-def bound_curve(parts: dict[str, Curve]) -> Figure:
+def bound_curve(parts: pd.DataFrame) -> Figure:
     """The parts of the bound, and their sum."""
     figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
     ax = figure.subplots()
-    total = Curve(parts["words"].steps, np.sum([part.values for part in parts.values()], 0).tolist())
-    shown: list[float] = []
-    for name, each in {"total": total, **parts}.items():
-        smooth = running_mean(each)
-        ax.plot(*smooth, color=COLOURS[name], linewidth=4.5 if name == "total" else 1.6, label=NAMES[name])
-        shown += smooth.values
+    smooth = {name: running_mean(each) for name, each in {"total": parts.sum(axis=1), **parts}.items()}
+    for name, each in smooth.items():
+        ax.plot(each, color=COLOURS[name], linewidth=4.5 if name == "total" else 1.6, label=NAMES[name])
     ax.axhline(0, color=LINE, linewidth=0.8)
-    _limits(ax, shown, shown)
-    _steps(ax, total)
-    ax.set_ylabel("nats per word")
+    everything = pd.concat(list(smooth.values()))
+    _limits(ax, everything, everything)
     figure.legend(loc="outside lower center", ncols=4)
     return figure
 
 
-def running_mean(values: Curve) -> Curve:
+def running_mean(values: pd.Series) -> pd.Series:
     """The mean of each value and some of those around it, a fiftieth of all."""
-    half = len(values.values) // 100
-    sums = np.concatenate([[0.0], np.cumsum(values.values)])
-    place = np.arange(len(values.values))
-    low, high = np.maximum(place - half, 0), np.minimum(place + half + 1, len(place))
-    return Curve(values.steps, ((sums[high] - sums[low]) / (high - low)).tolist())
+    return values.rolling(2 * (len(values) // 100) + 1, center=True, min_periods=1).mean()
 
 
-def _limits(ax: Axes, wanted: Sequence[float], everything: Sequence[float]) -> None:
-    """Room for what matters: the first losses of all may be far above the rest."""
-    low, high = min(everything), float(np.quantile(wanted, 0.985))
-    high = max(high, float(np.quantile(everything, 0.95)))
+def _limits(ax: Axes, wanted: pd.Series, everything: pd.Series) -> None:
+    """Room for what matters, by step: the first losses of all may be far above the rest."""
+    low, high = everything.min(), max(wanted.quantile(0.985), everything.quantile(0.95))
     room = max(0.08 * (high - low), 0.02)
     ax.set_ylim(low - room, high + room)
-
-
-def _steps(ax: Axes, shown: Curve) -> None:
-    ax.set_xlim(min(0, shown.steps[0]), max(shown.steps[-1], 1) * 1.01)
+    ax.set_ylabel("nats per word")
+    ax.set_xlim(min(0, *everything.index), max(1, *everything.index) * 1.01)
     ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    ax.xaxis.set_major_formatter(WHOLE)
     ax.set_xlabel("step")

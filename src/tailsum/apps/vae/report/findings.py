@@ -3,14 +3,17 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
+
+import pandas as pd
 
 from tailsum.apps.text import Vocabulary
 from tailsum.apps.vae.explore import Occurrences
 from tailsum.apps.vae.generate import Generated
 from tailsum.apps.vae.settings import Settings
 
-PARTS: Sequence[str] = ("words", "states", "entropy")
+PARTS = ["words", "states", "entropy"]
+Losses = Sequence[Mapping[str, str]]
 
 
 @dataclass(frozen=True)
@@ -22,53 +25,32 @@ class Findings:
     occurrences: Occurrences
     examples: Sequence[Sequence[int]]
     samples: Sequence[Generated]
-    losses: Sequence[Mapping[str, str]]
+    losses: Losses
     evaluation: Mapping[str, Any]
 
 
-class Curve(NamedTuple):
-    """Values at some steps of the training."""
-
-    steps: list[int]
-    values: list[float]
+def curve(losses: Losses, part: str) -> pd.Series:
+    """The negative log-likelihood of "train" or "dev", in nats per word, by the step of the training."""
+    return _finite(losses, part, ["nll"]).nll
 
 
-def curve(losses: Sequence[Mapping[str, str]], part: str) -> Curve:
-    """The negative log-likelihood of "train" or "dev", in nats per word."""
-    rows = [(int(row["step"]), _number(row["nll"])) for row in losses if row["part"] == part]
-    return _curve(rows)
-
-
-def bound(losses: Sequence[Mapping[str, str]]) -> dict[str, Curve]:
-    """The parts of the training sentences' bound, in nats per word.
+def bound(losses: Losses) -> pd.DataFrame:
+    """The parts of the training sentences' bound, in nats per word, by the step of the training.
 
     The rows have them per sentence, in batches of equally long sentences, where they would go up and down with the
     length; what one has to do with the other is known from the whole, which the rows have both ways.
     """
-    found: dict[str, list[tuple[int, float | None]]] = {part: [] for part in PARTS}
-    for row in losses:
-        values = [_number(row[part]) for part in PARTS]
-        nll = _number(row["nll"])
-        if row["part"] == "train" and nll is not None and None not in values:
-            parts = [value for value in values if value is not None]
-            words = -sum(parts) / nll if nll else 0.0
-            for part, value in zip(PARTS, parts, strict=True):
-                found[part].append((int(row["step"]), value / words if words > 0 else None))
-    return {part: _curve(rows) for part, rows in found.items()}
+    rows = _finite(losses, "train", [*PARTS, "nll"])
+    words = -rows[PARTS].sum(axis=1) / rows.nll
+    known = words.between(0, math.inf, inclusive="neither")
+    return rows.loc[known, PARTS].div(words[known], axis=0)
 
 
-def _curve(rows: Sequence[tuple[int, float | None]]) -> Curve:
-    kept = [(step, value) for step, value in rows if value is not None]
-    return Curve([step for step, _ in kept], [value for _, value in kept])
-
-
-def _number(text: str) -> float | None:
-    """A finite number, or None: a row may have none, or may have been cut off."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+def _finite(losses: Losses, part: str, columns: Sequence[str]) -> pd.DataFrame:
+    """Columns of the rows of a part, by step; without those where a number is missing, was cut off or is not finite."""
+    rows = pd.DataFrame([row for row in losses if row["part"] == part], columns=["step", *columns])
+    numbers = rows.apply(pd.to_numeric, errors="coerce").astype(float).replace([math.inf, -math.inf], math.nan)
+    return numbers.dropna().astype({"step": int}).set_index("step")
 
 
 def at(found: Any, *keys: str) -> float | None:

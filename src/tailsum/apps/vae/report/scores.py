@@ -1,100 +1,85 @@
 """Tables of the evaluation: the likelihood beside that of other models, and the parts of the bound."""
 
-import math
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections.abc import Mapping
 from typing import Any
 
-from tailsum.apps.report.html import class_of, scrolling
+import pandas as pd
+
+from tailsum.apps.report.table import Table
+from tailsum.apps.report.wording import NOTHING, fixed
 from tailsum.apps.vae.report.findings import PARTS, at
 
-SETS: Sequence[str] = ("dev", "test")
+SETS = ("dev", "test")
 NAMES = {"unigram": "Unigram", "bigram": "Bigram (Kneser-Ney)", "lstm": "LSTM without states"}
-NOTHING = "-"
+OURS = "Structured VAE"
+ERROR_NOTE = (
+    "Behind ± is the standard error of a mean over sentences. All models saw the same sentences, so that their "
+    "differences are surer than these errors say."
+)
+BOUND_NOTE = (
+    "log p(states) and the entropy together are minus what q knows of the states beyond the prior. Where they cancel, "
+    "the states say nothing about the words."
+)
 
 
-def likelihood_table(evaluation: Mapping[str, Any]) -> str:
-    """The negative log-likelihood of each model, the autoencoder's last and marked; nothing where there is none."""
-    baselines = evaluation.get("baselines")
-    others = baselines if isinstance(baselines, Mapping) else {}
-    rows = [(str(NAMES.get(name, name)), scores, False) for name, scores in others.items()]
-    rows.append(("Structured VAE", evaluation, True))
-    filled = [(name, _scores(found), ours) for name, found, ours in rows if set(_scores(found)) != {NOTHING}]
-    if not filled:
-        return ""
-    heads = ["Model", *(f"{part}, {unit}" for part in ("Dev", "Test") for unit in ("per word", "per sentence"))]
-    table = _table("Negative log-likelihood (nats): the lower, the better", heads, filled)
-    errors = (
-        "Behind ± is the standard error of a mean over sentences. All models saw the same sentences, so that their "
-        "differences are surer than these errors say."
-    )
-    notes = [errors, _how(evaluation)]
-    return "\n".join([table, *(f'<p class="note">{escape(note)}</p>' for note in notes if note)])
+def tables(evaluation: Mapping[str, Any]) -> list[Table]:
+    """Those that there is something to fill with."""
+    return [table for table in (likelihoods(evaluation), bounds(evaluation)) if not table.frame.empty]
 
 
-def _scores(found: Any) -> list[str]:
-    return [
-        cell
-        for part in SETS
-        for cell in (
-            _fixed(at(found, part, "per_word"), 3),
-            _with_error(at(found, part, "per_sentence"), at(found, part, "standard_error")),
-        )
-    ]
+def baselines(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """The scores of other models, by their names."""
+    found = evaluation.get("baselines")
+    return {str(NAMES.get(name, name)): scores for name, scores in found.items()} if isinstance(found, Mapping) else {}
 
 
-def _how(evaluation: Mapping[str, Any]) -> str:
-    """How the autoencoder's likelihood was found."""
-    samples = next((n for part in SETS if (n := at(evaluation, part, "samples")) is not None), None)
-    estimator = evaluation.get("estimator")
-    if samples is None:
-        return ""
-    by = ", with exact sums over them" if estimator == "full" else f", with sums by “{estimator}”" if estimator else ""
-    return (
-        f"The autoencoder's is by importance sampling with {samples:,.0f} samples of the states of each sentence{by}: too "
-        "few samples make it look worse than it is, not better."
-    )
+def likelihoods(evaluation: Mapping[str, Any]) -> Table:
+    """The negative log-likelihood of each model, the autoencoder's last and marked."""
+    rows = {name: _scores(found) for name, found in {**baselines(evaluation), OURS: evaluation}.items()}
+    frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis("Model")
+    frame = frame[(frame != NOTHING).any(axis=1)]
+    notes = [ERROR_NOTE, *_how(evaluation)]
+    return Table("likelihood", "Negative log-likelihood (nats): the lower, the better", frame, {OURS}, notes)
 
 
-def bound_table(evaluation: Mapping[str, Any]) -> str:
-    """The parts of the bound per sentence, and what importance sampling adds; nothing where they are missing."""
-    heads = ["Part", "log p(words | states)", "log p(states)", "Entropy of q", "ELBO", "log p(words)"]
-    heads += ["± by sampling", "Sentences"]
-    rows: list[tuple[str, list[str], bool]] = []
+def _scores(found: Any) -> dict[str, str]:
+    cells: dict[str, str] = {}
     for part in SETS:
-        values = [at(evaluation, part, name) for name in PARTS]
-        if None in values:
-            continue
-        whole = math.fsum(value for value in values if value is not None)
-        nll, error = (at(evaluation, part, name) for name in ("per_sentence", "sampling_error"))
-        cells = [*values, whole, None if nll is None else -nll]
-        count = at(evaluation, part, "sentences")
-        last = [_fixed(error, 3), NOTHING if count is None else f"{count:,.0f}"]
-        rows.append((part.capitalize(), [*(_fixed(cell, 2) for cell in cells), *last], False))
-    if not rows:
-        return ""
-    note = (
-        "log p(states) and the entropy together are minus what q knows of the states beyond the prior. Where they cancel, "
-        "the states say nothing about the words."
-    )
-    return f'{_table("The bound (nats per sentence)", heads, rows)}\n<p class="note">{escape(note)}</p>'
+        mean, error = at(found, part, "per_sentence"), at(found, part, "standard_error")
+        spread = "" if mean is None or error is None else f" ± {error:.2f}"
+        cells[f"{part.capitalize()}, per word"] = fixed(at(found, part, "per_word"), 3)
+        cells[f"{part.capitalize()}, per sentence"] = fixed(mean, 2) + spread
+    return cells
 
 
-def _fixed(value: float | None, digits: int) -> str:
-    return NOTHING if value is None else f"{value:.{digits}f}"
-
-
-def _with_error(value: float | None, error: float | None) -> str:
-    return _fixed(value, 2) + ("" if value is None or error is None else f" ± {error:.2f}")
-
-
-def _table(caption: str, heads: Sequence[str], rows: Sequence[tuple[str, Sequence[str], bool]]) -> str:
-    first, *others = heads
-    head = f'<th scope="col" class="name">{escape(first)}</th>'
-    head += "".join(f'<th scope="col">{escape(each)}</th>' for each in others)
-    lines = [
-        f'<tr{class_of("ours" if ours else "")}><th scope="row">{escape(name)}</th>'
-        f"{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
-        for name, cells, ours in rows
+def _how(evaluation: Mapping[str, Any]) -> list[str]:
+    """How the autoencoder's likelihood was found, if that is known."""
+    samples = [n for part in SETS if (n := at(evaluation, part, "samples")) is not None]
+    estimator = evaluation.get("estimator")
+    by = ", with exact sums over them" if estimator == "full" else f", with sums by “{estimator}”" if estimator else ""
+    return [
+        f"The autoencoder's is by importance sampling with {n:,.0f} samples of the states of each sentence{by}: too "
+        "few samples make it look worse than it is, not better."
+        for n in samples[:1]
     ]
-    return scrolling(caption, head, "\n".join(["<tbody>", *lines, "</tbody>"]))
+
+
+def bounds(evaluation: Mapping[str, Any]) -> Table:
+    """The parts of the bound per sentence, and what importance sampling adds."""
+    rows: dict[str, dict[str, str]] = {}
+    for part in SETS:
+        words, states, entropy = (at(evaluation, part, name) for name in PARTS)
+        if words is None or states is None or entropy is None:
+            continue
+        nll, count = at(evaluation, part, "per_sentence"), at(evaluation, part, "sentences")
+        rows[part.capitalize()] = {
+            "log p(words | states)": fixed(words, 2),
+            "log p(states)": fixed(states, 2),
+            "Entropy of q": fixed(entropy, 2),
+            "ELBO": fixed(words + states + entropy, 2),
+            "log p(words)": fixed(None if nll is None else -nll, 2),
+            "± by sampling": fixed(at(evaluation, part, "sampling_error"), 3),
+            "Sentences": NOTHING if count is None else f"{count:,.0f}",
+        }
+    frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis("Part")
+    return Table("bound", "The bound (nats per sentence)", frame, notes=[BOUND_NOTE])

@@ -251,7 +251,7 @@ def test_the_baseline_counts():
     assert given_hints == pytest.approx(-torch.tensor([3 / 4, 2 / 2]).log().mean().item())
 
 
-def held_out_batches_to_measure_on(text):
+def test_held_out_batches_to_measure_on(text):
     found = train(dataclasses.replace(SMALL, steps=1), text)
     first, again, other = (
         trained.held_out_batch(found, text, 16, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)

@@ -1,0 +1,40 @@
+"""A table of text, which Markdown and HTML are written from."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from tailsum.apps.report.wording import NOTHING
+
+Row = tuple[tuple[str, ...], tuple[str, ...]]  # its names and its other cells
+
+
+@dataclass(frozen=True)
+class Table:
+    """Text under a caption. The index has the names of the rows; columns and rows that are `ours` are marked."""
+
+    key: str  # names it among the tables of a report
+    caption: str
+    frame: pd.DataFrame
+    ours: Collection[str] = ()
+    notes: Sequence[str] = ()
+
+    @classmethod
+    def filled(
+        cls, key: str, caption: str, frame: pd.DataFrame, ours: Collection[str] = (), notes: Sequence[str] = ()
+    ) -> "Table":
+        """A table without the columns that say nothing."""
+        frame = frame.fillna(NOTHING)
+        return cls(key, caption, frame.loc[:, (frame != NOTHING).any()], ours, notes)
+
+    def rows(self) -> list[Row]:
+        """The rows, in order."""
+        depth = self.frame.index.nlevels
+        return [(row[:depth], row[depth:]) for row in self.frame.reset_index().itertuples(index=False, name=None)]
+
+    def bodies(self) -> list[list[Row]]:
+        """The rows; where two columns name them, those that share the first name are together."""
+        if self.frame.index.nlevels == 1:
+            return [self.rows()]
+        return [Table(self.key, "", group).rows() for _, group in self.frame.groupby(level=0, sort=False)]
