@@ -66,7 +66,7 @@ class Made(NamedTuple):
     find certain states, these are `truth`.
     """
 
-    model: Structure[Any]
+    model: Structure[Any, Any]
     proposals: dict[str, Propose]
     parameters: dict[str, Tensor] | None = None
     rebuild: Callable[[], LinearChain] | None = None
@@ -150,7 +150,7 @@ def arguments(found: Made, method: Method, generator: torch.Generator) -> dict[s
 
 @torch.no_grad()
 def _answers(
-    model: Structure[Any], method: Method, how: dict[str, Any], quantities: Sequence[str]
+    model: Structure[Any, Any], method: Method, how: dict[str, Any], quantities: Sequence[str]
 ) -> Iterator[tuple[str, Tensor, float]]:
     """For each quantity, what a new sketch says and how long that takes, the making of the sketch included."""
     start = time.perf_counter()
@@ -163,7 +163,7 @@ def _answers(
         yield quantity, answer, drawn + time.perf_counter() - start
 
 
-def ask(model: Structure[Any] | Refined, quantity: str) -> Tensor:
+def ask(model: Structure[Any, Any] | Refined, quantity: str) -> Tensor:
     """What a model says of a quantity."""
     return model.log_partition() if quantity == "log Z" else model.entropy()
 

@@ -86,12 +86,12 @@ def _parameters(found: Made) -> tuple[Gradient, Callable[[], LinearChain]]:
     chain = found.model
     if (
         not isinstance(chain, LinearChain)
-        or not isinstance(chain._nodes, Factored)
-        or not isinstance(chain._pairs, Factored)
+        or not isinstance(chain.emission, Factored)
+        or not isinstance(chain.transition, Factored)
     ):
         raise ValueError(f"gradients need a chain whose scores are Factored, or its parameters: got {chain}")
     nodes, pairs = (
-        x.map(lambda tensor: tensor.detach().clone().requires_grad_()) for x in (chain._nodes, chain._pairs)
+        x.map(lambda tensor: tensor.detach().clone().requires_grad_()) for x in (chain.emission, chain.transition)
     )
     names: tuple[str, ...] = ("words", "states", "from", "to")
     parameters: Gradient = dict(zip(names, (*nodes.tensors, *pairs.tensors), strict=True))

@@ -10,7 +10,7 @@ from tailsum.apps.paper.chains import Level, lower_entropy
 from tailsum.dependencies.dependency_tree import DependencyTree
 from tailsum.scores.factored import Factored
 from tailsum.trees.pcfg import PCFG
-from tailsum.trees.rules.factors import FactoredRule
+from tailsum.trees.rules.factored import FactoredRule
 from tailsum.trees.span_tree import SpanTree
 
 ADAM_STEPS: dict[Level, int] = {"dense": 0, "intermediate": 30, "long-tail": 50}
