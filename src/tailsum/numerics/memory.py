@@ -32,7 +32,7 @@ class PeakMemory(TorchDispatchMode):
         return result
 
     def _count(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()
+        key, size = storage._cdata, storage.nbytes()  # noqa: SLF001  (the one name of a storage that outlives its wrapper)
         if key in self._seen:
             return
         self._seen.add(key)

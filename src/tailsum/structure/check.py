@@ -35,6 +35,15 @@ def node_potential(name: str, given: Tensor | Factored, form: str) -> Potential:
     return Dense(given[..., :, None, :])
 
 
+def check_lengths(lengths: Tensor, longest: int, name: str = "lengths", least: int = 1) -> None:
+    """Whole numbers between `least` and the number of positions."""
+    wrong = (lengths < least) | (lengths > longest)
+    if wrong.any():
+        raise ValueError(
+            f"{name} must lie between {least} and {longest}, the number of positions: got {lengths[wrong][0].item()}"
+        )
+
+
 def checked_lengths(
     lengths: Tensor | Sequence[int] | None,
     batch: torch.Size,
@@ -47,11 +56,7 @@ def checked_lengths(
     if lengths is None:
         return batch, None
     lengths = check_whole(name, torch.as_tensor(lengths, device=device))
-    wrong = (lengths < least) | (lengths > longest)
-    if wrong.any():
-        raise ValueError(
-            f"{name} must lie between {least} and {longest}, the number of positions: got {lengths[wrong][0].item()}"
-        )
+    check_lengths(lengths, longest, name, least)
     shape = check_broadcast(name, lengths.shape, batch, "that of the scores,")
     return shape, lengths.expand(shape)
 
