@@ -1,6 +1,6 @@
 """Structured inference with very many latent states: exact where that is affordable, randomized where it is not."""
 
-from tailsum.chains.alignment import Alignment, Moves
+from tailsum.chains.alignment import Alignment
 from tailsum.chains.ctc import CTC
 from tailsum.chains.hmm import HMM
 from tailsum.chains.linear_chain import LinearChain
@@ -52,7 +52,6 @@ __all__ = [
     "LocalGlobal",
     "Lookahead",
     "LowRankRule",
-    "Moves",
     "Optimal",
     "PairwiseGraph",
     "Potential",

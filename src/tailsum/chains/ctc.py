@@ -20,7 +20,7 @@ from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.tensors import finite, without_common, working_type
 from tailsum.scores.potential import Dense
 from tailsum.structure.base import Structure
-from tailsum.structure.check import check_states, checked_lengths
+from tailsum.structure.check import checked_lengths
 
 
 class FrameTerms(NamedTuple):
@@ -110,6 +110,3 @@ class CTC(Structure[FrameTerms, Tensor]):
 
     def form(self) -> tuple[object, ...]:
         return tuple(map(tuple, self.lattice.reshape(-1, self.lattice.shape[-1]).tolist()))
-
-    def check_configuration(self, configuration: Int[Tensor, "*sample_batch T"]) -> Int[Tensor, "*sample_batch T"]:
-        return check_states("labels", configuration, self.inside(), self.n_states, "the model's")

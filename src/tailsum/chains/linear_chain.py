@@ -222,7 +222,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         return states if self.lengths is None else torch.where(self.inside(), states, 0)
 
     def check_configuration(self, configuration: Int[Tensor, "*sample_batch T"]) -> Int[Tensor, "*sample_batch T"]:
-        states = check_states("states", configuration, self.inside(), self.n_states, "the chain's")
+        states = check_states(configuration, self.inside(), self.node_shape, self.n_states)
         if (states[..., 0] < 0).any():
             raise ValueError(f"states must lie between 0 and N-1 = {self.n_states - 1}: got one outside")
         return states.clamp(min=0)

@@ -18,16 +18,8 @@ class FactorTable(Scores):
     """Scores `[*lead, n_1, .., n_r]` of the joint states of r variables; `lead` broadcasts against `[*batch, F]`."""
 
     def __init__(self, scores: Float[Tensor, "*lead_states"], arity: int) -> None:
-        self.scores, self.arity = scores, arity
-
-    @property
-    def lead(self) -> torch.Size:
-        """What the scores vary with, beside the states."""
-        return self.scores.shape[: -self.arity]
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.scores,)
+        self.scores, self.arity, self.tensors = scores, arity, (scores,)
+        self.lead = scores.shape[:-arity]  # what the scores vary with, beside the states
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "FactorTable":
         return FactorTable(change(self.scores), self.arity)
@@ -64,10 +56,7 @@ class FactorGroups(Scores):
 
     def __init__(self, groups: Sequence[Potential | FactorTable]) -> None:
         self.groups = groups
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return tuple(x for group in self.groups for x in group.tensors)
+        self.tensors = tuple(x for group in groups for x in group.tensors)
 
     def _each(self, change: Callable[[Potential | FactorTable], Scores]) -> "FactorGroups":
         return FactorGroups([change(group) for group in self.groups])  # pyright: ignore[reportArgumentType]

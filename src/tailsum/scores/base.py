@@ -18,10 +18,7 @@ class Scores(ABC):
     overrides what it can do without tables.
     """
 
-    @property
-    @abstractmethod
-    def tensors(self) -> tuple[Tensor, ...]:
-        """The tensors that the scores are computed from, as far as they are accessible."""
+    tensors: tuple[Tensor, ...]  # what the scores are computed from, as far as it is accessible
 
     @abstractmethod
     def map(self, change: Callable[[Tensor], Tensor]) -> "Scores":

@@ -30,28 +30,13 @@ class Factored(Potential):
                 f"got {list(left.shape)} and {list(right.shape)}"
             )
         try:
-            torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+            self.lead = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
         except RuntimeError:
             raise ValueError(
                 f"left and right must have leading dimensions that broadcast: got {list(left.shape)} and {list(right.shape)}"
             ) from None
-        self.left, self.right = left, right
-
-    @property
-    def lead(self) -> torch.Size:
-        return torch.broadcast_shapes(self.left.shape[:-2], self.right.shape[:-2])
-
-    @property
-    def n_from(self) -> int:
-        return self.left.shape[-2]
-
-    @property
-    def n_to(self) -> int:
-        return self.right.shape[-2]
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.left, self.right
+        self.left, self.right, self.tensors = left, right, (left, right)
+        self.n_from, self.n_to = left.shape[-2], right.shape[-2]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Factored":
         return Factored(change(self.left), change(self.right))

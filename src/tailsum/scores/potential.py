@@ -23,20 +23,9 @@ class Potential(Scores):
     arity = 2  # how many states are scored together
     trailing = 2  # how many dimensions its tensors have after `lead`
 
-    @property
-    @abstractmethod
-    def lead(self) -> torch.Size:
-        """What the scores vary with, beside the two states."""
-
-    @property
-    @abstractmethod
-    def n_from(self) -> int:
-        """How many states a step leaves from."""
-
-    @property
-    @abstractmethod
-    def n_to(self) -> int:
-        """How many states a step arrives at."""
+    lead: torch.Size  # what the scores vary with, beside the two states
+    n_from: int  # how many states a step leaves from
+    n_to: int  # how many states a step arrives at
 
     def on(self, device: torch.device) -> "Potential":
         """The potential for states numbered on `device`."""
@@ -115,23 +104,8 @@ class Dense(Potential):
     """
 
     def __init__(self, scores: Float[Tensor, "*lead n_from n_to"]) -> None:
-        self.scores = scores
-
-    @property
-    def lead(self) -> torch.Size:
-        return self.scores.shape[:-2]
-
-    @property
-    def n_from(self) -> int:
-        return self.scores.shape[-2]
-
-    @property
-    def n_to(self) -> int:
-        return self.scores.shape[-1]
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.scores,)
+        self.scores, self.tensors = scores, (scores,)
+        self.lead, (self.n_from, self.n_to) = scores.shape[:-2], scores.shape[-2:]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Dense":
         return Dense(change(self.scores))

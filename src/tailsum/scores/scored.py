@@ -1,8 +1,8 @@
 """Scores from a function of the user's."""
 
-import copy
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int, Num
@@ -34,35 +34,19 @@ class Scored(Potential):
         n_to: int,
         context: Num[Tensor, "*lead c"] | None = None,
         device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         if n_from < 1 or n_to < 1:
             raise ValueError(f"n_from and n_to must be at least 1: got {n_from} and {n_to}")
-        self.function, self.context = function, context
+        self.function, self.n_from, self.n_to, self.context = function, n_from, n_to, context
+        self.tensors = () if context is None else (context,)
+        self.lead = torch.Size() if context is None else context.shape[:-1]
         self.device = device if context is None else context.device
-        self.dtype: torch.dtype | None = None  # what the function gives, unless a model asked for another
-        self._n_from, self._n_to = n_from, n_to
+        self.dtype = dtype  # what the scores are converted to: nothing, unless a model asked for it
 
-    @property
-    def lead(self) -> torch.Size:
-        return torch.Size() if self.context is None else self.context.shape[:-1]
-
-    @property
-    def n_from(self) -> int:
-        return self._n_from
-
-    @property
-    def n_to(self) -> int:
-        return self._n_to
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return () if self.context is None else (self.context,)
-
-    def _changed(self, **fields: object) -> "Scored":
-        other = copy.copy(self)
-        for name, value in fields.items():
-            setattr(other, name, value)
-        return other
+    def _changed(self, **fields: Any) -> "Scored":
+        names = ("function", "n_from", "n_to", "context", "device", "dtype")
+        return Scored(**{name: getattr(self, name) for name in names} | fields)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Scored":
         return self if self.context is None else self._changed(context=change(self.context))
@@ -98,10 +82,10 @@ class Scored(Potential):
         def function(i: Tensor, j: Tensor, *context: Tensor) -> Tensor:
             return self.function(j.mT, i.mT, *context).mT
 
-        return self._changed(function=function, _n_from=self.n_to, _n_to=self.n_from)
+        return self._changed(function=function, n_from=self.n_to, n_to=self.n_from)
 
     def columns(self, start: int, stop: int) -> "Scored":
         def function(i: Tensor, j: Tensor, *context: Tensor) -> Tensor:
             return self.function(i, j + start, *context)
 
-        return self._changed(function=function, _n_to=stop - start)
+        return self._changed(function=function, n_to=stop - start)

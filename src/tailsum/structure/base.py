@@ -31,7 +31,7 @@ from tailsum.sketch.model import Model, Propose
 from tailsum.sketch.proposal import Lookahead, proposal_from
 from tailsum.sketch.selection import Optimal, Selection, Subset
 from tailsum.sketch.sweep import Sweep
-from tailsum.structure.check import check_subset
+from tailsum.structure.check import check_states, check_subset
 from tailsum.structure.k_best import Best, Found, k_best, stacked
 from tailsum.structure.landmark_sweep import LandmarkSweep, by_restriction
 from tailsum.structure.relaxed import RelaxedSample
@@ -92,7 +92,7 @@ class Structure(Model, Generic[Terms, Configuration]):
 
     def check_configuration(self, configuration: Any) -> Configuration:
         """The configuration in a batch that holds this model's; a ValueError where it is none, by shape or by ids."""
-        return configuration
+        return check_states(configuration, self.inside(), self.node_shape, self.n_states, "")  # pyright: ignore[reportReturnType]
 
     def node_scores(self) -> Float[Tensor, "*batch_node n"]:
         return self.terms()[0].tensors[0]
@@ -335,11 +335,19 @@ class Structure(Model, Generic[Terms, Configuration]):
         return whole.score_of(whole.check_configuration(configuration))
 
     def score_of(self, configuration: Configuration) -> Float[Tensor, "*sample_batch"]:
-        """The score of checked configurations: the sum over all that use no other parts."""
+        """The score of checked configurations; minus infinity where their parts are not those of one configuration.
+
+        It is the sum over all configurations that use no other parts. One that uses all of them has as many as they are.
+        """
         used, terms = self.used(configuration), self.terms()
         tables = [torch.where(u > 0, x.tensors[0], -math.inf) for x, u in zip(terms, used, strict=False)]
         lead = tables[0].dim() - terms[0].tensors[0].dim() + len(self.batch_shape)
-        return self.in_batch(tables[0].shape[:lead]).log_sum(with_tables(terms, tables))
+        model = self.in_batch(tables[0].shape[:lead])
+        with torch.no_grad():
+            alone = each(lambda term: term.scaled(0.0), terms)
+            found = model.total(with_tables(alone, [torch.where(u > 0, 1.0, -math.inf).to(u) for u in used]), highest)
+            count = sum(u.flatten(lead).sum(-1) for u in used)
+        return model.log_sum(with_tables(terms, tables)).masked_fill(found != count, -math.inf)
 
     def best(self, terms: Terms) -> Configuration:
         """The configuration of highest score under the given scores, in local ids."""
@@ -523,5 +531,5 @@ class Structure(Model, Generic[Terms, Configuration]):
 
 
 @register_kl(Structure, Structure)
-def _kl(p: Structure[Any, Any], q: Structure[Any, Any]) -> Tensor:
+def _kl(p: Structure, q: Structure) -> Tensor:
     return p.kl(q)

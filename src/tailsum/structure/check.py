@@ -62,17 +62,22 @@ def checked_lengths(
 
 
 def check_states(
-    name: str, states: Tensor, inside: Tensor, n_states: int, whose: str, letter: str = "T"
-) -> Int[Tensor, "*sample_batch T"]:
-    """Paths `[*sample, *batch, T]` of states within range, -1 in the padding, or none (-1 throughout)."""
-    states, length = check_whole(name, states), inside.shape[-1]
-    if states.shape[-1:] != (length,):
-        raise ValueError(f"{name} must be [..., {letter}] with {letter} = {length}: got {list(states.shape)}")
-    shape = check_broadcast(name, states.shape[:-1], inside.shape[:-1], whose)
-    states = torch.where(inside, states.expand(*shape, -1), -1)
-    none = (states == -1).all(-1, keepdim=True)
-    if (((states < 0) & inside & ~none) | (states >= n_states)).any():
-        raise ValueError(f"{name} must lie between 0 and N-1 = {n_states - 1}: got one outside")
+    states: Tensor, inside: Tensor, node: torch.Size, n_states: int, letter: str = "T"
+) -> Int[Tensor, "*sample_batch_node"]:
+    """States of nodes within range, -1 in the padding (`inside [*batch, T]`), or none at all (-1 throughout)."""
+    states, batch = check_whole("states", states), inside.shape[:-1]
+    if states.shape[states.dim() - len(node) :] != node:
+        sizes = f"{letter}] with {letter} = {node[0]}" if len(node) == 1 else f"{', '.join(map(str, node))}]"
+        raise ValueError(f"states must be [..., {sizes}: got {list(states.shape)}")
+    shape = check_broadcast("states", states.shape[: -len(node)], batch, "the model's")
+    dims = tuple(range(-len(node), 0))
+    inside = inside.reshape(*inside.shape, *(1,) * (len(node) - 1))
+    states = torch.where(inside, states.expand(*shape, *node), -1)
+    if ((states < -1) | (states >= n_states)).any():
+        raise ValueError(f"states must lie between 0 and N-1 = {n_states - 1}: got one outside")
+    gaps = (states < 0) & inside & (states >= 0).any(dims, keepdim=True)
+    if letter and gaps.any():
+        raise ValueError(f"states must lie between 0 and N-1 = {n_states - 1}: got one outside")
     return states
 
 

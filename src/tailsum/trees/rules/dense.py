@@ -21,13 +21,9 @@ class DenseRule(WholeRule):
     def __init__(self, scores: Float[Tensor, "*lead N C C"]) -> None:
         if scores.dim() < 3 or scores.shape[-2] != scores.shape[-1] or 0 in scores.shape[-3:]:
             raise ValueError(f"scores of rules must be [*lead, N, N+P, N+P]: got {list(scores.shape)}")
-        self.scores = scores
+        self.scores, self.tensors = scores, (scores,)
         self.n_heads, self.n_children = scores.shape[-3:-1]
         self._products: dict[tuple[Kind, Reduce], LogProduct] = {}
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.scores,)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "DenseRule":
         return DenseRule(change(self.scores))

@@ -32,7 +32,7 @@ class Trilinear(VectorRule):
         return self
 
     def bound(self) -> float:
-        return math.prod(largest(x.norm(dim=-1)) for x in self.vectors)
+        return math.prod(largest(x.norm(dim=-1)) for x in self.tensors)
 
 
 class SpanTrilinear(Trilinear, SpanFactors):
@@ -70,7 +70,7 @@ class FactoredRule(Trilinear, FactorRule):
             raise ValueError("rule must have finite factors: got -inf")
 
     def fan(self, role: Role, first: Int[Tensor, "G m"], second: Int[Tensor, "G m"], rest: slice) -> Potential:
-        head, left, right = self.vectors
+        head, left, right = self.tensors
         one, other, third = {"head": (left, right, head), "left": (head, right, left), "right": (head, left, right)}[
             role
         ]

@@ -32,7 +32,7 @@ class LowRank(VectorRule):
         return LogProduct(pairs.mT)(head).unflatten(-1, (left.shape[-2], right.shape[-2]))
 
     def bound(self) -> float:
-        return sum(map(largest, self.vectors)) + math.log(self.vectors[0].shape[-1])
+        return sum(map(largest, self.tensors)) + math.log(self.tensors[0].shape[-1])
 
     @abstractmethod
     def rank_chart(self, spans: list[Tensor], watch: Watch) -> list[Tensor]:
@@ -47,7 +47,7 @@ class LowRank(VectorRule):
     def reader(self, spans: list[Tensor], length: Tensor, choose: Choose, reduce: Reduce) -> Reader:
         if reduce is not log_sum_exp:
             return super().reader(spans, length, choose, reduce)
-        vectors = self.vectors if self.by_span else [x[:, None, None] for x in self.vectors]
+        vectors = self.tensors if self.by_span else [x[:, None, None] for x in self.tensors]
         n_heads = None if self.by_span else self.n_heads
         return RankReader(self.chart(spans, reduce), length, n_heads, choose, reduce, vectors)
 
@@ -56,7 +56,7 @@ class SpanLowRank(LowRank, SpanFactors):
     """Over the states that spans keep: T^3 R + T^2 K R."""
 
     def rank_chart(self, spans: list[Tensor], watch: Watch) -> list[Tensor]:
-        head, left, right = (by_width(x) for x in self.vectors)
+        head, left, right = (by_width(x) for x in self.tensors)
 
         def to_ranks(width: int, entry: Tensor) -> list[Tensor]:
             return [LogProduct(x[width - 1])(entry[:, :, None])[:, :, 0] for x in (left, right)]
@@ -88,7 +88,7 @@ class LowRankRule(LowRank, FactorRule):
         raise NotImplementedError("states meet in ranks: nothing needs pairs of them")
 
     def rank_chart(self, spans: list[Tensor], watch: Watch) -> list[Tensor]:
-        head, left, right = self.vectors
+        head, left, right = self.tensors
         to_rank = {leaf: [LogProduct(x[..., self.children(leaf), :]) for x in (left, right)] for leaf in (True, False)}
         from_rank = LogProduct(head.mT)
 

@@ -1,6 +1,5 @@
 """Rules scored by any function."""
 
-import copy
 import math
 from collections.abc import Callable
 
@@ -29,22 +28,20 @@ class ScoredRule(WholeRule):
     torch.Size([20, 50, 50])
     """
 
-    trailing = 0
+    trailing, tensors = 0, ()
 
-    def __init__(self, function: Callable[[Tensor, Tensor, Tensor], Tensor], n_heads: int, n_leaves: int) -> None:
+    def __init__(
+        self,
+        function: Callable[[Tensor, Tensor, Tensor], Tensor],
+        n_heads: int,
+        n_leaves: int,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+    ) -> None:
         if n_heads < 1 or n_leaves < 1:
             raise ValueError(f"n_heads and n_leaves must be at least 1: got {n_heads} and {n_leaves}")
         self.function, self.n_heads, self.n_children = function, n_heads, n_heads + n_leaves
-        self.dtype: torch.dtype | None = None  # what the function gives, unless a model asked for another
-        self.device: torch.device | None = None
-
-    @property
-    def lead(self) -> torch.Size:
-        return torch.Size()
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return ()
+        self.dtype, self.device = dtype, device  # of the scores, and of the states: those of the model, inside one
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "ScoredRule":
         return self
@@ -56,9 +53,7 @@ class ScoredRule(WholeRule):
         return self.tabled()
 
     def to(self, dtype: torch.dtype, device: torch.device) -> "ScoredRule":
-        other = copy.copy(self)
-        other.dtype, other.device = dtype, device
-        return other
+        return ScoredRule(self.function, self.n_heads, self.n_children - self.n_heads, dtype, device)
 
     def block(self) -> Float[Tensor, "N C C"]:
         """The whole table."""

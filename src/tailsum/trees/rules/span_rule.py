@@ -55,11 +55,8 @@ class SpanTables(SpanRule):
     trailing = 5
 
     def __init__(self, scores: list[Tensor], n_heads: int, n_children: int) -> None:
-        self.scores, self.n_heads, self.n_children = scores, n_heads, n_children
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return tuple(self.scores)
+        self.scores, self.tensors = scores, tuple(scores)
+        self.n_heads, self.n_children = n_heads, n_children
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "SpanTables":
         return SpanTables([change(x) for x in self.scores], self.n_heads, self.n_children)

@@ -30,7 +30,6 @@ This = TypeVar("This", bound="VectorRule")
 class VectorRule(Rule):
     """Rules scored from a vector for each head, each left and each right child."""
 
-    vectors: tuple[Tensor, ...]
     factor: Tensor | None = None  # what every score is multiplied by, if anything
 
     @staticmethod
@@ -40,23 +39,19 @@ class VectorRule(Rule):
     ) -> Float[Tensor, "*lead a b c"]:
         """Scores of all given heads with all given left and right children."""
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.vectors
-
     def map(self: This, change: Callable[[Tensor], Tensor]) -> This:
-        return self.with_vectors([change(x) for x in self.vectors], self.factor)
+        return self.with_vectors([change(x) for x in self.tensors], self.factor)
 
     def with_vectors(self: This, vectors: Sequence[Tensor], factor: Tensor | None) -> This:
         """The same kind of rules from other vectors."""
         other = object.__new__(type(self))
-        other.vectors, other.factor = tuple(vectors), factor
+        other.tensors, other.factor = tuple(vectors), factor
         other.n_heads, other.n_children = self.n_heads, self.n_children
         return other
 
     def scaled(self: This, factor: Float[Tensor, ""] | float) -> This:
-        factor = torch.as_tensor(factor, dtype=self.vectors[0].dtype, device=self.vectors[0].device)
-        return self.with_vectors(self.vectors, factor if self.factor is None else self.factor * factor)
+        factor = torch.as_tensor(factor, dtype=self.tensors[0].dtype, device=self.tensors[0].device)
+        return self.with_vectors(self.tensors, factor if self.factor is None else self.factor * factor)
 
     def scored(self, factor: Tensor | None, *vectors: Tensor) -> Tensor:
         """Scores of all given vectors, times the factor."""
@@ -90,48 +85,48 @@ class FactorRule(VectorRule, WholeRule):
             torch.broadcast_shapes(head.shape[:-2], left.shape[:-2], right.shape[:-2])
         except RuntimeError:
             raise ValueError(f"head, left and right must have leading dimensions that broadcast: {got}") from None
-        self.vectors, self.n_heads, self.n_children = (head, left, right), head.shape[-2], left.shape[-2]
+        self.tensors, self.n_heads, self.n_children = (head, left, right), head.shape[-2], left.shape[-2]
 
     def at_spans(self, index: Int[Tensor, "*lead T T k"]) -> SpanRule:
         head, child = (x.flatten(-3) for x in as_rules_number(index, self.n_heads, self.n_children))
-        given = zip(self.vectors, (head, child, child), strict=True)
+        given = zip(self.tensors, (head, child, child), strict=True)
         rule = object.__new__(self.span_kind)
         rule.n_heads, rule.n_children = self.n_heads, self.n_children
         return rule.with_vectors([take(x, i).unflatten(-2, index.shape[-3:]) for x, i in given], self.factor)
 
     def block(self) -> Float[Tensor, "*lead N C C"]:
         """The whole table."""
-        return self.scored(self.factor, *self.vectors)
+        return self.scored(self.factor, *self.tensors)
 
     def tabled(self) -> DenseRule:
         return DenseRule(self.block())
 
     def at(self, head: Ids, left: Ids, right: Ids) -> Scores:
-        vectors = (take(x, i)[..., None, :] for x, i in zip(self.vectors, (head, left, right), strict=True))
+        vectors = (take(x, i)[..., None, :] for x, i in zip(self.tensors, (head, left, right), strict=True))
         return self.scored(self.factor, *vectors)[..., 0, 0, 0]
 
     def between(
         self, head: Int[Tensor, "G *lead a"], left: Int[Tensor, "G *lead b"], right: Int[Tensor, "G *lead c"]
     ) -> Float[Tensor, "G *lead a b c"]:
-        given = zip(self.vectors, (head, left, right), strict=True)
+        given = zip(self.tensors, (head, left, right), strict=True)
         return self.scored(self.factor, *(take(x, i.flatten(1)).unflatten(1, i.shape[1:]) for x, i in given))
 
     def rows(self, batch: Int[Tensor, " r"], head: Int[Tensor, " r"]) -> Float[Tensor, "r C C"]:
-        one, left, right = (x[batch if len(x) > 1 else torch.zeros_like(batch)] for x in self.vectors)
+        one, left, right = (x[batch if len(x) > 1 else torch.zeros_like(batch)] for x in self.tensors)
         return self.scored(self.factor, one.take_along_dim(head[:, None, None], 1), left, right)[:, 0]
 
     def _fits(self) -> bool:
         """Whether the table, its exponentials and, if recorded, their gradients fit the budget for tables."""
         copies = 4 if torch.is_grad_enabled() else 2
         entries = math.prod(self.lead) * self.n_heads * self.n_children**2
-        return fits_budget(copies * entries * self.vectors[0].element_size())
+        return fits_budget(copies * entries * self.tensors[0].element_size())
 
     def contract_pairs(self, pairs: Float[Tensor, "G r pair"], kind: Kind, reduce: Reduce) -> Float[Tensor, "G r N"]:
         if self._table is None and self._fits():
             self._table = DenseRule(self.block())
         if self._table is not None:
             return self._table.contract_pairs(pairs, kind, reduce)
-        left, right = (x[..., self.children(leaf), :] for x, leaf in zip(self.vectors[1:], kind, strict=True))
+        left, right = (x[..., self.children(leaf), :] for x, leaf in zip(self.tensors[1:], kind, strict=True))
 
         def tile(parts: Parts) -> Parts:
             (head,), (pairs, left, right, *factor) = parts
@@ -140,7 +135,7 @@ class FactorRule(VectorRule, WholeRule):
 
         whole = (pairs, left, right) if self.factor is None else (pairs, left, right, self.factor)
         chunk = max(1, 4 * tile_size(pairs.device) // max(1, left.shape[-2] * right.shape[-2]))
-        return streamed(tile, Parts((self.vectors[0],), whole), chunk, 1).rows[0].mT
+        return streamed(tile, Parts((self.tensors[0],), whole), chunk, 1).rows[0].mT
 
 
 class SpanFactors(VectorRule, SpanRule):
@@ -152,8 +147,8 @@ class SpanFactors(VectorRule, SpanRule):
         return self.map(lambda x: taken(x, index[..., None], -2))
 
     def rows(self, at: Expansion) -> Float[Tensor, "r T k k"]:
-        heads, left, right = self.vectors
-        own = [at.batch if len(x) > 1 else torch.zeros_like(at.batch) for x in self.vectors]
+        heads, left, right = self.tensors
+        own = [at.batch if len(x) > 1 else torch.zeros_like(at.batch) for x in self.tensors]
         after = (torch.arange(left.shape[1], device=left.device) + 1).clamp(max=left.shape[1] - 1)
         return self.scored(
             self.factor,
@@ -163,8 +158,8 @@ class SpanFactors(VectorRule, SpanRule):
         )[:, :, 0]
 
     def tabled(self) -> SpanTables:
-        length, lead = self.vectors[0].shape[-4], self.lead
-        charts = [by_width(x.expand(*lead, *x.shape[-4:]).reshape(lead.numel(), *x.shape[-4:])) for x in self.vectors]
+        length, lead = self.tensors[0].shape[-4], self.lead
+        charts = [by_width(x.expand(*lead, *x.shape[-4:]).reshape(lead.numel(), *x.shape[-4:])) for x in self.tensors]
         found = []
         for width in range(2, length + 1):
             head, left, right = self._around(charts, width)
@@ -186,7 +181,7 @@ class SpanFactors(VectorRule, SpanRule):
     def contract(
         self, width: int, left: Sequence[Tensor], right: Sequence[Tensor], reduce: Reduce
     ) -> Float[Tensor, "B n heads"]:
-        charts = [by_width(x) for x in self.vectors]
+        charts = [by_width(x) for x in self.tensors]
         before, after = torch.stack(list(left), 2), torch.stack(list(right), 2)
         return self._contract(self._around(charts, width), before, after, reduce)
 
