@@ -19,7 +19,7 @@ from tailsum.apps.vae.data import END, Corpus, Order, batch_of, in_turn
 from tailsum.apps.vae.run import Run
 from tailsum.apps.vae.seeds import mixed, seeded
 from tailsum.apps.vae.settings import Settings
-from tailsum.nn.inference import EXACT_UP_TO
+from tailsum.nn.estimator import EXACT_UP_TO
 
 CPU = torch.device("cpu")
 LENGTHS = st.lists(st.integers(1, 6), min_size=1, max_size=30)

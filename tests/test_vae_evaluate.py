@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from tailsum.apps.vae import evaluate
 from tailsum.apps.vae.data import batch_of
-from tailsum.apps.vae.decoder import Decoder, as_sample
 from tailsum.apps.vae.evaluate import drawn, likelihood, log_mean_exp, n_batches, state_counts, sums_for
-from tailsum.apps.vae.model import StructuredVAE
+from tailsum.nn.decoder import Decoder, as_sample
 from tailsum.nn.encoder import LSTMEncoder
-from tailsum.nn.inference import EXACT_UP_TO, CRFInference, Estimator
+from tailsum.nn.estimator import EXACT_UP_TO, Estimator
+from tailsum.nn.inference import CRFInference
+from tailsum.nn.structured_vae import StructuredVAE
 
 N_WORDS, N_STATES = 4, 3
 FULL = Estimator("full", 2)

@@ -17,7 +17,6 @@ from outline import Outline
 from tailsum.apps.text import Split
 from tailsum.apps.vae.build import build
 from tailsum.apps.vae.data import END, Corpus, batch_of
-from tailsum.apps.vae.decoder import Decoder, as_sample
 from tailsum.apps.vae.evaluate import drawn, state_counts
 from tailsum.apps.vae.explore import AROUND, Context, Occurrences, explore, gather, n_steps, write_states
 from tailsum.apps.vae.generate import sample_prior
@@ -26,7 +25,8 @@ from tailsum.apps.vae.report.findings import Curve, bound, curve
 from tailsum.apps.vae.report.layout import BENDS, GAP, arrange, bend, choose
 from tailsum.apps.vae.run import Run
 from tailsum.apps.vae.settings import Settings
-from tailsum.nn.inference import Estimator
+from tailsum.nn.decoder import Decoder, as_sample
+from tailsum.nn.estimator import Estimator
 
 FULL = Estimator("full", 30)
 WORDS = ["the", "dog", "&", "saw", "<b>", "$x^$", "cat", "'quoted\"", "fish", "日本"]

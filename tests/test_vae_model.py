@@ -14,12 +14,13 @@ from enumeration import ChainTruth
 from tailsum import LinearChain, LocalGlobal, TopK
 from tailsum.apps.text import Vocabulary
 from tailsum.apps.vae.build import build, learned, load
-from tailsum.apps.vae.decoder import Decoder, Probes, as_sample
-from tailsum.apps.vae.model import StructuredVAE, turned
 from tailsum.apps.vae.settings import Settings
+from tailsum.nn.decoder import Decoder, Probes, as_sample
 from tailsum.nn.encoder import LSTMEncoder, TransformerEncoder
-from tailsum.nn.inference import CRFInference, Estimator
+from tailsum.nn.estimator import Estimator
+from tailsum.nn.inference import CRFInference
 from tailsum.nn.pretrained import PretrainedEncoder
+from tailsum.nn.structured_vae import StructuredVAE, turned
 from tailsum.structure.base import RelaxedSample
 
 N_WORDS, END = 3, 1

@@ -13,8 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from tailsum.apps.text import UNKNOWN
-from tailsum.apps.vae.data import END
+from tailsum.nn.words import END, UNKNOWN
 from tailsum.structure.check import check_lengths
 
 _LEAD = "the"  # inside a sentence is after another word

@@ -13,8 +13,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from tailsum.apps.vae.data import Order, batch_of, checked_inside, in_turn
+from tailsum.apps.vae.data import Order, batch_of, in_turn
 from tailsum.apps.vae.seeds import seeded
+from tailsum.nn.words import checked_inside
 from tailsum.numerics.check import at_least, check_whole
 
 Sentences = Sequence[Sequence[int]]

@@ -6,13 +6,13 @@ import torch
 from torch import nn
 
 from tailsum.apps.text import Vocabulary
-from tailsum.apps.vae.decoder import Decoder
-from tailsum.apps.vae.model import StructuredVAE
 from tailsum.apps.vae.seeds import mixed, seeded
 from tailsum.apps.vae.settings import Settings
+from tailsum.nn.decoder import Decoder
 from tailsum.nn.encoder import LSTMEncoder, TransformerEncoder
 from tailsum.nn.inference import CRFInference
 from tailsum.nn.pretrained import PretrainedEncoder
+from tailsum.nn.structured_vae import StructuredVAE
 
 
 def build(settings: Settings, vocabulary: Vocabulary) -> StructuredVAE:

@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from tailsum.apps.text import Sentence, Split, Vocabulary, sentences
 from tailsum.apps.vae.seeds import mixed
+from tailsum.nn.words import END
 from tailsum.numerics.check import at_least
-from tailsum.structure.check import check_lengths
 
-END = "<end>"
 Numbered = list[int]
 
 
@@ -76,18 +75,6 @@ def batch_of(sentences: Sequence[Numbered]) -> Batch:
     longest = max(map(len, sentences))
     rows = [[*sentence, *[0] * (longest - len(sentence))] for sentence in sentences]
     return Batch(torch.tensor(rows), torch.tensor([len(sentence) for sentence in sentences]))
-
-
-def checked_inside(words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"], n_words: int) -> Bool[Tensor, "B T"]:
-    """Which positions are not padding, once words and lengths are known to be in order."""
-    if words.dim() != 2 or lengths.shape != words.shape[:1] or not words.numel():
-        got = f"{list(words.shape)} and {list(lengths.shape)}"
-        raise ValueError(f"words must be [B, T] and lengths [B], with at least one sentence: got {got}")
-    check_lengths(lengths, words.shape[1])
-    inside = torch.arange(words.shape[1], device=words.device) < lengths[:, None]
-    if (inside & ((words < 0) | (words >= n_words))).any():
-        raise ValueError(f"words must lie between 0 and V-1 = {n_words - 1}: got one outside")
-    return inside
 
 
 class Order:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from tailsum.apps.vae.baselines import Score, score
 from tailsum.apps.vae.data import Batch, Numbered, batch_of, in_turn
-from tailsum.apps.vae.model import Elbo, StructuredVAE
 from tailsum.apps.vae.seeds import mixed, seeded
-from tailsum.nn.inference import EXACT_UP_TO, Estimator
+from tailsum.nn.estimator import EXACT_UP_TO, Estimator
+from tailsum.nn.structured_vae import Elbo, StructuredVAE
 from tailsum.numerics.check import at_least
 
 BATCH = 100  # sentences

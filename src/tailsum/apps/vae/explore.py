@@ -19,9 +19,9 @@ from tailsum.apps.text import Vocabulary
 from tailsum.apps.vae.data import END, Corpus, Numbered
 from tailsum.apps.vae.evaluate import drawn, n_batches
 from tailsum.apps.vae.generate import sample_prior
-from tailsum.apps.vae.model import StructuredVAE
 from tailsum.apps.vae.run import Run, read_json
-from tailsum.nn.inference import Estimator
+from tailsum.nn.estimator import Estimator
+from tailsum.nn.structured_vae import StructuredVAE
 
 CONTEXTS = 3  # for each state
 AROUND = 7  # words to each side of the one in question

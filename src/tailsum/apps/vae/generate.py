@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.apps.vae.decoder import Decoder
 from tailsum.apps.vae.seeds import mixed, seeded
+from tailsum.nn.decoder import Decoder
 from tailsum.numerics.check import at_least
 
 

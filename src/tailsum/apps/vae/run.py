@@ -16,8 +16,8 @@ from tailsum.apps.text import Vocabulary
 from tailsum.apps.vae.build import build, frozen_digest, load
 from tailsum.apps.vae.checkpoint import Checkpoint, Keeper
 from tailsum.apps.vae.data import Corpus
-from tailsum.apps.vae.model import StructuredVAE
 from tailsum.apps.vae.settings import Settings
+from tailsum.nn.structured_vae import StructuredVAE
 
 CURVE: Sequence[str] = ("step", "part", "words", "states", "entropy", "nll")
 OWN: Sequence[str] = ("checkpoints", "losses.csv", "evaluation.json", "states.csv", "plots", "index.html")

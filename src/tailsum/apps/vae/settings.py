@@ -7,7 +7,8 @@ from typing import Any, get_args, get_type_hints
 
 from tailsum.apps.vae.baselines import rate_share
 from tailsum.apps.vae.seeds import check_seed
-from tailsum.nn.inference import EXACT_UP_TO, Estimator, Method
+from tailsum.nn.estimator import EXACT_UP_TO, Estimator
+from tailsum.nn.method import Method
 from tailsum.numerics.check import at_least
 
 OWN_ENCODERS = ("lstm", "transformer")

@@ -14,11 +14,11 @@ from tailsum.apps.vae.build import build, frozen_digest, learned
 from tailsum.apps.vae.checkpoint import Checkpoint, write
 from tailsum.apps.vae.data import Batch, Corpus, Order, batch_of, evenly
 from tailsum.apps.vae.evaluate import likelihood, sums_for
-from tailsum.apps.vae.model import Elbo
 from tailsum.apps.vae.processes import Processes
 from tailsum.apps.vae.run import Run
 from tailsum.apps.vae.seeds import mixed, seeded
 from tailsum.nn.pretrained import PretrainedEncoder
+from tailsum.nn.structured_vae import Elbo
 
 
 @dataclass(frozen=True)
