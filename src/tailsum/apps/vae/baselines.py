@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tailsum.apps.vae.data import Order, batch_of, in_turn
 from tailsum.apps.vae.seeds import seeded
+from tailsum.apps.vae.settings import rate_share
 from tailsum.nn.words import checked_inside
 from tailsum.numerics.check import at_least, check_whole
 
@@ -215,16 +216,6 @@ def sentence_log_probs(model: WordLSTM, sentences: Sentences, batch: int = 128) 
         found[chosen] = model.log_prob(words, lengths).double().cpu()
     model.train(training)
     return found
-
-
-def rate_share(step: int, steps: int) -> float:
-    """The share of the learning rate at a step: it grows over the first steps, and falls in the second half.
-
-    >>> [round(rate_share(step, 100), 2) for step in (0, 9, 50, 75, 99)]
-    [0.1, 1.0, 1.0, 0.5, 0.02]
-    """
-    grown = min(1.0, (step + 1) / min(100, max(1, steps // 10)))
-    return grown * min(1.0, max(0.02, 2 * (1 - step / steps)))
 
 
 class TrainedLSTM(NamedTuple):
