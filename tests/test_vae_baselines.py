@@ -372,8 +372,8 @@ def test_errors_of_training(options, message, unchecked):
     [
         ([[1, 2]], [3], "lengths must lie between 1 and 2"),
         ([[1, 2]], [0], "lengths must lie between 1 and 2"),
-        ([[1, 9]], [2], "words must lie between 0 and V-1 = 3: got one outside"),
-        ([[1, -1]], [2], "words must lie between 0 and V-1 = 3: got one outside"),
+        ([[1, 9]], [2], "words must lie between 0 and V-1 = 3: got 9"),
+        ([[1, -1]], [2], "words must lie between 0 and V-1 = 3: got -1"),
         ([[1, 2]], [1, 1], r"words must be \[B, T\] and lengths \[B\].*got \[1, 2\] and \[2\]"),
         ([1, 2], [1, 1], r"words must be \[B, T\] and lengths \[B\]"),
         ([[]], [1], "at least one sentence"),

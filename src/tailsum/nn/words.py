@@ -17,6 +17,6 @@ def checked_inside(words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"], n_word
         raise ValueError(f"words must be [B, T] and lengths [B], with at least one sentence: got {got}")
     check_lengths(lengths, words.shape[1])
     inside = torch.arange(words.shape[1], device=words.device) < lengths[:, None]
-    if (inside & ((words < 0) | (words >= n_words))).any():
-        raise ValueError(f"words must lie between 0 and V-1 = {n_words - 1}: got one outside")
+    if len(wrong := words[inside & ((words < 0) | (words >= n_words))]):
+        raise ValueError(f"words must lie between 0 and V-1 = {n_words - 1}: got {wrong[0].item()}")
     return inside

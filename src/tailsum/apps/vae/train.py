@@ -1,6 +1,5 @@
 """Training: what one step does, and a loop that can be stopped at any moment and goes on to the same bits."""
 
-import itertools
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -64,7 +63,7 @@ class Trainer:
         self.settings, self.sums = settings, settings.sums()
         self.model = build(settings, corpus.vocabulary).to(device).train()
         if isinstance(self.model.encoder, PretrainedEncoder):
-            self.model.encoder.check_room(itertools.chain(corpus.train, corpus.dev, corpus.test))
+            self.model.encoder.check_room([*corpus.train, *corpus.dev, *corpus.test])
         self.frozen = frozen_digest(self.model)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.optimiser = torch.optim.Adam(self.parameters, settings.rate)
