@@ -7,15 +7,9 @@ import pytest
 import torch
 
 from tailsum.apps.text import Vocabulary, sentences
-from tailsum.apps.vae.baselines import (
-    CountModel,
-    WordLSTM,
-    bigram,
-    score,
-    sentence_log_probs,
-    train_lstm,
-    unigram,
-)
+from tailsum.apps.vae import baselines
+from tailsum.apps.vae.baselines import Bigram, CountModel, Unigram, WordLSTM, score, sentence_log_probs
+from tailsum.apps.vae.settings import Settings
 
 END = 3
 TINY = [[1, 2, END], [1, 1, END], [1, 2, END]]  # of four words, 0 never seen
@@ -42,11 +36,18 @@ def patterns(n, seed):
     return [[*((start + i) % 5 for i in range(4)), 5] for start in starts]
 
 
+def train_lstm(train, dev, n_words, steps=4000, batch=64, rate=3e-3, seed=0, *, dropout=0.3, clip=1.0, **options):
+    """With settings as options; `size` and `hidden` too."""
+    of_settings = {name: options.pop(name) for name in ("size", "hidden") if name in options}
+    settings = Settings(steps=steps, batch=batch, rate=rate, seed=seed, dropout=dropout, clip=clip, **of_settings)
+    return baselines.train_lstm(train, dev, n_words, settings, **options)
+
+
 # Counts.
 
 
 def test_unigram_by_hand():
-    model = unigram(TINY, 4)
+    model = Unigram(TINY, 4)
     expected = torch.tensor([1, 5, 3, 4]).double() / 13
     for before in range(5):
         torch.testing.assert_close(every_next(model, before), expected)
@@ -54,7 +55,7 @@ def test_unigram_by_hand():
 
 
 def test_bigram_by_hand():
-    model = bigram(TINY, 4)
+    model = Bigram(TINY, 4)
     # Pairs: start-1 three times, 1-2 and 2-3 twice, 1-1 and 1-3 once: the discount is 2 / (2 + 2 * 2).
     # Words before 1: two, before 2: one, before 3: two: the discount is 1 / (1 + 2 * 2), and 0.2 * 3 / 5 is shared by four.
     continuation = torch.tensor([0.0, 1.8 / 5, 0.8 / 5, 1.8 / 5]).double() + 0.12 / 4
@@ -82,7 +83,7 @@ def test_bigram_by_hand():
     ],
 )
 def test_no_word_is_impossible_however_little_was_seen(train):
-    for model in (unigram(train, 4), bigram(train, 4)):
+    for model in (Unigram(train, 4), Bigram(train, 4)):
         for before in range(5):
             probability = every_next(model, before)
             assert probability.min() > 0
@@ -91,7 +92,7 @@ def test_no_word_is_impossible_however_little_was_seen(train):
 
 def test_counts_of_real_sentences_sum_to_one(library):
     train, _, n_words = library
-    for model in (unigram(train, n_words), bigram(train, n_words)):
+    for model in (Unigram(train, n_words), Bigram(train, n_words)):
         sums = torch.stack([every_next(model, before).sum() for before in range(n_words + 1)])
         torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=1e-9)
 
@@ -99,14 +100,14 @@ def test_counts_of_real_sentences_sum_to_one(library):
 def test_bigrams_beat_words_alone_on_real_sentences(library):
     train, test, n_words = library
     lengths = [len(sentence) for sentence in test]
-    alone, pairs = (score(kind(train, n_words).log_prob(test), lengths) for kind in (unigram, bigram))
+    alone, pairs = (score(kind(train, n_words).log_prob(test), lengths) for kind in (Unigram, Bigram))
     assert pairs.per_word < alone.per_word - 0.5
     assert pairs.per_sentence + 5 * pairs.standard_error < alone.per_sentence - 5 * alone.standard_error
 
 
 def test_log_probs_come_in_the_order_of_the_sentences(library):
     train, test, n_words = library
-    model, some = bigram(train, n_words), test[:20]
+    model, some = Bigram(train, n_words), test[:20]
     alone = torch.cat([model.log_prob([sentence]) for sentence in some])
     torch.testing.assert_close(model.log_prob(some), alone)
 
@@ -118,31 +119,28 @@ def by_positions(model: WordLSTM, sentence):
     """The log-probability of a sentence, word by word, from the equations of an LSTM."""
     weight, recurrent, *biases = model.lstm.parameters()
     first, activation, second = model.to_word
-    table = model.words.weight if model.output is None else model.output
     given, total = model.start, torch.zeros(()).double()
     hidden = cell = torch.zeros(model.lstm.hidden_size).double()
     for word in sentence:
         enter, keep, new, show = (weight @ given + recurrent @ hidden + sum(biases)).chunk(4)
         cell = keep.sigmoid() * cell + enter.sigmoid() * new.tanh()
         hidden = show.sigmoid() * cell.tanh()
-        scores = table @ second(activation(first(hidden))) + model.bias
+        scores = model.words.weight @ second(activation(first(hidden))) + model.bias
         total = total + scores[word] - scores.exp().sum().log()
         given = model.words.weight[word]
     return total
 
 
-def random_lstm(**options):
+def random_lstm():
     """A model of six words, all of whose parameters are at random, without dropout."""
-    model = WordLSTM(6, size=4, hidden=5, dropout=0.5, **options).double().eval()
+    model = WordLSTM(6, size=4, hidden=5, dropout=0.5).double().eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)
     return model
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("activation", ["tanh", "gelu"])
-def test_lstm_by_positions(tied, activation):
-    model = random_lstm(tied=tied, activation=activation)
+def test_lstm_by_positions():
+    model = random_lstm()
     given = [[1, 0, 4, 5], [5], [2, 2, 5]]
     words = torch.tensor([[1, 0, 4, 5], [5, 0, 0, 0], [2, 2, 5, 0]])
     found = model.log_prob(words, torch.tensor([4, 1, 3]))
@@ -151,10 +149,9 @@ def test_lstm_by_positions(tied, activation):
     torch.testing.assert_close(sentence_log_probs(model, given, batch=2), expected.detach())
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_lstm_is_a_distribution(tied):
+def test_lstm_is_a_distribution():
     words = torch.cartesian_prod(*[torch.arange(6)] * 3)
-    model = random_lstm(tied=tied)
+    model = random_lstm()
     probability = model.log_prob(words, torch.full((len(words),), 3)).exp()
     torch.testing.assert_close(probability.sum(), torch.ones(()).double())
     first = model.log_prob(torch.arange(6)[:, None], torch.ones(6, dtype=torch.long)).exp()
@@ -175,15 +172,14 @@ def test_padding_changes_nothing(padding):
     torch.testing.assert_close(gradients, expected)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_every_parameter_has_a_gradient(tied):
-    model = WordLSTM(6, size=4, hidden=5, tied=tied)
+def test_every_parameter_has_a_gradient():
+    model = WordLSTM(6, size=4, hidden=5)
     model.log_prob(torch.tensor([[1, 2, 5], [4, 5, 0]]), torch.tensor([3, 2])).sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().max() > 0, name
     tables = [parameter for parameter in model.parameters() if parameter.shape == (6, 4)]
-    assert len(tables) == (1 if tied else 2)
+    assert len(tables) == 1
 
 
 def test_dropout_stands_on_both_sides_of_the_lstm(monkeypatch):
@@ -218,7 +214,7 @@ def test_lstm_learns_what_bigrams_cannot():
     assert [step for step, _ in found.checks] == [50, 100, 150, 200]
     learned = score(sentence_log_probs(found.model, test), lengths).per_sentence
     assert learned < math.log(5) + 0.1  # where to start is all that is not certain
-    assert score(bigram(train, 6).log_prob(test), lengths).per_sentence > math.log(5) + 1
+    assert score(Bigram(train, 6).log_prob(test), lengths).per_sentence > math.log(5) + 1
 
 
 def test_lstm_learns_from_real_sentences(library):
@@ -227,7 +223,7 @@ def test_lstm_learns_from_real_sentences(library):
     found = train_lstm(train, test[:50], n_words, 100, 32, 1e-2, size=32, hidden=32, dropout=0.0, n_checks=1)
     lengths = [len(sentence) for sentence in test]
     learned = score(sentence_log_probs(found.model, test), lengths).per_word
-    assert learned < score(unigram(train, n_words).log_prob(test), lengths).per_word - 0.2
+    assert learned < score(Unigram(train, n_words).log_prob(test), lengths).per_word - 0.2
 
 
 @pytest.mark.parametrize("clip", [0.1, 0.25, 100.0])  # always reached, sometimes and never
@@ -313,10 +309,10 @@ def test_scores_take_trained_values_as_they_are():
 @pytest.mark.parametrize(
     "use",
     [
-        lambda given: unigram(given, 4),
-        lambda given: bigram(given, 4),
-        lambda given: unigram(TINY, 4).log_prob(given),
-        lambda given: bigram(TINY, 4).log_prob(given),
+        lambda given: Unigram(given, 4),
+        lambda given: Bigram(given, 4),
+        lambda given: Unigram(TINY, 4).log_prob(given),
+        lambda given: Bigram(TINY, 4).log_prob(given),
         lambda given: sentence_log_probs(WordLSTM(4, 2, 2), given),
         lambda given: train_lstm(given, TINY, 4, 1),
         lambda given: train_lstm(TINY, given, 4, 1),
@@ -358,7 +354,6 @@ def test_errors_name_the_part():
         ({"rate": math.nan}, "rate must be positive and finite: got nan"),
         ({"clip": -1.0}, "clip must be positive and finite: got -1.0"),
         ({"dropout": 1.0}, "dropout must be at least 0 and less than 1: got 1.0"),
-        ({"activation": "relu"}, "activation must be 'tanh' or 'gelu': got 'relu'"),
         ({"steps": 4, "rate": 1e37}, "rate must be small enough for the loss to stay finite"),
     ],
 )

@@ -7,7 +7,8 @@ V words. Sentences are lists of numbers `0 .. V-1`, of which the last, and only 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from copy import deepcopy
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -15,14 +16,11 @@ from torch import Tensor, nn
 
 from tailsum.apps.vae.data import Order, batch_of, in_turn
 from tailsum.apps.vae.seeds import seeded
-from tailsum.apps.vae.settings import rate_share
+from tailsum.apps.vae.settings import Settings, rate_share
 from tailsum.nn.words import checked_inside
 from tailsum.numerics.check import at_least, check_whole
 
 Sentences = Sequence[Sequence[int]]
-Activation = Literal["tanh", "gelu"]
-
-_ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "gelu": nn.GELU}
 
 
 class Score(NamedTuple):
@@ -77,7 +75,13 @@ class CountModel(ABC):
         return torch.zeros(len(sentences), dtype=each.dtype).index_add(0, sentence, each)
 
 
-class _Unigram(CountModel):
+class Unigram(CountModel):
+    """Words by how often they were seen, plus once each.
+
+    >>> Unigram([[1, 1, 2], [2]], 3).log_prob([[1, 2]]).exp()  # (2 + 1) / (4 + 3), twice
+    tensor([0.1837], dtype=torch.float64)
+    """
+
     def __init__(self, train: Sentences, n_words: int) -> None:
         super().__init__(train, n_words)
         counts = _pairs(train, n_words)[1].bincount(minlength=n_words).double()
@@ -87,12 +91,17 @@ class _Unigram(CountModel):
         return self._log_word[words]
 
 
-class _Bigram(CountModel):
-    """The pairs that were seen, sorted by their keys `before * V + word`: a table of all pairs would be too large."""
+class Bigram(CountModel):
+    """Words by the word before, by interpolated Kneser-Ney smoothing.
+
+    What is taken off the count of each pair is shared out by how many different words a word was seen behind; and
+    what is taken off those numbers, evenly over all words. So no word is impossible.
+    """
 
     def __init__(self, train: Sentences, n_words: int) -> None:
         super().__init__(train, n_words)
         before, words = _pairs(train, n_words)
+        # Only the pairs that were seen, sorted by their keys: a table of all pairs would be too large.
         self._keys, counts = (before * n_words + words).unique(return_counts=True)
         self._counts, self._discount = counts.double(), _discount(counts)
         first, second = self._keys // n_words, self._keys % n_words
@@ -107,24 +116,6 @@ class _Bigram(CountModel):
         count = torch.where(self._keys[place] == key, self._counts[place], 0.0)
         seen = (count - self._discount).clamp(min=0) / self._total[before].clamp(min=1)
         return (seen + self._rest[before] * self._continuation[words]).log()
-
-
-def unigram(train: Sentences, n_words: int) -> CountModel:
-    """Words by how often they were seen, plus once each.
-
-    >>> unigram([[1, 1, 2], [2]], 3).log_prob([[1, 2]]).exp()  # (2 + 1) / (4 + 3), twice
-    tensor([0.1837], dtype=torch.float64)
-    """
-    return _Unigram(train, n_words)
-
-
-def bigram(train: Sentences, n_words: int) -> CountModel:
-    """Words by the word before, by interpolated Kneser-Ney smoothing.
-
-    What is taken off the count of each pair is shared out by how many different words a word was seen behind; and
-    what is taken off those numbers, evenly over all words. So no word is impossible.
-    """
-    return _Bigram(train, n_words)
 
 
 def _discount(counts: Int[Tensor, " n"]) -> float:
@@ -155,51 +146,30 @@ def _pairs(sentences: Sentences, start: int) -> tuple[Int[Tensor, " n"], Int[Ten
 class WordLSTM(nn.Module):
     """A plain language model: an LSTM reads the words so far, and an MLP behind it scores the next word.
 
-    `size` is that of the words' embeddings. `tied`: the table that scores the words is the one that embeds them.
+    `size` is that of the words' embeddings; the table that scores the words is the one that embeds them.
     """
 
-    def __init__(
-        self,
-        n_words: int,
-        size: int = 128,
-        hidden: int = 256,
-        dropout: float = 0.0,
-        tied: bool = True,
-        activation: Activation = "tanh",
-    ) -> None:
+    def __init__(self, n_words: int, size: int = 128, hidden: int = 256, dropout: float = 0.0) -> None:
         super().__init__()
-        at_least(1, n_words=n_words, size=size, hidden=hidden)
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and less than 1: got {dropout}")
-        if activation not in _ACTIVATIONS:
-            raise ValueError(f"activation must be 'tanh' or 'gelu': got {activation!r}")
         self.n_words = n_words
         self.words = nn.Embedding(n_words, size)
         nn.init.normal_(self.words.weight, std=size**-0.5)
         self.start = nn.Parameter(torch.zeros(size))
         self.lstm = nn.LSTM(size, hidden, batch_first=True)
-        self.to_word = nn.Sequential(nn.Linear(hidden, hidden), _ACTIVATIONS[activation](), nn.Linear(hidden, size))
-        self.output = None if tied else nn.Parameter(torch.randn(n_words, size) * size**-0.5)
+        self.to_word = nn.Sequential(nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, size))
         self.bias = nn.Parameter(torch.zeros(n_words))
         self.dropout = nn.Dropout(dropout)
 
     def log_prob(self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
         """The log-probability of each sentence."""
         inside = checked_inside(words, lengths, self.n_words)
-        words = torch.where(inside, words, 0)
-        logits = self._logits(self._read(words)[inside])
+        words = words.masked_fill(~inside, 0)
+        before = self.dropout(self.words(words[:, :-1]))
+        read, _ = self.lstm(torch.cat([self.start.expand(len(words), 1, -1), before], 1))
+        context = self.to_word(self.dropout(read)[inside])
+        logits = nn.functional.linear(context, self.words.weight, self.bias)
         each = -nn.functional.cross_entropy(logits, words[inside], reduction="none")
         return each.new_zeros(words.shape).masked_scatter(inside, each).sum(-1)
-
-    def _read(self, words: Tensor) -> Tensor:
-        """What the LSTM knows before each position `[B, T, hidden]`."""
-        start = self.start.expand(len(words), 1, -1)
-        read = torch.cat([start, self.dropout(self.words(words[:, :-1]))], 1)
-        return self.dropout(self.lstm(read)[0])
-
-    def _logits(self, context: Tensor) -> Tensor:
-        table = self.words.weight if self.output is None else self.output
-        return nn.functional.linear(self.to_word(context), table, self.bias)
 
 
 @torch.no_grad()
@@ -210,9 +180,8 @@ def sentence_log_probs(model: WordLSTM, sentences: Sentences, batch: int = 128) 
     found = torch.zeros(len(sentences), dtype=torch.double)
     device, training = model.bias.device, model.training
     model.eval()
-    numbered = [list(sentence) for sentence in sentences]
-    for chosen in in_turn(numbered, batch):
-        words, lengths = batch_of([numbered[i] for i in chosen]).to(device)
+    for chosen in in_turn(sentences, batch):
+        words, lengths = batch_of([sentences[i] for i in chosen]).to(device)
         found[chosen] = model.log_prob(words, lengths).double().cpu()
     model.train(training)
     return found
@@ -225,75 +194,51 @@ class TrainedLSTM(NamedTuple):
     checks: tuple[tuple[int, float], ...]
 
 
-class _Watch:
-    """Checks on dev, and the weights of the best of them; a loss that is not a number is never the best."""
-
-    def __init__(self, dev: Sentences) -> None:
-        self.dev, self.lengths = dev, [len(sentence) for sentence in dev]
-        self.checks: list[tuple[int, float]] = []
-        self.weights: dict[str, Tensor] = {}
-        self.least = math.inf
-
-    def check(self, step: int, model: WordLSTM) -> None:
-        loss = score(sentence_log_probs(model, self.dev), self.lengths).per_word
-        self.checks.append((step, loss))
-        if loss < self.least:
-            self.least, self.weights = loss, {name: value.clone() for name, value in model.state_dict().items()}
-
-
 def train_lstm(
     train: Sentences,
     dev: Sentences,
     n_words: int,
-    steps: int = 4000,
-    batch: int = 64,
-    rate: float = 3e-3,
-    seed: int = 0,
-    *,
-    size: int = 128,
-    hidden: int = 256,
-    dropout: float = 0.3,
-    tied: bool = True,
-    activation: Activation = "tanh",
+    settings: Settings,
     n_checks: int = 8,
-    clip: float = 1.0,
     device: torch.device | str = "cpu",
     step: Callable[[], None] = lambda: None,
 ) -> TrainedLSTM:
-    """Train a `WordLSTM` by Adam, its rate as in the autoencoder's training; `step` is called after each step.
+    """Train a `WordLSTM` as large as the autoencoder's decoder, as long and as fast; `step` is called after each step.
 
     The result follows from the seed; the caller's random state is left alone. The loss on dev is checked `n_checks` times
     at equal distances, last at the end.
     """
     _checked_end(n_words, train=train, dev=dev)
-    at_least(1, steps=steps, batch=batch, n_checks=n_checks)
-    for name, value in (("rate", rate), ("clip", clip)):
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} must be positive and finite: got {value}")
-    device = torch.device(device)
-    order = Order([len(sentence) for sentence in train], batch, seed)
-    scale = sum(map(len, train)) / len(train) * min(batch, len(train))  # words in a batch, on average
+    at_least(1, n_checks=n_checks)
+    device, steps = torch.device(device), settings.steps
+    order = Order([len(sentence) for sentence in train], settings.batch, settings.seed)
+    scale = sum(map(len, train)) / len(train) * min(settings.batch, len(train))  # words in a batch, on average
     check_at = {math.ceil(steps * (i + 1) / n_checks) for i in range(n_checks)}
-    watch = _Watch(dev)
-    with seeded(seed, device):
-        model = WordLSTM(n_words, size, hidden, dropout, tied, activation).to(device)
-        optimiser = torch.optim.Adam(model.parameters(), rate)
+    checks, least, best = list[tuple[int, float]](), math.inf, None
+    with seeded(settings.seed, device):
+        model = WordLSTM(n_words, settings.size, settings.hidden, settings.dropout).to(device)
+        optimiser = torch.optim.Adam(model.parameters(), settings.rate)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda done: rate_share(done, steps))
         for done in range(1, steps + 1):
-            words, lengths = batch_of([list(train[i]) for i in order.at(done - 1)]).to(device)
+            words, lengths = batch_of([train[i] for i in order.at(done - 1)]).to(device)
             loss = -model.log_prob(words, lengths).sum() / scale
             optimiser.zero_grad()
             loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), clip)
+            nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
             optimiser.step()
             schedule.step()
             if done in check_at:
-                watch.check(done, model)
+                on_dev = score(sentence_log_probs(model, dev), [len(sentence) for sentence in dev]).per_word
+                checks.append((done, on_dev))
+                if on_dev < least:  # never, if it is not a number
+                    least, best = on_dev, deepcopy(model.state_dict())
             step()
-    if not watch.weights:
-        raise ValueError(f"rate must be small enough for the loss to stay finite: on dev it never was, with {rate}")
-    model.load_state_dict(watch.weights)
-    return TrainedLSTM(model.eval(), tuple(watch.checks))
+    if best is None:
+        raise ValueError(
+            f"rate must be small enough for the loss to stay finite: on dev it never was, with {settings.rate}"
+        )
+    model.load_state_dict(best)
+    return TrainedLSTM(model.eval(), tuple(checks))
 
 
 def _checked_end(n_words: int, end: int | None = None, **parts: Sentences) -> int:

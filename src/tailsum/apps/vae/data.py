@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from tailsum.apps.text import Sentence, Split, Vocabulary, sentences
 from tailsum.apps.vae.seeds import mixed
@@ -65,16 +66,15 @@ class Corpus:
         return words[: words.index(END)] if END in words else words
 
 
-def batch_of(sentences: Sequence[Numbered]) -> Batch:
+def batch_of(sentences: Sequence[Sequence[int]]) -> Batch:
     """Sentences as tensors.
 
     >>> batch_of([[5, 3, 1], [4, 1]])
     Batch(words=tensor([[5, 3, 1],
             [4, 1, 0]]), lengths=tensor([3, 2]))
     """
-    longest = max(map(len, sentences))
-    rows = [[*sentence, *[0] * (longest - len(sentence))] for sentence in sentences]
-    return Batch(torch.tensor(rows), torch.tensor([len(sentence) for sentence in sentences]))
+    words = pad_sequence([torch.tensor(sentence) for sentence in sentences], batch_first=True)
+    return Batch(words, torch.tensor([len(sentence) for sentence in sentences]))
 
 
 class Order:
@@ -102,7 +102,7 @@ class Order:
         return [everything[start : start + self.size] for start in starts.tolist()]
 
 
-def in_turn(sentences: Sequence[Numbered], size: int) -> list[list[int]]:
+def in_turn(sentences: Sequence[Sequence[int]], size: int) -> list[list[int]]:
     """The numbers of all sentences in batches, short ones first."""
     ranked = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
     return [ranked[start : start + size] for start in range(0, len(ranked), size)]

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tailsum.apps.vae.baselines import bigram, score, sentence_log_probs, train_lstm, unigram
+from tailsum.apps.vae.baselines import Bigram, Unigram, score, sentence_log_probs, train_lstm
 from tailsum.apps.vae.data import Corpus, evenly
 from tailsum.apps.vae.evaluate import Likelihood, likelihood, n_batches, state_counts, sums_for
 from tailsum.apps.vae.processes import device_of, processes
@@ -204,12 +204,12 @@ def _baselines(
     settings, n_words = run.settings, len(corpus.vocabulary)
     task = bar.add_task("LSTM to compare with", total=settings.steps)
     watched = evenly(corpus.dev, settings.check_sentences)
-    options = {name: getattr(settings, name) for name in ("batch", "rate", "seed", "size", "hidden", "dropout", "clip")}
-    lstm = train_lstm(
-        corpus.train, watched, n_words, settings.steps, **options, device=device, step=lambda: bar.advance(task)
-    ).model
-    models = {name: make(corpus.train, n_words).log_prob for name, make in (("unigram", unigram), ("bigram", bigram))}
-    models["lstm"] = lambda sentences: sentence_log_probs(lstm, sentences)
+    lstm, _ = train_lstm(corpus.train, watched, n_words, settings, device=device, step=lambda: bar.advance(task))
+    models = {
+        "unigram": Unigram(corpus.train, n_words).log_prob,
+        "bigram": Bigram(corpus.train, n_words).log_prob,
+        "lstm": lambda sentences: sentence_log_probs(lstm, sentences),
+    }
     return {
         name: {at: score(log_prob(part), [len(s) for s in part])._asdict() for at, part in parts.items()}
         for name, log_prob in models.items()
