@@ -161,7 +161,7 @@ def _source(name: str | Path) -> str:
     of_the_disk = isinstance(name, Path) or name.startswith((".", "~")) or name.count("/") > 1
     if of_the_disk or path.exists() or path.is_absolute():
         raise ValueError(f"name must be {_FOLDER}: there is no folder {name}")
-    return name
+    return str(name)
 
 
 def _loaded(load: Callable[..., Any], what: str, source: str, **options: Any) -> Any:

@@ -74,11 +74,10 @@ class Run:
 
     def corpus(self, data: Path | None = None) -> Corpus:
         """The text of this run, read again (from another place, if given); a ValueError if it has changed."""
-        source = data or (Path(self.settings.data) if self.settings.data else None)
-        corpus = Corpus.read(source, self.settings.words, longest=self.settings.longest)
+        corpus = read_corpus(self.settings, data)
         if digest(corpus) != self.digest:
             raise ValueError(
-                f"{source or 'the documentation of this Python'} must be the text that {self.folder} was trained on: "
+                f"{data or self.settings.data or 'the documentation of this Python'} must be the text that {self.folder} was trained on: "
                 "it has changed since, or is another"
             )
         return corpus
@@ -145,6 +144,12 @@ def _check_free(folder: Path) -> None:
         raise ValueError(f"{folder} holds a run already: go on with --resume, or choose another --output")
     if there := [name for name in OWN if (folder / name).exists()]:
         raise ValueError(f"{folder} holds {there[0]} already, which is no run's: choose another --output")
+
+
+def read_corpus(settings: Settings, data: Path | None = None) -> Corpus:
+    """The text that settings name, or, if given, another, as they want it."""
+    named = Path(settings.data) if settings.data else None
+    return Corpus.read(data or named, settings.words, longest=settings.longest)
 
 
 def digest(corpus: Corpus) -> str:
