@@ -378,7 +378,7 @@ def text(tmp_path):
 @pytest.fixture
 def run(tmp_path, text):
     settings = dataclasses.replace(TINY, data=str(text))
-    return Run.create(tmp_path / "run", settings, Corpus.read(text))
+    return Run.new(tmp_path / "run", settings, Corpus.read(text)).write()
 
 
 def checkpoint_of(run, model):
@@ -396,7 +396,7 @@ def test_a_run_is_opened_as_it_was_created(run, text, tmp_path):
 
 def test_a_run_is_not_created_over_another(run):
     with pytest.raises(ValueError, match="holds a run already"):
-        Run.create(run.folder, run.settings, run.corpus())
+        Run.new(run.folder, run.settings, run.corpus()).write()
 
 
 @pytest.mark.parametrize("name", ["", "nowhere", "checkpoints"])
@@ -445,9 +445,9 @@ def test_the_best_model_is_loaded(run):
 def test_a_checkpoint_of_another_run_is_refused(run, tmp_path, text):
     model = build(run.settings, run.vocabulary)
     before = [x.clone() for x in model.parameters()]
-    other_settings = Run.create(tmp_path / "b", dataclasses.replace(run.settings, seed=1), run.corpus())
+    other_settings = Run.new(tmp_path / "b", dataclasses.replace(run.settings, seed=1), run.corpus()).write()
     text.write_text(text.read_text() + "\na b c0")
-    other_text = Run.create(tmp_path / "c", run.settings, Corpus.read(text))
+    other_text = Run.new(tmp_path / "c", run.settings, Corpus.read(text)).write()
     for other, name in ((other_settings, "settings"), (other_text, "digest")):
         theirs = checkpoint_of(other, build(other.settings, other.vocabulary))
         with pytest.raises(ValueError, match=f"one of this run.*{name}"):
@@ -511,5 +511,5 @@ def test_a_cut_off_row_does_not_spoil_the_next(run):
 
 def test_paths_are_made(tmp_path, text):
     folder = Path(tmp_path) / "a" / "b"
-    Run.create(folder, TINY, Corpus.read(text))
+    Run.new(folder, TINY, Corpus.read(text)).write()
     assert {path.name for path in folder.iterdir()} == {"lock", "settings.json", "words.json"}

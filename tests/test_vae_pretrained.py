@@ -546,7 +546,7 @@ def test_training_with_real_weights(minilm, tmp_path):
     settings = Settings(
         data=str(text), states=12, encoder=str(minilm), steps=3, batch=8, check_every=3, hidden=16, size=8
     )
-    run = Run.create(tmp_path / "run", settings, corpus)
+    run = Run.new(tmp_path / "run", settings, corpus).write()
     trainer = Trainer(run, corpus, torch.device("cpu"), Processes())
     before = trainer.model.encoder.state_dict()["model.embeddings.word_embeddings.weight"].clone()
     assert fit(trainer, Watcher())

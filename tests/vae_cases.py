@@ -48,7 +48,7 @@ def text(folder):
 def new_run(folder, data, **how):
     """A run that was begun and has not made a step."""
     settings = Settings(**{**SMALL, "data": str(data), **how})
-    return Run.create(folder, settings, Corpus.read(data, settings.words, longest=settings.longest))
+    return Run.new(folder, settings, Corpus.read(data, settings.words, longest=settings.longest)).write()
 
 
 def fresh(folder):

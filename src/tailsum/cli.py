@@ -41,10 +41,11 @@ def _need(*extras: str) -> None:
 
 
 @contextmanager
-def _told(console: Console) -> Iterator[None]:
-    """Errors that a person can do something about are one line, not a traceback."""
+def _told() -> Iterator[Console]:
+    """A console, and errors that a person can do something about as one line on it, not a traceback."""
+    console = Console()
     try:
-        yield
+        yield console
     except (ValueError, ImportError) as error:
         said = str(error)
     except OSError as error:  # no room on the disk, a folder that may not be written to
@@ -136,15 +137,14 @@ def reproduce(
     _need("plot", "report")
     from tailsum.apps.paper import reproduce as paper
 
-    console = Console()
     settings = paper.Settings(table, _numbers(states), repeats, seed, output, data)
-    try:
-        with _told(console):
+    with _told() as console:
+        try:
             page = paper.reproduce(settings, console)
-    except KeyboardInterrupt:
-        _show(console, f"Stopped. Finished cells are kept in {output}: the same command goes on from there.")
-        raise
-    _show(console, f"The results on one page: {page.resolve()}")
+        except KeyboardInterrupt:
+            _show(console, f"Stopped. Finished cells are kept in {output}: the same command goes on from there.")
+            raise
+        _show(console, f"The results on one page: {page.resolve()}")
 
 
 def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -185,8 +185,7 @@ def train(
     _need("plot", "report", "vae")
     from tailsum.apps.vae import session
 
-    console = Console()
-    with _told(console):
+    with _told() as console:
         if chosen["encoder"] not in OWN_ENCODERS and (folder := Path(chosen["encoder"]).expanduser()).is_dir():
             chosen["encoder"] = str(folder.resolve())
         if resume:
@@ -199,7 +198,7 @@ def train(
             raise typer.Exit(130)
         if report and os.environ.get("RANK", "0") == "0":
             session.evaluate_run(output, console, samples, device=device, data=data)
-            _explore(output, console, device, data)
+            session.explore_run(output, console, device, data)
 
 
 def _typed(context: typer.Context, name: str) -> bool:
@@ -215,13 +214,6 @@ def _check_same(output: Path, typed: dict[str, object]) -> None:
     for name, value in typed.items():
         if (begun := getattr(settings, name)) != value:
             raise ValueError(f"{output} was begun with {name} = {begun}, and goes on so: got {value}")
-
-
-def _explore(run: Path, console: Console, device: str | None, data: Path | None) -> None:
-    from tailsum.apps.vae.session import explore_run
-
-    page = explore_run(run, console, device, data)
-    _show(console, f"What the model has learned, on one page: {page.resolve()}")
 
 
 @app.command()
@@ -240,8 +232,7 @@ def evaluate(
     _need("plot", "report", "vae")
     from tailsum.apps.vae.session import evaluate_run
 
-    console = Console()
-    with _told(console):
+    with _told() as console:
         evaluate_run(run, console, samples, sentences, baselines, device, data)
 
 
@@ -249,9 +240,10 @@ def evaluate(
 def explore(run: RunFolder, data: Text = None, device: Device = None) -> None:
     """One page about what a run has learned: its states, their words and contexts, transitions, sentences of its own."""
     _need("plot", "report", "vae")
-    console = Console()
-    with _told(console):
-        _explore(run, console, device, data)
+    from tailsum.apps.vae.session import explore_run
+
+    with _told() as console:
+        explore_run(run, console, device, data)
 
 
 def main() -> None:

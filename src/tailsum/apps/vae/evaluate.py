@@ -95,23 +95,6 @@ def _variance_of_log(relative: Float[Tensor, "n B"]) -> Float[Tensor, " B"]:
 
 
 @torch.no_grad()
-def state_counts(
-    model: StructuredVAE,
-    sentences: Sequence[Numbered],
-    estimator: Estimator,
-    seed: int = 0,
-    step: Callable[[], None] = lambda: None,
-) -> Int[Tensor, " N"]:
-    """How often each state occurs in one sample from q for each sentence: the aggregated posterior, the paper's Figure 2."""
-    counts = torch.zeros(model.decoder.n_states, dtype=torch.long)
-    for _, states, lengths in drawn(model, sentences, estimator, seed):
-        inside = torch.arange(states.shape[1]) < lengths[:, None]
-        counts += states[inside].bincount(minlength=len(counts))
-        step()
-    return counts
-
-
-@torch.no_grad()
 def drawn(
     model: StructuredVAE, sentences: Sequence[Numbered], estimator: Estimator, seed: int = 0
 ) -> Iterator[tuple[list[int], Int[Tensor, "B T"], Int[Tensor, " B"]]]:

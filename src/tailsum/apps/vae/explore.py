@@ -8,7 +8,7 @@ import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -85,17 +85,11 @@ class Occurrences:
     def examples(self, most: int, seed: int = 0) -> list[list[int]]:
         """For each state some of its occurrences, drawn at random, no two from the same words around them."""
         order = torch.randperm(len(self.states), generator=torch.Generator().manual_seed(seed))
-        order = order[self.states[order].argsort(stable=True)]
-        ends = self.counts.cumsum(0).tolist()
-        found: list[list[int]] = []
-        for start, end in zip([0, *ends], ends, strict=False):
-            seen: dict[tuple[int, ...], int] = {}
-            for at in order[start:end].tolist():
-                if len(seen) == most:
-                    break
-                seen.setdefault(self._around(at), at)
-            found.append(list(seen.values()))
-        return found
+        found: list[dict[tuple[int, ...], int]] = [{} for _ in range(self.n_states)]
+        for at, state in zip(order.tolist(), self.states[order].tolist(), strict=True):
+            if len(found[state]) < most:
+                found[state].setdefault(self._around(at), at)
+        return [list(seen.values()) for seen in found]
 
     def _around(self, at: int) -> tuple[int, ...]:
         sentence, place = self.sentences[int(self.sentence[at])], int(self.place[at])
@@ -129,7 +123,10 @@ def gather(
     seed: int = 0,
     step: Callable[[], None] = lambda: None,
 ) -> Occurrences:
-    """One sample from q for every sentence; `step` is called after each batch."""
+    """One sample from q for every sentence; `step` is called after each batch.
+
+    How often states occur in it is the aggregated posterior, the paper's Figure 2.
+    """
     lengths = torch.tensor([len(sentence) for sentence in sentences])
     starts = lengths.cumsum(0) - lengths
     words = torch.tensor([word for sentence in sentences for word in sentence])
@@ -165,35 +162,23 @@ def explore(
     """
     from tailsum.apps.vae.report import Findings, write_page  # noqa: PLC0415  (heavy, and only here)
 
-    evaluation = _evaluation(run.folder / "evaluation.json")
+    path = run.folder / "evaluation.json"
+    evaluation = read_json(path) if path.exists() else {}
+    if not isinstance(evaluation, dict):
+        raise ValueError(f"{path} must hold an object: got a {type(evaluation).__name__}")
     if trained is not None and evaluation.get("step") != trained:
         evaluation = {}
     found = gather(model, corpus.train, estimator, seed, step)
     write_states(run.folder / "states.csv", found, corpus.vocabulary)
     (end,) = corpus.vocabulary.encode([END])
     samples = sample_prior(model.decoder, PRIOR_SAMPLES, run.settings.longest + 1, end, seed)
-    path = write_page(
+    examples = found.examples(CONTEXTS, seed)
+    page = write_page(
         run.folder,
-        Findings(
-            settings=run.settings,
-            vocabulary=corpus.vocabulary,
-            occurrences=found,
-            examples=found.examples(CONTEXTS, seed),
-            samples=samples,
-            losses=run.losses(),
-            evaluation=evaluation,
-        ),
+        Findings(run.settings, corpus.vocabulary, found, examples, samples, run.losses(), evaluation),
     )
     step()
-    return path
-
-
-def _evaluation(path: Path) -> dict[str, Any]:
-    """What `tailsum evaluate` has written, if it has."""
-    found = read_json(path) if path.exists() else {}
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} must hold an object: got a {type(found).__name__}")
-    return found
+    return page
 
 
 def write_states(path: Path, found: Occurrences, vocabulary: Vocabulary) -> None:

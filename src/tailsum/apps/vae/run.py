@@ -28,7 +28,7 @@ class Run:
 
     def __init__(self, folder: Path, settings: Settings, vocabulary: Vocabulary, digest: str) -> None:
         self.folder, self.settings, self.vocabulary, self.digest = folder, settings, vocabulary, digest
-        self.keeper = Keeper(folder / "checkpoints")
+        self.keeper, self.curve = Keeper(folder / "checkpoints"), folder / "losses.csv"
 
     @classmethod
     def new(cls, folder: Path, settings: Settings, corpus: Corpus) -> "Run":
@@ -36,19 +36,13 @@ class Run:
         _check_free(folder)
         return cls(folder, settings, corpus.vocabulary, digest(corpus))
 
-    @classmethod
-    def create(cls, folder: Path, settings: Settings, corpus: Corpus) -> "Run":
-        """A new run, with its folder."""
-        run = cls.new(folder, settings, corpus)
-        run.write()
-        return run
-
-    def write(self) -> None:
+    def write(self) -> "Run":
         """Make the folder, with settings and words in it; a ValueError if another process was faster."""
         with self.alone():
             _check_free(self.folder)
             write_json(self.folder / "words.json", {"words": list(self.vocabulary.words), "digest": self.digest})
             write_json(self.folder / "settings.json", self.settings.as_json())
+        return self
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
@@ -99,10 +93,8 @@ class Run:
             raise ValueError(
                 f"{self.settings.encoder} must be the encoder that {self.folder} was trained with: it has changed since"
             )
-        tensors = {
-            name.removeprefix("model."): x for name, x in checkpoint.tensors.items() if name.startswith("model.")
-        }
-        load(model, tensors)
+        named = checkpoint.tensors.items()
+        load(model, {name.removeprefix("model."): x for name, x in named if name.startswith("model.")})
 
     def accept(self, checkpoint: Checkpoint) -> None:
         """A ValueError if a checkpoint is another run's."""
@@ -111,11 +103,6 @@ class Run:
                 raise ValueError(f"the checkpoint must be one of this run, {self.folder}: its {name} are another's")
 
     # The curve: a row for each step of training, and for each look at the dev part.
-
-    @property
-    def curve(self) -> Path:
-        """The file of losses."""
-        return self.folder / "losses.csv"
 
     def losses(self) -> list[dict[str, str]]:
         """All rows of the curve; those that were cut off or damaged are left out."""

@@ -16,7 +16,8 @@ from rich.table import Table
 
 from tailsum.apps.vae.baselines import Bigram, Unigram, score, sentence_log_probs, train_lstm
 from tailsum.apps.vae.data import Corpus, evenly
-from tailsum.apps.vae.evaluate import Likelihood, likelihood, n_batches, state_counts, sums_for
+from tailsum.apps.vae.evaluate import Likelihood, likelihood, n_batches, sums_for
+from tailsum.apps.vae.explore import explore, gather, n_steps
 from tailsum.apps.vae.processes import device_of, processes
 from tailsum.apps.vae.run import Run, read_corpus, write_json
 from tailsum.apps.vae.settings import Settings
@@ -147,7 +148,7 @@ def evaluate_run(
     baselines: bool = True,
     device: str | None = None,
     data: Path | None = None,
-) -> dict[str, Any]:
+) -> None:
     """The likelihood of dev and test, beside that of plain language models; also written to the run's folder.
 
     `sentences`: of each part, so many at most.
@@ -164,14 +165,13 @@ def evaluate_run(
             result = likelihood(model, part, sums, samples, step=lambda task=task: bar.advance(task))
             found[name] = _flat(result)
         task = bar.add_task("States in use", total=n_batches(corpus.train))
-        counts = state_counts(model, corpus.train, sums, step=lambda: bar.advance(task))
+        counts = gather(model, corpus.train, sums, step=lambda: bar.advance(task)).counts
         found["active"] = int((counts > 0).sum())
         if baselines:
             found["baselines"] = _baselines(run, corpus, parts, model.inference.states.device, bar)
     write_json(folder / "evaluation.json", found)
     console.print(_table(found))
     console.print(f"{found['active']} of {run.settings.states} states occur in a sample for each training sentence.")
-    return found
 
 
 def _flat(result: Likelihood) -> dict[str, Any]:
@@ -216,14 +216,14 @@ def _cells(scored: dict[str, float]) -> tuple[str, str]:
     return f"{scored['per_word']:.3f}", f"{scored['per_sentence']:.2f}{error}"
 
 
-def explore_run(folder: Path, console: Console, device: str | None = None, data: Path | None = None) -> Path:
+def explore_run(folder: Path, console: Console, device: str | None = None, data: Path | None = None) -> None:
     """The page about a run, and its pictures."""
-    from tailsum.apps.vae.explore import explore, n_steps  # noqa: PLC0415  (draws, and matplotlib is slow to load)
-
     run, corpus, model, step = _opened(folder, console, device, data)
     with _bar(console) as bar:
         task, sums = bar.add_task("Exploring", total=n_steps(corpus)), sums_for(model, run.settings.sums())
-        return explore(run, corpus, model, sums, lambda: bar.advance(task), trained=step)
+        page = explore(run, corpus, model, sums, lambda: bar.advance(task), trained=step)
+    said = f"What the model has learned, on one page: {page.resolve()}"
+    console.print(said, soft_wrap=True, markup=False, highlight=False)
 
 
 def _bar(console: Console) -> Progress:

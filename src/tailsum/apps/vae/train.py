@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -43,7 +43,7 @@ class Watcher:
     stepped: Callable[[Step], None] = lambda _: None
     checked: Callable[[int, float], None] = lambda _step, _nll: None  # on the dev part, in nats per word
     complain: Callable[[str], None] = print
-    stop: Callable[[], bool] = field(default=lambda: False)  # asked after each step
+    stop: Callable[[], bool] = lambda: False  # asked after each step
 
 
 class NotFiniteError(ValueError):
@@ -66,6 +66,8 @@ class Trainer:
             self.model.encoder.check_room([*corpus.train, *corpus.dev, *corpus.test])
         self.frozen = frozen_digest(self.model)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        for parameter in self.parameters:  # a process without a sentence to work on has zeros to add
+            parameter.grad = torch.zeros_like(parameter)
         self.optimiser = torch.optim.Adam(self.parameters, settings.rate)
         self.order = Order([len(sentence) for sentence in corpus.train], settings.batch, settings.seed)
         self.done = 0
@@ -76,7 +78,7 @@ class Trainer:
         number, settings = self.done, self.settings
         chosen = self.order.at(number)
         totals = torch.zeros(4, dtype=torch.double, device=self.device)
-        self.optimiser.zero_grad()
+        self.optimiser.zero_grad(set_to_none=False)
         for shard in self.processes.mine(settings.shards):
             if mine := chosen[shard :: settings.shards]:
                 batch = batch_of([self.corpus.train[i] for i in mine]).to(self.device)
@@ -87,7 +89,7 @@ class Trainer:
                 (-objective.sum() / len(chosen)).backward()
                 totals += torch.stack([*(part.detach().double().sum() for part in elbo), batch.lengths.sum()])
         self.processes.add_up([totals])
-        self.processes.add_up(self._gradients())
+        self.processes.add_up(p.grad for p in self.parameters if p.grad is not None)
         norm = nn.utils.clip_grad_norm_(self.parameters, settings.clip)
         if not (totals.isfinite().all() and norm.isfinite()):
             self._give_up("the loss or the gradient", number + 1, chosen)
@@ -103,13 +105,6 @@ class Trainer:
     def _elbo(self, batch: Batch) -> Elbo:
         temperature, dropped = self.settings.temperature_at(self.done), self.settings.word_dropout_at(self.done)
         return self.model.elbo(*batch, self.sums, temperature, self.settings.hard, dropped)
-
-    def _gradients(self) -> list[Tensor]:
-        """Of all parameters; a process without a sentence to work on has zeros to add."""
-        for parameter in self.parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        return [p.grad for p in self.parameters if p.grad is not None]
 
     def _give_up(self, what: str, number: int, chosen: list[int]) -> None:
         """Keep the batch and the weights for study, and stop."""
@@ -127,11 +122,9 @@ class Trainer:
     @torch.no_grad()
     def check(self) -> float:
         """The negative log-likelihood of some of the dev part, in nats per word, by a few samples."""
-        some = evenly(self.corpus.dev, self.settings.check_sentences)
+        some, sums = evenly(self.corpus.dev, self.settings.check_sentences), sums_for(self.model, self.sums)
         seed = mixed(self.settings.seed, self.done)
-        return likelihood(
-            self.model, some, sums_for(self.model, self.sums), self.settings.check_samples, seed
-        ).nll.per_word
+        return likelihood(self.model, some, sums, self.settings.check_samples, seed).nll.per_word
 
     # Checkpoints.
 
