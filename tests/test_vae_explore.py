@@ -101,11 +101,7 @@ def sampled(model, corpus):
 
 def numbered(states, sentences=None, n_states=6):
     """Occurrences of these states, in sentences of words that do not matter."""
-    sentences = sentences or [[1] * len(row) for row in states]
-    flat = [(w, s, i, t) for i, (row, words) in enumerate(zip(states, sentences, strict=True))
-            for t, (s, w) in enumerate(zip(row, words, strict=True))]  # fmt: skip
-    words, numbers, sentence, place = (torch.tensor(column) for column in zip(*flat, strict=True))
-    return Occurrences(sentences, words, numbers, sentence, place, n_states)
+    return Occurrences.of(sentences or [[1] * len(row) for row in states], states, n_states)
 
 
 # What was gathered

@@ -48,6 +48,15 @@ class Occurrences:
     place: Int[Tensor, " n"]  # in the sentence
     n_states: int
 
+    @classmethod
+    def of(cls, sentences: Sequence[Numbered], states: Sequence[Sequence[int]], n_states: int) -> "Occurrences":
+        """From the states of each sentence."""
+        lengths = torch.tensor([len(sentence) for sentence in sentences])
+        words, flat = (torch.tensor([x for row in rows for x in row]) for rows in (sentences, states))
+        sentence = torch.arange(len(lengths)).repeat_interleave(lengths)
+        place = torch.cat([torch.arange(len(row)) for row in sentences])
+        return cls(sentences, words, flat, sentence, place, n_states)
+
     @property
     def counts(self) -> Int[Tensor, " N"]:
         """How often each state occurs."""
@@ -127,18 +136,12 @@ def gather(
 
     How often states occur in it is the aggregated posterior, the paper's Figure 2.
     """
-    lengths = torch.tensor([len(sentence) for sentence in sentences])
-    starts = lengths.cumsum(0) - lengths
-    words = torch.tensor([word for sentence in sentences for word in sentence])
-    states = torch.empty_like(words)
-    for chosen, sampled, counts in drawn(model, sentences, estimator, seed):
-        places = torch.arange(sampled.shape[1])
-        inside = places < counts[:, None]
-        states[(starts[chosen][:, None] + places)[inside]] = sampled[inside]
+    states: list[list[int]] = [[]] * len(sentences)
+    for chosen, sampled, lengths in drawn(model, sentences, estimator, seed):
+        for number, row, length in zip(chosen, sampled.tolist(), lengths.tolist(), strict=True):
+            states[number] = row[:length]
         step()
-    sentence = torch.arange(len(sentences)).repeat_interleave(lengths)
-    place = torch.arange(len(words)) - starts[sentence]
-    return Occurrences(sentences, words, states, sentence, place, model.decoder.n_states)
+    return Occurrences.of(sentences, states, model.decoder.n_states)
 
 
 def n_steps(corpus: Corpus) -> int:

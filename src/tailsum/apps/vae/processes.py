@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 
 class Processes:
@@ -29,10 +30,9 @@ class Processes:
         if self.count == 1:
             return
         tensors = list(tensors)
-        flat = torch.cat([x.reshape(-1) for x in tensors])
+        flat = parameters_to_vector(tensors)
         dist.all_reduce(flat)
-        for tensor, total in zip(tensors, flat.split([x.numel() for x in tensors]), strict=True):
-            tensor.copy_(total.reshape(tensor.shape))
+        vector_to_parameters(flat, tensors)
 
     def wait(self) -> None:
         """Go on when all have come here."""
