@@ -8,7 +8,7 @@ import torch
 
 from tailsum.apps.text import Vocabulary, sentences
 from tailsum.apps.vae import baselines
-from tailsum.apps.vae.baselines import Bigram, CountModel, Unigram, WordLSTM, score, sentence_log_probs
+from tailsum.apps.vae.baselines import CountModel, WordLSTM, bigram, score, sentence_log_probs, unigram
 from tailsum.apps.vae.settings import Settings
 
 END = 3
@@ -27,7 +27,7 @@ def library():
 def every_next(model: CountModel, before):
     """The probabilities of all words behind one."""
     words = torch.arange(model.n_words)
-    return model._log_next(torch.full_like(words, before), words).exp()
+    return model.log_next(torch.full_like(words, before), words).exp()
 
 
 def patterns(n, seed):
@@ -47,7 +47,7 @@ def train_lstm(train, dev, n_words, steps=4000, batch=64, rate=3e-3, seed=0, *, 
 
 
 def test_unigram_by_hand():
-    model = Unigram(TINY, 4)
+    model = unigram(TINY, 4)
     expected = torch.tensor([1, 5, 3, 4]).double() / 13
     for before in range(5):
         torch.testing.assert_close(every_next(model, before), expected)
@@ -55,7 +55,7 @@ def test_unigram_by_hand():
 
 
 def test_bigram_by_hand():
-    model = Bigram(TINY, 4)
+    model = bigram(TINY, 4)
     # Pairs: start-1 three times, 1-2 and 2-3 twice, 1-1 and 1-3 once: the discount is 2 / (2 + 2 * 2).
     # Words before 1: two, before 2: one, before 3: two: the discount is 1 / (1 + 2 * 2), and 0.2 * 3 / 5 is shared by four.
     continuation = torch.tensor([0.0, 1.8 / 5, 0.8 / 5, 1.8 / 5]).double() + 0.12 / 4
@@ -83,7 +83,7 @@ def test_bigram_by_hand():
     ],
 )
 def test_no_word_is_impossible_however_little_was_seen(train):
-    for model in (Unigram(train, 4), Bigram(train, 4)):
+    for model in (unigram(train, 4), bigram(train, 4)):
         for before in range(5):
             probability = every_next(model, before)
             assert probability.min() > 0
@@ -92,7 +92,7 @@ def test_no_word_is_impossible_however_little_was_seen(train):
 
 def test_counts_of_real_sentences_sum_to_one(library):
     train, _, n_words = library
-    for model in (Unigram(train, n_words), Bigram(train, n_words)):
+    for model in (unigram(train, n_words), bigram(train, n_words)):
         sums = torch.stack([every_next(model, before).sum() for before in range(n_words + 1)])
         torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=1e-9)
 
@@ -100,14 +100,14 @@ def test_counts_of_real_sentences_sum_to_one(library):
 def test_bigrams_beat_words_alone_on_real_sentences(library):
     train, test, n_words = library
     lengths = [len(sentence) for sentence in test]
-    alone, pairs = (score(kind(train, n_words).log_prob(test), lengths) for kind in (Unigram, Bigram))
+    alone, pairs = (score(kind(train, n_words).log_prob(test), lengths) for kind in (unigram, bigram))
     assert pairs.per_word < alone.per_word - 0.5
     assert pairs.per_sentence + 5 * pairs.standard_error < alone.per_sentence - 5 * alone.standard_error
 
 
 def test_log_probs_come_in_the_order_of_the_sentences(library):
     train, test, n_words = library
-    model, some = Bigram(train, n_words), test[:20]
+    model, some = bigram(train, n_words), test[:20]
     alone = torch.cat([model.log_prob([sentence]) for sentence in some])
     torch.testing.assert_close(model.log_prob(some), alone)
 
@@ -214,7 +214,7 @@ def test_lstm_learns_what_bigrams_cannot():
     assert [step for step, _ in found.checks] == [50, 100, 150, 200]
     learned = score(sentence_log_probs(found.model, test), lengths).per_sentence
     assert learned < math.log(5) + 0.1  # where to start is all that is not certain
-    assert score(Bigram(train, 6).log_prob(test), lengths).per_sentence > math.log(5) + 1
+    assert score(bigram(train, 6).log_prob(test), lengths).per_sentence > math.log(5) + 1
 
 
 def test_lstm_learns_from_real_sentences(library):
@@ -223,7 +223,7 @@ def test_lstm_learns_from_real_sentences(library):
     found = train_lstm(train, test[:50], n_words, 100, 32, 1e-2, size=32, hidden=32, dropout=0.0, n_checks=1)
     lengths = [len(sentence) for sentence in test]
     learned = score(sentence_log_probs(found.model, test), lengths).per_word
-    assert learned < score(Unigram(train, n_words).log_prob(test), lengths).per_word - 0.2
+    assert learned < score(unigram(train, n_words).log_prob(test), lengths).per_word - 0.2
 
 
 @pytest.mark.parametrize("clip", [0.1, 0.25, 100.0])  # always reached, sometimes and never
@@ -309,10 +309,10 @@ def test_scores_take_trained_values_as_they_are():
 @pytest.mark.parametrize(
     "use",
     [
-        lambda given: Unigram(given, 4),
-        lambda given: Bigram(given, 4),
-        lambda given: Unigram(TINY, 4).log_prob(given),
-        lambda given: Bigram(TINY, 4).log_prob(given),
+        lambda given: unigram(given, 4),
+        lambda given: bigram(given, 4),
+        lambda given: unigram(TINY, 4).log_prob(given),
+        lambda given: bigram(TINY, 4).log_prob(given),
         lambda given: sentence_log_probs(WordLSTM(4, 2, 2), given),
         lambda given: train_lstm(given, TINY, 4, 1),
         lambda given: train_lstm(TINY, given, 4, 1),

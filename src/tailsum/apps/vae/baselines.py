@@ -5,9 +5,9 @@ V words. Sentences are lists of numbers `0 .. V-1`, of which the last, and only 
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -43,10 +43,8 @@ def score(log_probs: Float[Tensor, " S"], lengths: Int[Tensor, " S"] | Sequence[
     loss = -log_probs.detach().cpu().double()
     counts = check_whole("lengths", torch.as_tensor(lengths, device="cpu"))
     if loss.dim() != 1 or counts.shape != loss.shape or not len(loss):
-        raise ValueError(
-            "log_probs and lengths must hold one number for each of one or more sentences: "
-            f"got {list(loss.shape)} and {list(counts.shape)}"
-        )
+        got = f"{list(loss.shape)} and {list(counts.shape)}"
+        raise ValueError(f"log_probs and lengths must be of one or more sentences: got {got}")
     if counts.min() < 1:
         raise ValueError(f'lengths must be at least 1, as "<end>" is a word: got {counts.min().item()}')
     error = (loss.std() / math.sqrt(len(loss))).item() if len(loss) > 1 else math.nan
@@ -56,66 +54,59 @@ def score(log_probs: Float[Tensor, " S"], lengths: Int[Tensor, " S"] | Sequence[
 # Counts.
 
 
-class CountModel(ABC):
-    """A model that knows at most the word before. In the place of that word, `n_words` is the start of a sentence."""
+@dataclass(frozen=True)
+class CountModel:
+    """A model that knows at most the word before: `log_next` gives log-probabilities of words behind given ones.
 
-    def __init__(self, train: Sentences, n_words: int) -> None:
-        self.n_words = n_words
-        self.end = _checked_end(n_words, train=train)
+    In the place of the word before, `n_words` is the start of a sentence.
+    """
 
-    @abstractmethod
-    def _log_next(self, before: Int[Tensor, "*n"], words: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """The log-probability of each word, given the one before it."""
+    n_words: int
+    end: int
+    log_next: Callable[[Tensor, Tensor], Tensor]
 
     def log_prob(self, sentences: Sentences) -> Float[Tensor, " S"]:
         """The log-probability of each sentence."""
         _checked_end(self.n_words, self.end, sentences=sentences)
-        each = self._log_next(*_pairs(sentences, self.n_words))
-        sentence = torch.arange(len(sentences)).repeat_interleave(torch.tensor([len(s) for s in sentences]))
-        return torch.zeros(len(sentences), dtype=each.dtype).index_add(0, sentence, each)
+        each = self.log_next(*_pairs(sentences, self.n_words))
+        return torch.stack([part.sum() for part in each.split([len(sentence) for sentence in sentences])])
 
 
-class Unigram(CountModel):
+def unigram(train: Sentences, n_words: int) -> CountModel:
     """Words by how often they were seen, plus once each.
 
-    >>> Unigram([[1, 1, 2], [2]], 3).log_prob([[1, 2]]).exp()  # (2 + 1) / (4 + 3), twice
+    >>> unigram([[1, 1, 2], [2]], 3).log_prob([[1, 2]]).exp()  # (2 + 1) / (4 + 3), twice
     tensor([0.1837], dtype=torch.float64)
     """
-
-    def __init__(self, train: Sentences, n_words: int) -> None:
-        super().__init__(train, n_words)
-        counts = _pairs(train, n_words)[1].bincount(minlength=n_words).double()
-        self._log_word = ((counts + 1) / (counts.sum() + n_words)).log()
-
-    def _log_next(self, before: Int[Tensor, "*n"], words: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        return self._log_word[words]
+    end = _checked_end(n_words, train=train)
+    counts = _pairs(train, n_words)[1].bincount(minlength=n_words).double()
+    log_word = ((counts + 1) / (counts.sum() + n_words)).log()
+    return CountModel(n_words, end, lambda _, words: log_word[words])
 
 
-class Bigram(CountModel):
+def bigram(train: Sentences, n_words: int) -> CountModel:
     """Words by the word before, by interpolated Kneser-Ney smoothing.
 
     What is taken off the count of each pair is shared out by how many different words a word was seen behind; and
     what is taken off those numbers, evenly over all words. So no word is impossible.
     """
+    end = _checked_end(n_words, train=train)
+    before, words = _pairs(train, n_words)
+    # Only the pairs that were seen, sorted by their keys: a table of all pairs would be too large.
+    keys, counts = (before * n_words + words).unique(return_counts=True)
+    discount, total = _discount(counts), before.bincount(minlength=n_words + 1).double()
+    kinds = (keys // n_words).bincount(minlength=n_words + 1).double()
+    rest = torch.where(kinds > 0, discount * kinds / total, 1.0)
+    continuation = _continuation((keys % n_words).bincount(minlength=n_words))
 
-    def __init__(self, train: Sentences, n_words: int) -> None:
-        super().__init__(train, n_words)
-        before, words = _pairs(train, n_words)
-        # Only the pairs that were seen, sorted by their keys: a table of all pairs would be too large.
-        self._keys, counts = (before * n_words + words).unique(return_counts=True)
-        self._counts, self._discount = counts.double(), _discount(counts)
-        first, second = self._keys // n_words, self._keys % n_words
-        self._total = before.bincount(minlength=n_words + 1).double()
-        kinds = first.bincount(minlength=n_words + 1).double()
-        self._rest = torch.where(kinds > 0, self._discount * kinds / self._total, 1.0)
-        self._continuation = _continuation(second.bincount(minlength=n_words))
+    def log_next(before: Int[Tensor, " n"], words: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+        key = before * n_words + words
+        place = torch.searchsorted(keys, key).clamp(max=len(keys) - 1)
+        count = torch.where(keys[place] == key, counts[place].double(), 0.0)
+        seen = (count - discount).clamp(min=0) / total[before].clamp(min=1)
+        return (seen + rest[before] * continuation[words]).log()
 
-    def _log_next(self, before: Int[Tensor, "*n"], words: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        key = before * self.n_words + words
-        place = torch.searchsorted(self._keys, key).clamp(max=len(self._keys) - 1)
-        count = torch.where(self._keys[place] == key, self._counts[place], 0.0)
-        seen = (count - self._discount).clamp(min=0) / self._total[before].clamp(min=1)
-        return (seen + self._rest[before] * self._continuation[words]).log()
+    return CountModel(n_words, end, log_next)
 
 
 def _discount(counts: Int[Tensor, " n"]) -> float:
@@ -234,9 +225,7 @@ def train_lstm(
                     least, best = on_dev, deepcopy(model.state_dict())
             step()
     if best is None:
-        raise ValueError(
-            f"rate must be small enough for the loss to stay finite: on dev it never was, with {settings.rate}"
-        )
+        raise ValueError(f"rate must be small enough for the loss to stay finite on dev: got {settings.rate}")
     model.load_state_dict(best)
     return TrainedLSTM(model.eval(), tuple(checks))
 
@@ -248,15 +237,13 @@ def _checked_end(n_words: int, end: int | None = None, **parts: Sentences) -> in
         if not len(sentences):
             raise ValueError(f"{name} must hold at least one sentence: got none")
         for i, sentence in enumerate(sentences):
+            which, got = f"{name}[{i}] must", f"got {list(sentence) or 'none'}"
             if not len(sentence):
-                raise ValueError(f'{name}[{i}] must hold words, or at least "<end>": got none')
+                raise ValueError(f'{which} hold words, or at least "<end>": {got}')
             if min(sentence) < 0 or max(sentence) >= n_words:
-                raise ValueError(f"{name}[{i}] must hold numbers from 0 to V-1 = {n_words - 1}: got {list(sentence)}")
+                raise ValueError(f"{which} hold numbers from 0 to V-1 = {n_words - 1}: {got}")
             end = sentence[-1] if end is None else end
             if sentence[-1] != end or end in sentence[:-1]:
-                raise ValueError(
-                    f'{name}[{i}] must have {end}, the number of "<end>", at its end and nowhere else: '
-                    f"got {list(sentence)}"
-                )
+                raise ValueError(f'{which} have {end}, the number of "<end>", at its end and nowhere else: {got}')
     assert end is not None
     return end

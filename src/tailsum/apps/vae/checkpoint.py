@@ -21,8 +21,7 @@ FORMAT = "tailsum-vae"
 VERSION = 1
 LAST, PREVIOUS, BEST = "last.safetensors", "previous.safetensors", "best.safetensors"
 
-_BLANK = b"0" * 64
-_BEFORE_DIGEST = b'"digest":"'  # only once in a header: quotes within names and facts have a backslash before them
+_BLANK = "0" * 64
 _DAMAGED = "it is damaged: bytes are missing or have changed"
 
 Accept = Callable[["Checkpoint"], None]  # refuses a checkpoint by a ValueError
@@ -47,16 +46,15 @@ def write(path: Path, checkpoint: Checkpoint, former: Path | None = None) -> Non
         facts = json.dumps(checkpoint.facts)
     except (TypeError, ValueError) as error:
         raise ValueError(f"facts must be what JSON can hold: {error}") from None
-    metadata = {"format": FORMAT, "version": str(VERSION), "facts": facts, "digest": _BLANK.decode()}
+    metadata = {"format": FORMAT, "version": str(VERSION), "facts": facts, "digest": _BLANK}
     tensors = {name: _plain(name, tensor) for name, tensor in checkpoint.tensors.items()}
     try:
         content: bytes = library.torch.save(tensors, metadata)
     except (KeyError, library.SafetensorError) as error:
         raise ValueError(f"checkpoint must be what a safetensors file can hold: got {error}") from None
-    place = content.index(_BEFORE_DIGEST) + len(_BEFORE_DIGEST)
-    parts = (content[:place], _digest(content, place), memoryview(content)[place + len(_BLANK) :])
+    sealed = _with_digest(content, _BLANK, _digest(content))
     with whole(path, "wb", former) as file:
-        file.writelines(parts)
+        file.write(sealed)
 
 
 def read(path: Path) -> Checkpoint:
@@ -67,9 +65,7 @@ def read(path: Path) -> Checkpoint:
         with torch.device("cpu"):  # whatever the caller's default is
             tensors = library.torch.load(content)
     except (KeyError, library.SafetensorError) as error:
-        raise ValueError(
-            f"{path} must be a checkpoint: this version of safetensors cannot read its tensors ({error})"
-        ) from None
+        raise ValueError(f"{path} must hold tensors that this version of safetensors can read: {error}") from None
     return Checkpoint(tensors, facts)
 
 
@@ -189,17 +185,16 @@ def _verified(path: Path) -> tuple[bytes, dict[str, Any]]:
 
 def _facts(content: bytes) -> dict[str, Any]:
     metadata = _metadata(content)
-    if metadata.get("format") != FORMAT:
+    found, number = metadata.get("format"), metadata.get("version")
+    if found != FORMAT:
         raise ValueError(
-            f"it is a safetensors file of something else (its format must be {FORMAT!r}, and is {metadata.get('format')!r})"
+            f"it is a safetensors file of something else (its format must be {FORMAT!r}, and is {found!r})"
         )
-    if metadata.get("version") != str(VERSION):
-        raise ValueError(
-            f"it has version {metadata.get('version')} of the format, and this tailsum reads version {VERSION}: "
-            "a newer tailsum may read it"
-        )
-    place = content.find(_BEFORE_DIGEST) + len(_BEFORE_DIGEST)
-    if content[place : place + len(_BLANK)] != _digest(content, place):
+    if number != str(VERSION):
+        reads = f"this tailsum reads version {VERSION}: a newer tailsum may read it"
+        raise ValueError(f"it has version {number} of the format, and {reads}")
+    digest = str(metadata.get("digest"))
+    if _digest(_with_digest(content, digest, _BLANK)) != digest:
         raise ValueError(_DAMAGED)
     return json.loads(metadata["facts"])
 
@@ -218,9 +213,10 @@ def _metadata(content: bytes) -> dict[str, Any]:
     return metadata if isinstance(metadata, dict) else {}
 
 
-def _digest(content: bytes, place: int) -> bytes:
-    """The digest of a content, in hexadecimal, whatever stands in the place of the digest."""
-    digest = hashlib.sha256(content[:place])
-    digest.update(_BLANK)
-    digest.update(memoryview(content)[place + len(_BLANK) :])
-    return digest.hexdigest().encode()
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _with_digest(content: bytes, old: str, new: str) -> bytes:
+    """A file with another digest; its place is found by the quotes: those in names and facts follow a backslash."""
+    return content.replace(f'"digest":"{old}"'.encode(), f'"digest":"{new}"'.encode(), 1)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tailsum.apps.vae.baselines import Bigram, Unigram, score, sentence_log_probs, train_lstm
+from tailsum.apps.vae.baselines import bigram, score, sentence_log_probs, train_lstm, unigram
 from tailsum.apps.vae.data import Corpus, evenly
 from tailsum.apps.vae.evaluate import Likelihood, likelihood, n_batches, sums_for
 from tailsum.apps.vae.explore import explore, gather, n_steps
@@ -189,8 +189,8 @@ def _baselines(
     watched = evenly(corpus.dev, settings.check_sentences)
     lstm, _ = train_lstm(corpus.train, watched, n_words, settings, device=device, step=lambda: bar.advance(task))
     models = {
-        "unigram": Unigram(corpus.train, n_words).log_prob,
-        "bigram": Bigram(corpus.train, n_words).log_prob,
+        "unigram": unigram(corpus.train, n_words).log_prob,
+        "bigram": bigram(corpus.train, n_words).log_prob,
         "lstm": lambda sentences: sentence_log_probs(lstm, sentences),
     }
     return {

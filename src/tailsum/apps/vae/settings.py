@@ -31,8 +31,12 @@ POSITIVE = Bound("be positive and finite", lambda x: 0 < x < math.inf)
 NOT_NEGATIVE = Bound("be at least 0 and finite", lambda x: 0 <= x < math.inf)
 BELOW_ONE = Bound("be at least 0 and less than 1", lambda x: 0 <= x < 1)
 SHARE = Bound("be a share, between 0 and 1", lambda x: 0 <= x <= 1)
-COUNT = Bound("be a whole number of at least 1", lambda x: type(x) is int and x >= 1)
 SEED = Bound("lie between -2^63 and 2^63 - 1", lambda x: -(1 << 63) <= x < 1 << 63)
+
+
+def count(least: int, help_: str | None = None) -> OptionInfo:
+    """A whole number of at least so much; an option, if it has a help."""
+    return Option(min=least, help=help_)
 
 
 @dataclass(frozen=True)
@@ -43,31 +47,24 @@ class Settings:
     """
 
     data: str | None = None  # a file or a folder; None: Python's own documentation
-    states: Annotated[int, Option(min=2, help="How many states a word may have.")] = 300
+    states: Annotated[int, count(2, "How many states a word may have.")] = 300
     estimator: Annotated[Method, Option(help="How training sums over the states.")] = "tailsum"
     kept: Annotated[
         int | None,
-        Option(
-            min=2,
-            help="States kept at each position. Default: all up to 20,000 (full, tailsum), else 200; a fifth (topk, rdp).",
+        count(
+            2, "States kept at each position. Default: all up to 20,000 (full, tailsum), else 200; a fifth (topk, rdp)."
         ),
     ] = None
-    drawn: Annotated[int | None, Option(min=1, help="How many of the kept states are drawn (rdp). Default: half.")] = (
-        None
-    )
-    landmarks: Annotated[int, Option(min=1, help="States that guide the choice of the kept ones.")] = 256
-    probes: Annotated[
-        int, Option(min=1, help="States of each position at which p(word | state) is asked for (tailsum).")
-    ] = 1
+    drawn: Annotated[int | None, count(1, "How many of the kept states are drawn (rdp). Default: half.")] = None
+    landmarks: Annotated[int, count(1, "States that guide the choice of the kept ones.")] = 256
+    probes: Annotated[int, count(1, "States of each position at which p(word | state) is asked for (tailsum).")] = 1
     encoder: Annotated[
         str, Option(help="lstm, transformer, or a pretrained model: a folder, or its name on the hub.")
     ] = "lstm"
     frozen: Annotated[bool, Option(help="Leave a pretrained encoder as it is.")] = True
-    steps: Annotated[int, Option(min=1, help="How many batches to train on.")] = 600
-    batch: Annotated[int, Option(min=1, help="Sentences in a batch.")] = 64
-    shards: Annotated[
-        int, Option(min=1, help="Parts of a batch, worked on in turn, or by as many processes (torchrun).")
-    ] = 1
+    steps: Annotated[int, count(1, "How many batches to train on.")] = 600
+    batch: Annotated[int, count(1, "Sentences in a batch.")] = 64
+    shards: Annotated[int, count(1, "Parts of a batch, worked on in turn, or by as many processes (torchrun).")] = 1
     rate: Annotated[float, POSITIVE, Option(help="Adam's learning rate.")] = 3e-3
     clip: Annotated[float, POSITIVE, Option(help="The largest norm of the gradient.")] = 5.0
     dropout: Annotated[float, BELOW_ONE, Option(help="Of embeddings and the decoder's memory.")] = 0.2
@@ -84,15 +81,15 @@ class Settings:
     ] = 0.5
     warm_up: Annotated[float, SHARE, Option(help="The share of all steps in which that weight grows from zero.")] = 0.5
     spread: Annotated[float, POSITIVE, Option(help="Of the state embeddings of the posterior at the start.")] = 0.1
-    size: Annotated[int, Option(min=2, help="Of word embeddings and of the encoder.")] = 128
-    state_size: Annotated[int, Option(min=1, help="Of state embeddings.")] = 64
-    hidden: Annotated[int, Option(min=1, help="Of the decoder's LSTM.")] = 256
-    words: Annotated[int, Option(min=1, help="In the vocabulary, at most.")] = 10_000
-    longest: Annotated[int, Option(min=1, help="Words in a sentence; longer ones are left out.")] = 40
+    size: Annotated[int, count(2, "Of word embeddings and of the encoder.")] = 128
+    state_size: Annotated[int, count(1, "Of state embeddings.")] = 64
+    hidden: Annotated[int, count(1, "Of the decoder's LSTM.")] = 256
+    words: Annotated[int, count(1, "In the vocabulary, at most.")] = 10_000
+    longest: Annotated[int, count(1, "Words in a sentence; longer ones are left out.")] = 40
     seed: Annotated[int, SEED, Option(help="The seed of everything random.")] = 0
-    check_every: Annotated[int, Option(min=1, help="Steps between looks at the dev part, and checkpoints.")] = 100
-    check_sentences: Annotated[int, COUNT] = 500
-    check_samples: Annotated[int, COUNT] = 5
+    check_every: Annotated[int, count(1, "Steps between looks at the dev part, and checkpoints.")] = 100
+    check_sentences: Annotated[int, count(1)] = 500
+    check_samples: Annotated[int, count(1)] = 5
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(Settings, include_extras=True).items():
@@ -108,7 +105,7 @@ class Settings:
     def options(cls) -> dict[str, Any]:
         """The annotations of those fields that are options of `tailsum train`."""
         hints = get_type_hints(cls, include_extras=True)
-        return {name: hint for name, hint in hints.items() if any(isinstance(x, OptionInfo) for x in get_args(hint))}
+        return {name: hint for name, hint in hints.items() if any(getattr(x, "help", None) for x in get_args(hint))}
 
     def sums(self) -> "Estimator":
         """How sums over the states are taken in training."""
