@@ -49,10 +49,10 @@ def sentences(path: Path | None = None) -> Split:
         return Split([words for i, words in enumerate(found) if i % 10 < 8], found[8::10], found[9::10])
     if path.is_dir():
         split = Split(*(_flat(_captions(path / f"captions_{part}.json")) for part in Split._fields))
-    elif path.suffix == ".json" or re.match(r'\s*\{\s*"', _read(path)):
+    elif re.match(r'\s*\{\s*"', text := _read(path)) or path.suffix == ".json":
         split = _last_tenths(_captions(path))
     else:
-        split = _last_tenths([[words] for line in _read(path).split("\n") if (words := tokens(line))])
+        split = _last_tenths([[words] for line in text.split("\n") if (words := tokens(line))])
     if not all(split):
         got = f"got {sum(map(len, split))} in all"
         raise ValueError(f"{path} must hold sentences to train on, and others for the dev and test parts: {got}")

@@ -70,9 +70,9 @@ class Run:
         """The text of this run, read again (from another place, if given); a ValueError if it has changed."""
         corpus = read_corpus(self.settings, data)
         if digest(corpus) != self.digest:
+            text = data or self.settings.data or "the documentation of this Python"
             raise ValueError(
-                f"{data or self.settings.data or 'the documentation of this Python'} must be the text that {self.folder} was trained on: "
-                "it has changed since, or is another"
+                f"{text} must be the text that {self.folder} was trained on: it has changed, or is another"
             )
         return corpus
 
@@ -90,9 +90,8 @@ class Run:
         """Load a checkpoint of this run into a model of its settings; a ValueError if it is another run's."""
         self.accept(checkpoint)
         if checkpoint.facts.get("frozen") != frozen_digest(model):
-            raise ValueError(
-                f"{self.settings.encoder} must be the encoder that {self.folder} was trained with: it has changed since"
-            )
+            name = self.settings.encoder
+            raise ValueError(f"{name} must be the encoder that {self.folder} was trained with: it has changed since")
         named = checkpoint.tensors.items()
         load(model, {name.removeprefix("model."): x for name, x in named if name.startswith("model.")})
 

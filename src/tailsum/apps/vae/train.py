@@ -55,10 +55,8 @@ class Trainer:
 
     def __init__(self, run: Run, corpus: Corpus, device: torch.device, processes: Processes) -> None:
         settings = run.settings
-        if settings.shards % processes.count:
-            raise ValueError(
-                f"shards must be a multiple of {processes.count}, the number of processes: got {settings.shards}"
-            )
+        if (shards := settings.shards) % processes.count:
+            raise ValueError(f"shards must be a multiple of {processes.count}, the number of processes: got {shards}")
         self.run, self.corpus, self.device, self.processes = run, corpus, device, processes
         self.settings, self.sums = settings, settings.sums()
         self.model = build(settings, corpus.vocabulary).to(device).train()
@@ -162,31 +160,26 @@ def train(trainer: Trainer, watcher: Watcher) -> bool:
     one goes on from the last checkpoint, and comes to the same weights, bit by bit, on the same machine. A ValueError if
     another process is training the same run.
     """
-    with trainer.run.alone() if trainer.processes.first else nullcontext():
-        return _train(trainer, watcher)
-
-
-def _train(trainer: Trainer, watcher: Watcher) -> bool:
     run, settings, first = trainer.run, trainer.settings, trainer.processes.first
-    if checkpoint := run.keeper.latest(watcher.complain, run.accept):
-        trainer.restore(checkpoint)
-    trainer.processes.wait()
-    if first:
-        run.cut_curve(trainer.done)
-    while trainer.done < settings.steps:
-        step = trainer.step()
+    with run.alone() if first else nullcontext():
+        if checkpoint := run.keeper.latest(watcher.complain, run.accept):
+            trainer.restore(checkpoint)
+        trainer.processes.wait()
         if first:
-            run.add_to_curve(_row("train", step.number, step.nll, step.elbo))
-            watcher.stepped(step)
-        due = trainer.done % settings.check_every == 0 or trainer.done == settings.steps
-        if due and first:
-            _check(trainer, watcher)
-        stopped = _agreed(trainer, watcher.stop())
-        if first and (due or stopped):
-            run.keeper.save(trainer.checkpoint())
-        if stopped:
-            return False
-    return True
+            run.cut_curve(trainer.done)
+        stopped = False
+        while trainer.done < settings.steps and not stopped:
+            step = trainer.step()
+            due = trainer.done % settings.check_every == 0 or trainer.done == settings.steps
+            if first:
+                run.add_to_curve(_row("train", step.number, step.nll, step.elbo))
+                watcher.stepped(step)
+            if first and due:
+                _check(trainer, watcher)
+            stopped = trainer.processes.any(watcher.stop(), trainer.device)
+            if first and (due or stopped):
+                run.keeper.save(trainer.checkpoint())
+        return not stopped
 
 
 def _check(trainer: Trainer, watcher: Watcher) -> None:
@@ -201,10 +194,3 @@ def _check(trainer: Trainer, watcher: Watcher) -> None:
 def _row(part: str, step: int, nll: float, elbo: Elbo | None = None) -> dict[str, object]:
     parts = {} if elbo is None else {name: repr(value.item()) for name, value in elbo._asdict().items()}
     return {"step": step, "part": part, "nll": repr(nll), **parts}
-
-
-def _agreed(trainer: Trainer, stop: bool) -> bool:
-    """Whether any of the processes wants to stop."""
-    wish = torch.tensor([float(stop)], device=trainer.device)
-    trainer.processes.add_up([wish])
-    return bool(wish.item())
