@@ -15,13 +15,8 @@ pytest.importorskip("safetensors")
 pytest.importorskip("typer")
 
 import typer.main
-from typer.testing import CliRunner
-
 import vae_cases
-from tailsum.apps.vae import session
-from tailsum.apps.vae.checkpoint import BEST, LAST, PREVIOUS
-from tailsum.apps.vae.settings import Settings
-from tailsum.cli import app
+from typer.testing import CliRunner
 from vae_cases import (
     STEPS,
     checkpoint,
@@ -38,6 +33,11 @@ from vae_cases import (
     trained,
     wait_for_step,
 )
+
+from tailsum.apps.vae import session
+from tailsum.apps.vae.checkpoint import BEST, LAST, PREVIOUS
+from tailsum.apps.vae.settings import Settings
+from tailsum.cli import app
 
 COMMANDS = typer.main.get_command(app).commands
 LONG = {"steps": 30, "check_every": 3, "batch": 24}

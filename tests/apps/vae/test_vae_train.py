@@ -14,15 +14,6 @@ pytest.importorskip("safetensors")
 pytest.importorskip("typer")
 
 from rich.console import Console
-
-from tailsum.apps.vae import session
-from tailsum.apps.vae.checkpoint import BEST, LAST, PREVIOUS, read
-from tailsum.apps.vae.data import Corpus
-from tailsum.apps.vae.processes import Processes
-from tailsum.apps.vae.run import OWN, Run
-from tailsum.apps.vae.settings import Settings
-from tailsum.apps.vae.train import NotFiniteError, Trainer, Watcher, train
-from tailsum.nn.structured_vae import Elbo, StructuredVAE
 from vae_cases import (
     CPU,
     SMALL,
@@ -38,6 +29,15 @@ from vae_cases import (
     text,
     trained,
 )
+
+from tailsum.apps.vae import session
+from tailsum.apps.vae.checkpoint import BEST, LAST, PREVIOUS, read
+from tailsum.apps.vae.data import Corpus
+from tailsum.apps.vae.processes import Processes
+from tailsum.apps.vae.run import OWN, Run
+from tailsum.apps.vae.settings import Settings
+from tailsum.apps.vae.train import NotFiniteError, Trainer, Watcher, train
+from tailsum.nn.structured_vae import Elbo, StructuredVAE
 
 HOW = {
     "full": {"estimator": "full"},

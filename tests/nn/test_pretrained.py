@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from vae_cases import told
 
 from tailsum.apps.vae.data import END, Corpus, batch_of
 from tailsum.apps.vae.processes import Processes
@@ -24,7 +25,6 @@ from tailsum.apps.vae.settings import Settings
 from tailsum.apps.vae.train import Trainer, Watcher
 from tailsum.apps.vae.train import train as fit
 from tailsum.nn.pretrained import PretrainedEncoder
-from vae_cases import told
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
