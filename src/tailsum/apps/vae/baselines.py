@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from tailsum.apps.vae.data import Order, batch_of, in_turn
+from tailsum.apps.vae.data import Order, batch_of, in_evaluation
 from tailsum.apps.vae.seeds import seeded
 from tailsum.apps.vae.settings import Settings, rate_share
 from tailsum.nn.words import checked_inside
@@ -169,12 +169,8 @@ def sentence_log_probs(model: WordLSTM, sentences: Sentences, batch: int = 128) 
     _checked_end(model.n_words, sentences=sentences)
     at_least(1, batch=batch)
     found = torch.zeros(len(sentences), dtype=torch.double)
-    device, training = model.bias.device, model.training
-    model.eval()
-    for chosen in in_turn(sentences, batch):
-        words, lengths = batch_of([sentences[i] for i in chosen]).to(device)
+    for chosen, (words, lengths) in in_evaluation(model, sentences, batch):
         found[chosen] = model.log_prob(words, lengths).double().cpu()
-    model.train(training)
     return found
 
 

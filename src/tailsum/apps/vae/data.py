@@ -1,7 +1,7 @@
 """Sentences as numbered words, in batches of about equally long ones; the order follows from a seed and the step alone."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from tailsum.apps.text import Sentence, Split, Vocabulary, sentences
-from tailsum.apps.vae.seeds import mixed
+from tailsum.apps.vae.seeds import mixed, seeded
 from tailsum.nn.words import END
 from tailsum.numerics.check import at_least
 
@@ -106,6 +106,20 @@ def in_turn(sentences: Sequence[Sequence[int]], size: int) -> list[list[int]]:
     """The numbers of all sentences in batches, short ones first."""
     ranked = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
     return [ranked[start : start + size] for start in range(0, len(ranked), size)]
+
+
+def in_evaluation(
+    model: nn.Module, sentences: Sequence[Sequence[int]], size: int, seed: int = 0
+) -> Iterator[tuple[list[int], Batch]]:
+    """Batches on a model's device, each with random numbers of its own; the model is not in training meanwhile."""
+    device, training = next(model.parameters()).device, model.training
+    model.eval()
+    try:
+        for number, chosen in enumerate(in_turn(sentences, size)):
+            with seeded(mixed(seed, number), device):
+                yield chosen, batch_of([sentences[i] for i in chosen]).to(device)
+    finally:
+        model.train(training)
 
 
 def evenly(sentences: list[Numbered], at_most: int) -> list[Numbered]:

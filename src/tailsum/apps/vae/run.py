@@ -3,7 +3,6 @@
 import csv
 import hashlib
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -146,16 +145,9 @@ def digest(corpus: Corpus) -> str:
 
 def write_json(path: Path, content: Any) -> None:
     """Write a file, whole or not at all; JSON has no infinities, and nothing that is not a number: null stands for them."""
+    finite = json.loads(json.dumps(content), parse_constant=lambda _: None)
     with whole(path) as file:
-        json.dump(_finite(content), file, indent=1, allow_nan=False)
-
-
-def _finite(content: Any) -> Any:
-    if isinstance(content, dict):
-        return {name: _finite(value) for name, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_finite(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
+        json.dump(finite, file, indent=1)
 
 
 def read_json(path: Path) -> Any:

@@ -1,7 +1,6 @@
 """What the commands do: train, evaluate and explore a run, with progress on the screen and files in the run's folder."""
 
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import isfinite, nan
@@ -111,9 +110,6 @@ def _events(run: Run, console: Console) -> Iterator[Callable[[str, float, int], 
 def _until_interrupted() -> Iterator[Callable[[], bool]]:
     """Whether someone has asked to stop, by Ctrl-C or SIGTERM; who presses Ctrl-C twice is not kept waiting."""
     asked: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
 
     def ask(number: int, _: FrameType | None) -> None:
         if asked:
@@ -155,9 +151,7 @@ def evaluate_run(
     """
     run, corpus, model, step = _opened(folder, console, device, data)
     sums = sums_for(model, run.settings.sums())
-    parts: dict[str, list[list[int]]] = {name: getattr(corpus, name) for name in PARTS}
-    if sentences is not None:
-        parts = {name: evenly(part, sentences) for name, part in parts.items()}
+    parts = {name: evenly(part, sentences or len(part)) for name, part in (("dev", corpus.dev), ("test", corpus.test))}
     found: dict[str, Any] = {"step": step, "estimator": sums.method, "states": run.settings.states}
     with _bar(console) as bar:
         for name, part in parts.items():
