@@ -189,10 +189,8 @@ def train(
         if chosen["encoder"] not in OWN_ENCODERS and (folder := Path(chosen["encoder"]).expanduser()).is_dir():
             chosen["encoder"] = str(folder.resolve())
         if resume:
-            _check_same(output, {name: value for name, value in chosen.items() if _typed(context, name)})
-            settings = None
-        else:
-            settings = Settings(data=None if data is None else str(data.resolve()), **chosen)
+            _check_same(output, context, chosen)
+        settings = None if resume else Settings(data=None if data is None else str(data.resolve()), **chosen)
         if not session.train_run(output, settings, console, device, data):
             _show(console, f"Stopped and saved. To go on: tailsum train --output {quote(str(output))} --resume")
             raise typer.Exit(130)
@@ -201,18 +199,14 @@ def train(
             session.explore_run(output, console, device, data)
 
 
-def _typed(context: typer.Context, name: str) -> bool:
-    """Whether a person has typed an option, be it the default."""
-    return getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
-
-
-def _check_same(output: Path, typed: dict[str, object]) -> None:
-    """A run goes on as it was begun: what is asked for beside --resume must be what it has."""
+def _check_same(output: Path, context: typer.Context, chosen: dict[str, Any]) -> None:
+    """A run goes on as it was begun: what is typed beside --resume, be it a default, must be what it has."""
     from tailsum.apps.vae.run import Run
 
     settings = Run.open(output).settings
-    for name, value in typed.items():
-        if (begun := getattr(settings, name)) != value:
+    for name, value in chosen.items():
+        typed = getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+        if typed and (begun := getattr(settings, name)) != value:
             raise ValueError(f"{output} was begun with {name} = {begun}, and goes on so: got {value}")
 
 
