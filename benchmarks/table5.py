@@ -22,7 +22,8 @@ from tailsum import table_budget
 from tailsum.apps.vae.build import learned
 from tailsum.apps.vae.checkpoint import Checkpoint, write
 from tailsum.apps.vae.data import Corpus, evenly
-from tailsum.apps.vae.evaluate import likelihood, state_counts, sums_for
+from tailsum.apps.vae.evaluate import likelihood, sums_for
+from tailsum.apps.vae.explore import gather
 from tailsum.apps.vae.processes import Processes
 from tailsum.apps.vae.run import Run, read_json, write_json
 from tailsum.apps.vae.settings import Settings
@@ -62,7 +63,7 @@ def run_one(name: str, given: argparse.Namespace) -> None:
     settings = Settings(**{"data": str(given.data), **COMMON, **ROWS[row], "seed": int(seed), **given.changes})
     corpus = Corpus.read(given.data, settings.words, longest=settings.longest)
     folder, place = given.output / "runs" / name, torch.device(given.device)
-    run = Run.open(folder) if (folder / "settings.json").exists() else Run.create(folder, settings, corpus)
+    run = Run.open(folder) if (folder / "settings.json").exists() else Run.new(folder, settings, corpus).write()
     if run.settings != settings:
         raise ValueError(f"{folder} must have been begun with the same settings: choose another --output")
     train(Trainer(run, corpus, place, Processes()), Watcher())
@@ -75,8 +76,8 @@ def run_one(name: str, given: argparse.Namespace) -> None:
         bound = {key: value.item() for key, value in result.bound._asdict().items()}
         found[part] = {**result.nll._asdict(), "sampling_error": result.sampling_error, **bound}
     # Figure 2: of the posterior itself, and as the run's own estimator draws from it.
-    found["counts"] = state_counts(model, corpus.train, sums).tolist()
-    found["counts as trained"] = state_counts(model, corpus.train[::4], trained).tolist()
+    found["counts"] = gather(model, corpus.train, sums).counts.tolist()
+    found["counts as trained"] = gather(model, corpus.train[::4], trained).counts.tolist()
     write(folder / "weights.safetensors", Checkpoint(learned(model), {"settings": settings.as_json()}))
     write_json(given.output / f"{name}.json", found)
 

@@ -18,11 +18,11 @@ from torch.nn.functional import cosine_similarity
 from tailsum.apps.vae.build import build, load
 from tailsum.apps.vae.checkpoint import read
 from tailsum.apps.vae.data import Batch, Corpus, batch_of, evenly
-from tailsum.apps.vae.decoder import as_sample
-from tailsum.apps.vae.model import StructuredVAE
 from tailsum.apps.vae.settings import Settings
 from tailsum.chains.linear_chain import LinearChain
-from tailsum.nn.inference import Estimator
+from tailsum.nn.decoder import as_sample
+from tailsum.nn.estimator import Estimator
+from tailsum.nn.structured_vae import StructuredVAE
 
 
 @torch.no_grad()

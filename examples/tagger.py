@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import tailsum as ts
-from tailsum.apps.vae import CRFInference, LSTMEncoder
+from tailsum.nn import CRFInference, LSTMEncoder
 
 
 def sentences(n_words: int, batch: int, length: int) -> torch.Tensor:

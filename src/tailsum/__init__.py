@@ -1,78 +1,12 @@
 """Structured inference with very many latent states: exact where that is affordable, randomized where it is not."""
 
-from tailsum.chains.alignment import Alignment
-from tailsum.chains.ctc import CTC
-from tailsum.chains.hmm import HMM
-from tailsum.chains.linear_chain import LinearChain
-from tailsum.chains.refine import Refined
-from tailsum.chains.semi_markov import Segments, SemiMarkov
-from tailsum.dependencies.dependency_tree import Dependencies, DependencyTree, RelaxedDependencies
-from tailsum.graphs.factor_graph import FactorGraph
-from tailsum.graphs.graph import Convergence, Graph
-from tailsum.graphs.pairwise_graph import PairwiseGraph, grid_edges
-from tailsum.graphs.solver import ConvergenceWarning
-from tailsum.graphs.uai import read_uai
-from tailsum.numerics.table import table_budget
-from tailsum.scores.factored import Factored
-from tailsum.scores.potential import Dense, Potential
-from tailsum.scores.scored import Scored
-from tailsum.sketch.proposal import Global, Local, LocalGlobal, Lookahead, Proposal, Uniform
-from tailsum.sketch.selection import Optimal, Selection, Subset, TopAndSample, TopK
-from tailsum.structure.base import Structure
-from tailsum.structure.k_best import Best
-from tailsum.structure.relaxed import RelaxedSample
-from tailsum.trees.configuration import Trees
-from tailsum.trees.pcfg import PCFG
-from tailsum.trees.rules.dense import DenseRule
-from tailsum.trees.rules.factored import FactoredRule
-from tailsum.trees.rules.low_rank import LowRankRule
-from tailsum.trees.rules.rule import Rule
-from tailsum.trees.rules.scored import ScoredRule
-from tailsum.trees.span_tree import SpanTree
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "CTC",
-    "HMM",
-    "PCFG",
-    "Alignment",
-    "Best",
-    "Convergence",
-    "ConvergenceWarning",
-    "Dense",
-    "DenseRule",
-    "Dependencies",
-    "DependencyTree",
-    "FactorGraph",
-    "Factored",
-    "FactoredRule",
-    "Global",
-    "Graph",
-    "LinearChain",
-    "Local",
-    "LocalGlobal",
-    "Lookahead",
-    "LowRankRule",
-    "Optimal",
-    "PairwiseGraph",
-    "Potential",
-    "Proposal",
-    "Refined",
-    "RelaxedDependencies",
-    "RelaxedSample",
-    "Rule",
-    "Scored",
-    "ScoredRule",
-    "Segments",
-    "Selection",
-    "SemiMarkov",
-    "SpanTree",
-    "Structure",
-    "Subset",
-    "TopAndSample",
-    "TopK",
-    "Trees",
-    "Uniform",
-    "grid_edges",
-    "read_uai",
-    "table_budget",
-]
+from tailsum.lazy import on_demand
+
+if TYPE_CHECKING:
+    from tailsum import nn as nn
+    from tailsum import plot as plot
+    from tailsum.public import *  # noqa: F403
+
+__getattr__, __dir__ = on_demand(__name__, "nn", "plot")

@@ -10,12 +10,14 @@ import sysconfig
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any, NamedTuple
 
+from tailsum.nn.words import UNKNOWN
+
 Sentence = list[str]
-UNKNOWN = "<unk>"
 
 _MARKS = "".join(c for c in map(chr, range(0x300, 0x10000)) if unicodedata.category(c).startswith("M"))
 _LETTERS = rf"(?:[^\W_]|[{_MARKS}])+"  # a letter may consist of several characters
@@ -43,13 +45,18 @@ def sentences(path: Path | None = None) -> Split:
     and are the same on the same version of Python.
     """
     if path is None:
-        return _in_turn(_standard_library())
+        found = _standard_library()  # all parts are about the same things
+        return Split([words for i, words in enumerate(found) if i % 10 < 8], found[8::10], found[9::10])
     if path.is_dir():
-        return _checked(Split(*(_flat(_captions(path / f"captions_{part}.json")) for part in Split._fields)), path)
-    text = _read(path)
-    if path.suffix == ".json" or re.match(r'\s*\{\s*"', text):
-        return _checked(_last_tenths(_captions(path)), path)
-    return _checked(_last_tenths([[words] for line in text.split("\n") if (words := tokens(line))]), path)
+        split = Split(*(_flat(_captions(path / f"captions_{part}.json")) for part in Split._fields))
+    elif re.match(r'\s*\{\s*"', text := _read(path)) or path.suffix == ".json":
+        split = _last_tenths(_captions(path))
+    else:
+        split = _last_tenths([[words] for line in text.split("\n") if (words := tokens(line))])
+    if not all(split):
+        got = f"got {sum(map(len, split))} in all"
+        raise ValueError(f"{path} must hold sentences to train on, and others for the dev and test parts: {got}")
+    return split
 
 
 def tokens(text: str) -> Sentence:
@@ -70,7 +77,6 @@ class Vocabulary:
     def __post_init__(self) -> None:
         if self.words[:1] != (UNKNOWN,) or len(set(self.words)) != len(self.words):
             raise ValueError(f"words must start with {UNKNOWN!r} and hold none twice: got {self.words[:5]} ...")
-        object.__setattr__(self, "_number", {word: number for number, word in enumerate(self.words)})
 
     @classmethod
     def of(cls, sentences: Iterable[Sentence], n: int, rare: int = 0) -> "Vocabulary":
@@ -87,13 +93,16 @@ class Vocabulary:
         ranked = sorted((word for word in count if count[word] > rare), key=lambda word: (-count[word], word))
         return cls((UNKNOWN, *ranked[:n]))
 
+    @cached_property
+    def _number(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.words)}
+
     def __len__(self) -> int:
         return len(self.words)
 
     def encode(self, sentence: Sentence) -> list[int]:
         """The number of each word."""
-        number: dict[str, int] = getattr(self, "_number")  # noqa: B009  (set behind the back of a frozen class)
-        return [number.get(word, 0) for word in sentence]
+        return [self._number.get(word, 0) for word in sentence]
 
     def decode(self, numbers: Sequence[int]) -> Sentence:
         """The words of some numbers."""
@@ -140,22 +149,8 @@ def _last_tenths(groups: list[list[Sentence]]) -> Split:
     return Split(_flat(groups[:dev]), _flat(groups[dev:test]), _flat(groups[test:]))
 
 
-def _in_turn(found: list[Sentence]) -> Split:
-    """Split so that all parts are about the same things."""
-    return Split([s for i, s in enumerate(found) if i % 10 < 8], found[8::10], found[9::10])
-
-
 def _flat(groups: list[list[Sentence]]) -> list[Sentence]:
     return list(itertools.chain.from_iterable(groups))
-
-
-def _checked(split: Split, path: Path) -> Split:
-    if not all(split):
-        count = sum(map(len, split))
-        raise ValueError(
-            f"{path} must hold sentences to train on, and others for the dev and test parts: got {count} in all"
-        )
-    return split
 
 
 # The standard library.
@@ -163,12 +158,8 @@ def _checked(split: Split, path: Path) -> Split:
 
 def _standard_library() -> list[Sentence]:
     """Sentences of 3 to 25 words from docstrings and the language reference, each once, in the order of the files."""
-    found: dict[tuple[str, ...], None] = {}
-    for text in _documentation():
-        for paragraph in re.split(r"\n\s*\n", text):
-            for words in _prose(paragraph):
-                found.setdefault(tuple(words))
-    return [list(words) for words in found]
+    paragraphs = (paragraph for text in _documentation() for paragraph in re.split(r"\n\s*\n", text))
+    return [*map(list, dict.fromkeys(tuple(words) for paragraph in paragraphs for words in _prose(paragraph)))]
 
 
 def _prose(paragraph: str) -> Iterator[Sentence]:

@@ -1,1 +1,10 @@
-"""Modules for your own networks."""
+"""Modules for your own networks: encoders of sentences, a CRF over very many states on any of them, and a structured VAE."""
+
+from typing import TYPE_CHECKING
+
+from tailsum.lazy import on_demand
+
+if TYPE_CHECKING:
+    from tailsum.nn.public import *  # noqa: F403
+
+__getattr__, __dir__ = on_demand(__name__)

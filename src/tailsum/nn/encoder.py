@@ -5,7 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from tailsum.apps.vae.data import checked_inside
+from tailsum.nn.words import checked_inside
 
 
 class LSTMEncoder(nn.Module):

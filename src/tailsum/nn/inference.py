@@ -1,23 +1,12 @@
-"""The inference network's distribution over latent states, and how it is summed over in training."""
-
-from dataclasses import dataclass
-from typing import Literal, get_args
+"""A linear-chain CRF over latent states, on top of any encoder."""
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from tailsum.apps.vae.decoder import Probes
 from tailsum.chains.linear_chain import LinearChain
 from tailsum.numerics.check import at_least
 from tailsum.scores.factored import Factored
-from tailsum.sketch.proposal import LocalGlobal, Lookahead
-from tailsum.sketch.selection import Optimal, TopAndSample, TopK
-from tailsum.structure.base import RelaxedSample
-
-EXACT_UP_TO = 20_000  # states: with a transition that all steps and sentences share, sums over more are slow
-
-Method = Literal["full", "topk", "rdp", "tailsum"]
 
 
 class CRFInference(nn.Module):
@@ -41,65 +30,3 @@ class CRFInference(nn.Module):
         if encoded.shape[-1:] != (self.read.in_features,):
             raise ValueError(f"encoded must be [B, T, {self.read.in_features}]: got {list(encoded.shape)}")
         return LinearChain(Factored(self.read(encoded), self.states), Factored(self.states, self.states), lengths)
-
-
-@dataclass(frozen=True)
-class Estimator:
-    """How sums over the states are taken in training: all of them ("full"), or `kept` of them at each position.
-
-    "topk" keeps the best by the paper's proposal; in "rdp", the paper's method, `drawn` of them (half, unless told) are
-    drawn instead: more keep more states in use, fewer make less noise. "tailsum" chooses with the knowledge of both
-    neighbours (`Lookahead`, `Optimal`) and refines the entropy, or sums exactly if all states are kept; and it takes the
-    expectation of log p(x_t) over x_t, where the others take it at the sample. With two or more `probes` so it does with
-    log p(y_t | x_t): by a weighted subset of so many states.
-    """
-
-    method: Method
-    kept: int
-    landmarks: int = 256
-    probes: int = 1
-    drawn: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.method not in get_args(Method):
-            raise ValueError(f"method must be one of {', '.join(get_args(Method))}: got {self.method!r}")
-        at_least(2, kept=self.kept)
-        at_least(1, landmarks=self.landmarks, probes=self.probes)
-        if self.drawn is not None:
-            at_least(1, drawn=self.drawn)
-            if self.drawn > self.kept:
-                raise ValueError(f"drawn must be at most kept = {self.kept}: got {self.drawn}")
-
-    def sketch(self, chain: LinearChain) -> LinearChain:
-        """What samples are drawn from: the chain itself, or a sketch of it."""
-        kept = min(self.kept, chain.n_states)
-        match self.method:
-            case "topk":
-                return chain.sketch(proposal=LocalGlobal(), selection=TopK(kept))
-            case "rdp":
-                drawn = min(self.drawn or (kept + 1) // 2, kept)
-                return chain.sketch(proposal=LocalGlobal(), selection=TopAndSample(kept - drawn, drawn))
-            case "tailsum" if kept < chain.n_states:
-                return chain.sketch(kept, proposal=Lookahead(min(self.landmarks, chain.n_states)))
-            case _:
-                return chain
-
-    def entropy(self, small: LinearChain) -> Float[Tensor, "*batch"]:
-        """The entropy of the whole chain, from a sketch of it."""
-        refined = self.method == "tailsum" and small.kept is not None
-        return small.refine().entropy() if refined else small.entropy()
-
-    def prior_weights(self, sample: RelaxedSample) -> Float[Tensor, "*batch T k"]:
-        """By what to weigh log p(x_t): the chances that x_t was drawn by, or the relaxed sample of it."""
-        assert sample.chances is not None
-        return sample.chances if self.method == "tailsum" else sample.weights
-
-    def probe(self, sample: RelaxedSample) -> Probes | None:
-        """At which states to take log p(y_t | x_t), by the chances that x_t was drawn by; None: at the sample."""
-        if self.method != "tailsum" or self.probes == 1:
-            return None
-        assert sample.chances is not None
-        chances = sample.chances
-        kept = Optimal(self.probes)(chances.detach().log())
-        states = sample.states.expand(chances.shape).gather(-1, kept.index)
-        return Probes(states, kept.log_weight.exp() * chances.gather(-1, kept.index))

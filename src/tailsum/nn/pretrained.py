@@ -4,19 +4,19 @@ Such a model knows sub-words, not words. A sentence becomes the sub-words of its
 at once, and each word gets the mean of its sub-words' vectors.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
-from tailsum.apps.text import UNKNOWN
-from tailsum.apps.vae.data import END
-from tailsum.structure.check import check_lengths
+from tailsum.nn.words import END, UNKNOWN, checked_inside
 
+_NONE = -1  # where a word has no more sub-words
 _LEAD = "the"  # inside a sentence is after another word
 _FOLDER = (
     "a folder as save_pretrained of a model and of its tokenizer writes it, or a model's name on the Hugging Face hub"
@@ -41,9 +41,7 @@ class PretrainedEncoder(nn.Module):
     torch.Size([2, 3, 16])
     """
 
-    _pieces: Int[Tensor, " pieces"]
-    _starts: Int[Tensor, " words+2"]
-    _counts: Int[Tensor, " words+2"]
+    _pieces: Int[Tensor, "words+2 most"]
 
     def __init__(
         self, model: nn.Module, pieces: Sequence[Pieces], before: Pieces = (), after: Pieces = (), frozen: bool = True
@@ -55,11 +53,9 @@ class PretrainedEncoder(nn.Module):
         self.size: int = config.hidden_size
         self.longest = _longest(model)
         self.n_words = len(pieces)
-        rows = [*pieces, before, after]  # two words more, so that all of a sequence is made of words
-        counts = torch.tensor([len(row) for row in rows])
-        self.register_buffer("_pieces", torch.tensor([piece for row in rows for piece in row]))
-        self.register_buffer("_starts", _sum_before(counts))
-        self.register_buffer("_counts", counts)
+        # What stands before and after a sentence are two words more, so that all of a sequence is made of words.
+        rows = [torch.tensor(row, dtype=torch.long) for row in (*pieces, before, after)]
+        self.register_buffer("_pieces", pad_sequence(rows, batch_first=True, padding_value=_NONE))
         if frozen:
             model.requires_grad_(False)
         self.train(self.training)
@@ -92,82 +88,45 @@ class PretrainedEncoder(nn.Module):
 
     def forward(self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"]) -> Float[Tensor, "B T size"]:
         """A vector for each word in its context."""
-        words = self._checked(words, lengths)
-        sequence = self._sequence(words, lengths)
+        pieces = self._pieces_of(words, lengths)  # [B, T+2, most]
+        counts = (pieces != _NONE).sum(-1)
+        room = self._check_room(counts.sum(1), lengths)
+        flat = pieces.flatten(1)
+        place = (flat == _NONE).byte().argsort(dim=1, stable=True)[:, :room]  # the sub-words of a sentence, then none
+        ids = flat.gather(1, place)
+        there = ids != _NONE
         with torch.no_grad() if self.frozen else nullcontext():
-            state = self.model(input_ids=sequence.ids, attention_mask=sequence.mask).last_hidden_state
-            read = state[sequence.row, sequence.place]
-            shape = (sequence.counts.numel(), read.shape[-1])
-            total = read.new_zeros(shape).index_add(0, sequence.owner, read)
-            mean = total / sequence.counts.reshape(-1, 1).clamp(min=1)
-        return mean.unflatten(0, sequence.counts.shape)[:, 1:-1]
+            read = self.model(input_ids=ids.where(there, 0), attention_mask=there.long()).last_hidden_state
+            read = read.where(there[..., None], 0)
+            word = (place // pieces.shape[-1])[..., None].expand_as(read)
+            total = read.new_zeros(*counts.shape, read.shape[-1]).scatter_add(1, word, read)
+            mean = total / counts[..., None].clamp(min=1)
+        return mean[:, 1:-1]
 
-    def _checked(self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"]) -> Int[Tensor, "B T"]:
-        """The words, with zeros behind the end whatever stood there."""
-        check_lengths(lengths, words.shape[1])
-        words = words.where(torch.arange(words.shape[1], device=words.device) < lengths[:, None], 0)
-        least, most = (int(end) for end in words.aminmax())
-        if least < 0 or most >= self.n_words:
-            raise ValueError(
-                f"words must lie between 0 and {self.n_words - 1}, the last with sub-words: got {least} to {most}"
-            )
-        return words
-
-    def _sequence(self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"]) -> "_Sequence":
-        """The model's input for a batch, and which word and which place in it each sub-word has."""
+    def _pieces_of(self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"]) -> Int[Tensor, "B T+2 most"]:
+        """The sub-words of all words, and of what stands around a sentence; the padding has none."""
+        inside = checked_inside(words, lengths, self.n_words)
         edge = words.new_full((len(words), 1), self.n_words)
-        words = torch.cat([edge, words, edge + 1], 1)
-        column = torch.arange(words.shape[1], device=words.device)
-        padding = (column > lengths[:, None]) & (column < words.shape[1] - 1)  # counts for nothing: `after` comes next
-        counts = self._counts[words].masked_fill(padding, 0)
-        sums = counts.sum(1)
-        room = self._room(sums, lengths)
-        owner = torch.repeat_interleave(counts.flatten())
-        number = torch.arange(len(owner), device=words.device)
-        row = owner // words.shape[1]
-        place = number - _sum_before(sums)[row]
-        ids, mask = words.new_zeros(2, len(words), room).unbind()
-        ids[row, place] = self._pieces[
-            self._starts[words.flatten()[owner]] + number - _sum_before(counts.flatten())[owner]
-        ]
-        mask[row, place] = 1
-        return _Sequence(ids, mask, row, place, owner, counts)
+        numbers = torch.cat([edge, words.masked_fill(~inside, 0), edge + 1], 1)
+        return self._pieces[numbers].masked_fill(~nn.functional.pad(inside, (1, 1), value=True)[..., None], _NONE)
 
-    def _room(self, sums: Int[Tensor, " B"], lengths: Int[Tensor, " B"]) -> int:
-        """How many sub-words the longest sentence has."""
-        most = sums.argmax()
-        room = int(sums[most])
-        self._check_longest(room, int(lengths[most]))
-        return room
-
-    def check_room(self, sentences: Iterable[Sequence[int]]) -> None:
+    def check_room(self, sentences: Sequence[Sequence[int]]) -> None:
         """A ValueError if one of some sentences has more sub-words than the model reads."""
-        counts = self._counts.tolist()
+        counts = (self._pieces != _NONE).sum(1).tolist()
         around = sum(counts[self.n_words :])
-        for sentence in sentences:
-            self._check_longest(around + sum(counts[word] for word in sentence), len(sentence))
+        totals = [around + sum(counts[word] for word in sentence) for sentence in sentences]
+        self._check_room(torch.tensor(totals), torch.tensor([len(sentence) for sentence in sentences]))
 
-    def _check_longest(self, pieces: int, words: int) -> None:
-        if self.longest is not None and pieces > self.longest:
+    def _check_room(self, pieces: Int[Tensor, " B"], words: Int[Tensor, " B"]) -> int:
+        """The most sub-words that a sentence has, which the model must be able to read."""
+        longest = pieces.argmax()
+        most = int(pieces[longest])
+        if self.longest is not None and most > self.longest:
             raise ValueError(
                 f"words must have at most {self.longest} sub-words in a sentence, which is the model's limit: "
-                f"got {pieces} in a sentence of {words} words"
+                f"got {most} in a sentence of {words[longest]} words"
             )
-
-
-class _Sequence(NamedTuple):
-    """The model's input, and for each of its sub-words the row and place there, and the word (of all) it belongs to."""
-
-    ids: Int[Tensor, "B L"]
-    mask: Int[Tensor, "B L"]
-    row: Int[Tensor, " n"]
-    place: Int[Tensor, " n"]
-    owner: Int[Tensor, " n"]
-    counts: Int[Tensor, "B T+2"]
-
-
-def _sum_before(counts: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
-    return counts.cumsum(0) - counts
+        return most
 
 
 def _check_pieces(model: Any, pieces: Sequence[Pieces], before: Pieces, after: Pieces) -> None:
@@ -199,15 +158,10 @@ def _source(name: str | Path) -> str:
     path = Path(name).expanduser()
     if path.is_dir():
         return str(path)
-    if (
-        isinstance(name, Path)
-        or path.exists()
-        or name.startswith((".", "~"))
-        or path.is_absolute()
-        or name.count("/") > 1
-    ):
+    of_the_disk = isinstance(name, Path) or name.startswith((".", "~")) or name.count("/") > 1
+    if of_the_disk or path.exists() or path.is_absolute():
         raise ValueError(f"name must be {_FOLDER}: there is no folder {name}")
-    return name
+    return str(name)
 
 
 def _loaded(load: Callable[..., Any], what: str, source: str, **options: Any) -> Any:
@@ -242,7 +196,8 @@ def _split(tokenizer: Any, words: Sequence[str], source: str) -> tuple[list[Piec
     found = _inside(tokenizer, words, lead)
     if all(not row or tokenizer.unk_token_id in row for row in [lead, *found]):
         raise ValueError(f"name must be {_FOLDER}: {source} has no tokenizer, or one that knows none of the words")
-    unknown, end = _unknown(tokenizer, lead), _end(tokenizer)
+    unknown = _unknown(tokenizer, lead)
+    end: Pieces = [sign for sign in (tokenizer.eos_token_id, tokenizer.sep_token_id) if sign is not None][:1]
     signs = {UNKNOWN: unknown, END: end or unknown}
     pieces = [signs.get(word) or row or unknown for word, row in zip(words, found, strict=True)]
     before, after = _around(tokenizer, lead)
@@ -264,11 +219,6 @@ def _unknown(tokenizer: Any, lead: Pieces) -> Pieces:
     """The sign for an unknown word. GPT-2's is the end of a text, which must not stand inside one: it is spelt out."""
     sign = tokenizer.unk_token_id
     return [sign] if sign not in {None, tokenizer.eos_token_id} else _inside(tokenizer, ["unknown"], lead)[0]
-
-
-def _end(tokenizer: Any) -> Pieces:
-    """The sign for the end of a text, if there is one."""
-    return [sign for sign in (tokenizer.eos_token_id, tokenizer.sep_token_id) if sign is not None][:1]
 
 
 def _around(tokenizer: Any, lead: Pieces) -> tuple[Pieces, Pieces]:

@@ -5,22 +5,22 @@ V words. Sentences are lists of numbers `0 .. V-1`, of which the last, and only 
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from tailsum.apps.vae.data import Order, batch_of, checked_inside, in_turn
+from tailsum.apps.vae.data import Order, batch_of, in_evaluation
 from tailsum.apps.vae.seeds import seeded
+from tailsum.apps.vae.settings import Settings, rate_share
+from tailsum.nn.words import checked_inside
 from tailsum.numerics.check import at_least, check_whole
 
 Sentences = Sequence[Sequence[int]]
-Activation = Literal["tanh", "gelu"]
-
-_ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "gelu": nn.GELU}
 
 
 class Score(NamedTuple):
@@ -43,10 +43,8 @@ def score(log_probs: Float[Tensor, " S"], lengths: Int[Tensor, " S"] | Sequence[
     loss = -log_probs.detach().cpu().double()
     counts = check_whole("lengths", torch.as_tensor(lengths, device="cpu"))
     if loss.dim() != 1 or counts.shape != loss.shape or not len(loss):
-        raise ValueError(
-            "log_probs and lengths must hold one number for each of one or more sentences: "
-            f"got {list(loss.shape)} and {list(counts.shape)}"
-        )
+        got = f"{list(loss.shape)} and {list(counts.shape)}"
+        raise ValueError(f"log_probs and lengths must be of one or more sentences: got {got}")
     if counts.min() < 1:
         raise ValueError(f'lengths must be at least 1, as "<end>" is a word: got {counts.min().item()}')
     error = (loss.std() / math.sqrt(len(loss))).item() if len(loss) > 1 else math.nan
@@ -56,55 +54,22 @@ def score(log_probs: Float[Tensor, " S"], lengths: Int[Tensor, " S"] | Sequence[
 # Counts.
 
 
-class CountModel(ABC):
-    """A model that knows at most the word before. In the place of that word, `n_words` is the start of a sentence."""
+@dataclass(frozen=True)
+class CountModel:
+    """A model that knows at most the word before: `log_next` gives log-probabilities of words behind given ones.
 
-    def __init__(self, train: Sentences, n_words: int) -> None:
-        self.n_words = n_words
-        self.end = _checked_end(n_words, train=train)
+    In the place of the word before, `n_words` is the start of a sentence.
+    """
 
-    @abstractmethod
-    def _log_next(self, before: Int[Tensor, "*n"], words: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        """The log-probability of each word, given the one before it."""
+    n_words: int
+    end: int
+    log_next: Callable[[Tensor, Tensor], Tensor]
 
     def log_prob(self, sentences: Sentences) -> Float[Tensor, " S"]:
         """The log-probability of each sentence."""
         _checked_end(self.n_words, self.end, sentences=sentences)
-        each = self._log_next(*_pairs(sentences, self.n_words))
-        sentence = torch.arange(len(sentences)).repeat_interleave(torch.tensor([len(s) for s in sentences]))
-        return torch.zeros(len(sentences), dtype=each.dtype).index_add(0, sentence, each)
-
-
-class _Unigram(CountModel):
-    def __init__(self, train: Sentences, n_words: int) -> None:
-        super().__init__(train, n_words)
-        counts = _pairs(train, n_words)[1].bincount(minlength=n_words).double()
-        self._log_word = ((counts + 1) / (counts.sum() + n_words)).log()
-
-    def _log_next(self, before: Int[Tensor, "*n"], words: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        return self._log_word[words]
-
-
-class _Bigram(CountModel):
-    """The pairs that were seen, sorted by their keys `before * V + word`: a table of all pairs would be too large."""
-
-    def __init__(self, train: Sentences, n_words: int) -> None:
-        super().__init__(train, n_words)
-        before, words = _pairs(train, n_words)
-        self._keys, counts = (before * n_words + words).unique(return_counts=True)
-        self._counts, self._discount = counts.double(), _discount(counts)
-        first, second = self._keys // n_words, self._keys % n_words
-        self._total = before.bincount(minlength=n_words + 1).double()
-        kinds = first.bincount(minlength=n_words + 1).double()
-        self._rest = torch.where(kinds > 0, self._discount * kinds / self._total, 1.0)
-        self._continuation = _continuation(second.bincount(minlength=n_words))
-
-    def _log_next(self, before: Int[Tensor, "*n"], words: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        key = before * self.n_words + words
-        place = torch.searchsorted(self._keys, key).clamp(max=len(self._keys) - 1)
-        count = torch.where(self._keys[place] == key, self._counts[place], 0.0)
-        seen = (count - self._discount).clamp(min=0) / self._total[before].clamp(min=1)
-        return (seen + self._rest[before] * self._continuation[words]).log()
+        each = self.log_next(*_pairs(sentences, self.n_words))
+        return torch.stack([part.sum() for part in each.split([len(sentence) for sentence in sentences])])
 
 
 def unigram(train: Sentences, n_words: int) -> CountModel:
@@ -113,7 +78,10 @@ def unigram(train: Sentences, n_words: int) -> CountModel:
     >>> unigram([[1, 1, 2], [2]], 3).log_prob([[1, 2]]).exp()  # (2 + 1) / (4 + 3), twice
     tensor([0.1837], dtype=torch.float64)
     """
-    return _Unigram(train, n_words)
+    end = _checked_end(n_words, train=train)
+    counts = _pairs(train, n_words)[1].bincount(minlength=n_words).double()
+    log_word = ((counts + 1) / (counts.sum() + n_words)).log()
+    return CountModel(n_words, end, lambda _, words: log_word[words])
 
 
 def bigram(train: Sentences, n_words: int) -> CountModel:
@@ -122,7 +90,23 @@ def bigram(train: Sentences, n_words: int) -> CountModel:
     What is taken off the count of each pair is shared out by how many different words a word was seen behind; and
     what is taken off those numbers, evenly over all words. So no word is impossible.
     """
-    return _Bigram(train, n_words)
+    end = _checked_end(n_words, train=train)
+    before, words = _pairs(train, n_words)
+    # Only the pairs that were seen, sorted by their keys: a table of all pairs would be too large.
+    keys, counts = (before * n_words + words).unique(return_counts=True)
+    discount, total = _discount(counts), before.bincount(minlength=n_words + 1).double()
+    kinds = (keys // n_words).bincount(minlength=n_words + 1).double()
+    rest = torch.where(kinds > 0, discount * kinds / total, 1.0)
+    continuation = _continuation((keys % n_words).bincount(minlength=n_words))
+
+    def log_next(before: Int[Tensor, " n"], words: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+        key = before * n_words + words
+        place = torch.searchsorted(keys, key).clamp(max=len(keys) - 1)
+        count = torch.where(keys[place] == key, counts[place].double(), 0.0)
+        seen = (count - discount).clamp(min=0) / total[before].clamp(min=1)
+        return (seen + rest[before] * continuation[words]).log()
+
+    return CountModel(n_words, end, log_next)
 
 
 def _discount(counts: Int[Tensor, " n"]) -> float:
@@ -153,51 +137,30 @@ def _pairs(sentences: Sentences, start: int) -> tuple[Int[Tensor, " n"], Int[Ten
 class WordLSTM(nn.Module):
     """A plain language model: an LSTM reads the words so far, and an MLP behind it scores the next word.
 
-    `size` is that of the words' embeddings. `tied`: the table that scores the words is the one that embeds them.
+    `size` is that of the words' embeddings; the table that scores the words is the one that embeds them.
     """
 
-    def __init__(
-        self,
-        n_words: int,
-        size: int = 128,
-        hidden: int = 256,
-        dropout: float = 0.0,
-        tied: bool = True,
-        activation: Activation = "tanh",
-    ) -> None:
+    def __init__(self, n_words: int, size: int = 128, hidden: int = 256, dropout: float = 0.0) -> None:
         super().__init__()
-        at_least(1, n_words=n_words, size=size, hidden=hidden)
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and less than 1: got {dropout}")
-        if activation not in _ACTIVATIONS:
-            raise ValueError(f"activation must be 'tanh' or 'gelu': got {activation!r}")
         self.n_words = n_words
         self.words = nn.Embedding(n_words, size)
         nn.init.normal_(self.words.weight, std=size**-0.5)
         self.start = nn.Parameter(torch.zeros(size))
         self.lstm = nn.LSTM(size, hidden, batch_first=True)
-        self.to_word = nn.Sequential(nn.Linear(hidden, hidden), _ACTIVATIONS[activation](), nn.Linear(hidden, size))
-        self.output = None if tied else nn.Parameter(torch.randn(n_words, size) * size**-0.5)
+        self.to_word = nn.Sequential(nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, size))
         self.bias = nn.Parameter(torch.zeros(n_words))
         self.dropout = nn.Dropout(dropout)
 
     def log_prob(self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
         """The log-probability of each sentence."""
         inside = checked_inside(words, lengths, self.n_words)
-        words = torch.where(inside, words, 0)
-        logits = self._logits(self._read(words)[inside])
+        words = words.masked_fill(~inside, 0)
+        before = self.dropout(self.words(words[:, :-1]))
+        read, _ = self.lstm(torch.cat([self.start.expand(len(words), 1, -1), before], 1))
+        context = self.to_word(self.dropout(read)[inside])
+        logits = nn.functional.linear(context, self.words.weight, self.bias)
         each = -nn.functional.cross_entropy(logits, words[inside], reduction="none")
         return each.new_zeros(words.shape).masked_scatter(inside, each).sum(-1)
-
-    def _read(self, words: Tensor) -> Tensor:
-        """What the LSTM knows before each position `[B, T, hidden]`."""
-        start = self.start.expand(len(words), 1, -1)
-        read = torch.cat([start, self.dropout(self.words(words[:, :-1]))], 1)
-        return self.dropout(self.lstm(read)[0])
-
-    def _logits(self, context: Tensor) -> Tensor:
-        table = self.words.weight if self.output is None else self.output
-        return nn.functional.linear(self.to_word(context), table, self.bias)
 
 
 @torch.no_grad()
@@ -206,24 +169,9 @@ def sentence_log_probs(model: WordLSTM, sentences: Sentences, batch: int = 128) 
     _checked_end(model.n_words, sentences=sentences)
     at_least(1, batch=batch)
     found = torch.zeros(len(sentences), dtype=torch.double)
-    device, training = model.bias.device, model.training
-    model.eval()
-    numbered = [list(sentence) for sentence in sentences]
-    for chosen in in_turn(numbered, batch):
-        words, lengths = batch_of([numbered[i] for i in chosen]).to(device)
+    for chosen, (words, lengths) in in_evaluation(model, sentences, batch):
         found[chosen] = model.log_prob(words, lengths).double().cpu()
-    model.train(training)
     return found
-
-
-def rate_share(step: int, steps: int) -> float:
-    """The share of the learning rate at a step: it grows over the first steps, and falls in the second half.
-
-    >>> [round(rate_share(step, 100), 2) for step in (0, 9, 50, 75, 99)]
-    [0.1, 1.0, 1.0, 0.5, 0.02]
-    """
-    grown = min(1.0, (step + 1) / min(100, max(1, steps // 10)))
-    return grown * min(1.0, max(0.02, 2 * (1 - step / steps)))
 
 
 class TrainedLSTM(NamedTuple):
@@ -233,75 +181,49 @@ class TrainedLSTM(NamedTuple):
     checks: tuple[tuple[int, float], ...]
 
 
-class _Watch:
-    """Checks on dev, and the weights of the best of them; a loss that is not a number is never the best."""
-
-    def __init__(self, dev: Sentences) -> None:
-        self.dev, self.lengths = dev, [len(sentence) for sentence in dev]
-        self.checks: list[tuple[int, float]] = []
-        self.weights: dict[str, Tensor] = {}
-        self.least = math.inf
-
-    def check(self, step: int, model: WordLSTM) -> None:
-        loss = score(sentence_log_probs(model, self.dev), self.lengths).per_word
-        self.checks.append((step, loss))
-        if loss < self.least:
-            self.least, self.weights = loss, {name: value.clone() for name, value in model.state_dict().items()}
-
-
 def train_lstm(
     train: Sentences,
     dev: Sentences,
     n_words: int,
-    steps: int = 4000,
-    batch: int = 64,
-    rate: float = 3e-3,
-    seed: int = 0,
-    *,
-    size: int = 128,
-    hidden: int = 256,
-    dropout: float = 0.3,
-    tied: bool = True,
-    activation: Activation = "tanh",
+    settings: Settings,
     n_checks: int = 8,
-    clip: float = 1.0,
     device: torch.device | str = "cpu",
     step: Callable[[], None] = lambda: None,
 ) -> TrainedLSTM:
-    """Train a `WordLSTM` by Adam, its rate as in the autoencoder's training; `step` is called after each step.
+    """Train a `WordLSTM` as large as the autoencoder's decoder, as long and as fast; `step` is called after each step.
 
     The result follows from the seed; the caller's random state is left alone. The loss on dev is checked `n_checks` times
     at equal distances, last at the end.
     """
     _checked_end(n_words, train=train, dev=dev)
-    at_least(1, steps=steps, batch=batch, n_checks=n_checks)
-    for name, value in (("rate", rate), ("clip", clip)):
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} must be positive and finite: got {value}")
-    device = torch.device(device)
-    order = Order([len(sentence) for sentence in train], batch, seed)
-    scale = sum(map(len, train)) / len(train) * min(batch, len(train))  # words in a batch, on average
+    at_least(1, n_checks=n_checks)
+    device, steps = torch.device(device), settings.steps
+    order = Order([len(sentence) for sentence in train], settings.batch, settings.seed)
+    scale = sum(map(len, train)) / len(train) * min(settings.batch, len(train))  # words in a batch, on average
     check_at = {math.ceil(steps * (i + 1) / n_checks) for i in range(n_checks)}
-    watch = _Watch(dev)
-    with seeded(seed, device):
-        model = WordLSTM(n_words, size, hidden, dropout, tied, activation).to(device)
-        optimiser = torch.optim.Adam(model.parameters(), rate)
+    checks, least, best = list[tuple[int, float]](), math.inf, None
+    with seeded(settings.seed, device):
+        model = WordLSTM(n_words, settings.size, settings.hidden, settings.dropout).to(device)
+        optimiser = torch.optim.Adam(model.parameters(), settings.rate)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda done: rate_share(done, steps))
         for done in range(1, steps + 1):
-            words, lengths = batch_of([list(train[i]) for i in order.at(done - 1)]).to(device)
+            words, lengths = batch_of([train[i] for i in order.at(done - 1)]).to(device)
             loss = -model.log_prob(words, lengths).sum() / scale
             optimiser.zero_grad()
             loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), clip)
+            nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
             optimiser.step()
             schedule.step()
             if done in check_at:
-                watch.check(done, model)
+                on_dev = score(sentence_log_probs(model, dev), [len(sentence) for sentence in dev]).per_word
+                checks.append((done, on_dev))
+                if on_dev < least:  # never, if it is not a number
+                    least, best = on_dev, deepcopy(model.state_dict())
             step()
-    if not watch.weights:
-        raise ValueError(f"rate must be small enough for the loss to stay finite: on dev it never was, with {rate}")
-    model.load_state_dict(watch.weights)
-    return TrainedLSTM(model.eval(), tuple(watch.checks))
+    if best is None:
+        raise ValueError(f"rate must be small enough for the loss to stay finite on dev: got {settings.rate}")
+    model.load_state_dict(best)
+    return TrainedLSTM(model.eval(), tuple(checks))
 
 
 def _checked_end(n_words: int, end: int | None = None, **parts: Sentences) -> int:
@@ -311,15 +233,13 @@ def _checked_end(n_words: int, end: int | None = None, **parts: Sentences) -> in
         if not len(sentences):
             raise ValueError(f"{name} must hold at least one sentence: got none")
         for i, sentence in enumerate(sentences):
+            which, got = f"{name}[{i}] must", f"got {list(sentence) or 'none'}"
             if not len(sentence):
-                raise ValueError(f'{name}[{i}] must hold words, or at least "<end>": got none')
+                raise ValueError(f'{which} hold words, or at least "<end>": {got}')
             if min(sentence) < 0 or max(sentence) >= n_words:
-                raise ValueError(f"{name}[{i}] must hold numbers from 0 to V-1 = {n_words - 1}: got {list(sentence)}")
+                raise ValueError(f"{which} hold numbers from 0 to V-1 = {n_words - 1}: {got}")
             end = sentence[-1] if end is None else end
             if sentence[-1] != end or end in sentence[:-1]:
-                raise ValueError(
-                    f'{name}[{i}] must have {end}, the number of "<end>", at its end and nowhere else: '
-                    f"got {list(sentence)}"
-                )
+                raise ValueError(f'{which} have {end}, the number of "<end>", at its end and nowhere else: {got}')
     assert end is not None
     return end

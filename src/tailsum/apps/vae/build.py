@@ -3,16 +3,16 @@
 import hashlib
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tailsum.apps.text import Vocabulary
-from tailsum.apps.vae.decoder import Decoder
-from tailsum.apps.vae.model import StructuredVAE
 from tailsum.apps.vae.seeds import mixed, seeded
 from tailsum.apps.vae.settings import Settings
+from tailsum.nn.decoder import Decoder
 from tailsum.nn.encoder import LSTMEncoder, TransformerEncoder
 from tailsum.nn.inference import CRFInference
 from tailsum.nn.pretrained import PretrainedEncoder
+from tailsum.nn.structured_vae import StructuredVAE
 
 
 def build(settings: Settings, vocabulary: Vocabulary) -> StructuredVAE:
@@ -37,30 +37,27 @@ def encoder_of(settings: Settings, vocabulary: Vocabulary) -> LSTMEncoder | Tran
             return PretrainedEncoder.load(name, vocabulary.words, settings.frozen)
 
 
-def learned(model: nn.Module) -> dict[str, torch.Tensor]:
+def learned(model: StructuredVAE) -> dict[str, Tensor]:
     """The tensors of a model that training changes: not those of a frozen pretrained encoder, which has its own files."""
-    frozen = _frozen(model)
-    return {name: value for name, value in model.state_dict().items() if not name.startswith(frozen)}
+    frozen = _is_frozen(model.encoder)
+    return {name: x for name, x in model.state_dict().items() if not (frozen and name.startswith("encoder."))}
 
 
-def frozen_digest(model: nn.Module) -> str | None:
-    """What tells frozen tensors from others; None if a model has none."""
-    frozen, found = _frozen(model), hashlib.sha256()
-    if not frozen:
+def frozen_digest(model: StructuredVAE) -> str | None:
+    """What tells the tensors of a frozen encoder from others; None if a model has none."""
+    if not _is_frozen(model.encoder):
         return None
-    for name, value in model.state_dict().items():
-        if name.startswith(frozen):
-            found.update(name.encode() + value.cpu().numpy().tobytes())
+    found = hashlib.sha256()
+    for name, value in model.encoder.state_dict().items():
+        found.update(f"encoder.{name}".encode() + value.cpu().numpy().tobytes())
     return found.hexdigest()
 
 
-def _frozen(model: nn.Module) -> tuple[str, ...]:
-    """What the names of frozen tensors start with."""
-    modules = model.named_modules()
-    return tuple(f"{name}." for name, module in modules if isinstance(module, PretrainedEncoder) and module.frozen)
+def _is_frozen(encoder: nn.Module) -> bool:
+    return isinstance(encoder, PretrainedEncoder) and encoder.frozen
 
 
-def load(model: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
+def load(model: StructuredVAE, tensors: dict[str, Tensor]) -> None:
     """Put learned tensors into a model; a ValueError if they are not those of such a model."""
     wanted = learned(model)
     if set(wanted) != set(tensors) or any(wanted[name].shape != tensors[name].shape for name in wanted):

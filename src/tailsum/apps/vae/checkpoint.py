@@ -21,11 +21,10 @@ FORMAT = "tailsum-vae"
 VERSION = 1
 LAST, PREVIOUS, BEST = "last.safetensors", "previous.safetensors", "best.safetensors"
 
-_BLANK = b"0" * 64
-_BEFORE_DIGEST = b'"digest":"'  # only once in a header: quotes within names and facts have a backslash before them
+_BLANK = "0" * 64
 _DAMAGED = "it is damaged: bytes are missing or have changed"
 
-_Parts = tuple[bytes, bytes, memoryview]
+Accept = Callable[["Checkpoint"], None]  # refuses a checkpoint by a ValueError
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,14 +35,26 @@ class Checkpoint:
     facts: dict[str, Any]
 
 
-def write(path: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint to a file, whole or not at all; a file that was there before stays until the new one is whole.
+def write(path: Path, checkpoint: Checkpoint, former: Path | None = None) -> None:
+    """Write a checkpoint to a file, whole or not at all; until it is whole, a file of before keeps the name.
 
-    Tensors may be on any device, share memory and have any strides. An OSError, of a full disk for example, passes.
+    `former` is a new name for that one. Tensors may be on any device, share memory and have any strides. An OSError, of
+    a full disk for example, passes.
     """
-    parts = _encoded(checkpoint)
-    with whole(path, "wb") as file:
-        file.writelines(parts)
+    library = _safetensors()
+    try:
+        facts = json.dumps(checkpoint.facts)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"facts must be what JSON can hold: {error}") from None
+    metadata = {"format": FORMAT, "version": str(VERSION), "facts": facts, "digest": _BLANK}
+    tensors = {name: _plain(name, tensor) for name, tensor in checkpoint.tensors.items()}
+    try:
+        content: bytes = library.torch.save(tensors, metadata)
+    except (KeyError, library.SafetensorError) as error:
+        raise ValueError(f"checkpoint must be what a safetensors file can hold: got {error}") from None
+    sealed = _with_digest(content, _BLANK, _digest(content))
+    with whole(path, "wb", former) as file:
+        file.write(sealed)
 
 
 def read(path: Path) -> Checkpoint:
@@ -54,9 +65,7 @@ def read(path: Path) -> Checkpoint:
         with torch.device("cpu"):  # whatever the caller's default is
             tensors = library.torch.load(content)
     except (KeyError, library.SafetensorError) as error:
-        raise ValueError(
-            f"{path} must be a checkpoint: this version of safetensors cannot read its tensors ({error})"
-        ) from None
+        raise ValueError(f"{path} must hold tensors that this version of safetensors can read: {error}") from None
     return Checkpoint(tensors, facts)
 
 
@@ -81,23 +90,19 @@ class Keeper:
         before the last becomes the previous one; between that and the new one's getting its name, only the previous
         one exists. To know whether the last is whole, it is read.
         """
-        last, previous = self.folder / LAST, self.folder / PREVIOUS
+        last = self.folder / LAST
         keep = not self._last_is_unusable and _is_whole(last)
-        parts = _encoded(checkpoint)
-        with whole(last, "wb", previous if keep else None) as file:
-            file.writelines(parts)
+        write(last, checkpoint, self.folder / PREVIOUS if keep else None)
         self._last_is_unusable = False
 
     def save_best(self, checkpoint: Checkpoint) -> None:
         """Make this checkpoint the best."""
         write(self.folder / BEST, checkpoint)
 
-    def latest(
-        self, complain: Callable[[str], None], accept: Callable[[Checkpoint], None] = lambda _: None
-    ) -> Checkpoint | None:
+    def latest(self, complain: Callable[[str], None], accept: Accept = lambda _: None) -> Checkpoint | None:
         """The last checkpoint, or the one before it if the last cannot be used; None if there is neither.
 
-        `accept` refuses a checkpoint by a ValueError. `complain` is told about each file that cannot be used, and why.
+        `complain` is told about each file that cannot be used, and why.
         """
         reasons: list[str] = []
         self._last_is_unusable = False
@@ -117,9 +122,7 @@ class Keeper:
             )
         return None
 
-    def best(
-        self, complain: Callable[[str], None], accept: Callable[[Checkpoint], None] = lambda _: None
-    ) -> Checkpoint:
+    def best(self, complain: Callable[[str], None], accept: Accept = lambda _: None) -> Checkpoint:
         """The best checkpoint, or the last one if that is missing or cannot be used, of which `complain` is told."""
         try:
             return _accepted(self.folder / BEST, accept)
@@ -132,7 +135,7 @@ class Keeper:
         return last
 
 
-def _accepted(path: Path, accept: Callable[[Checkpoint], None]) -> Checkpoint:
+def _accepted(path: Path, accept: Accept) -> Checkpoint:
     checkpoint = read(path)
     try:
         accept(checkpoint)
@@ -149,26 +152,6 @@ def _safetensors() -> ModuleType:
     return safetensors
 
 
-# Writing.
-
-
-def _encoded(checkpoint: Checkpoint) -> _Parts:
-    """A file's content: what stands before its digest, the digest, and what stands behind it."""
-    library = _safetensors()
-    try:
-        facts = json.dumps(checkpoint.facts)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"facts must be what JSON can hold: {error}") from None
-    metadata = {"format": FORMAT, "version": str(VERSION), "facts": facts, "digest": _BLANK.decode()}
-    tensors = {name: _plain(name, tensor) for name, tensor in checkpoint.tensors.items()}
-    try:
-        content: bytes = library.torch.save(tensors, metadata)
-    except (KeyError, library.SafetensorError) as error:
-        raise ValueError(f"checkpoint must be what a safetensors file can hold: got {error}") from None
-    place = content.index(_BEFORE_DIGEST) + len(_BEFORE_DIGEST)
-    return content[:place], _digest(content, place), memoryview(content)[place + len(_BLANK) :]
-
-
 def _plain(name: str, tensor: Tensor) -> Tensor:
     """A copy that shares no memory, with its elements in order: safetensors takes no others."""
     if name == "__metadata__":
@@ -176,9 +159,6 @@ def _plain(name: str, tensor: Tensor) -> Tensor:
     if tensor.layout is not torch.strided or tensor.is_meta:
         raise ValueError(f"tensors[{name!r}] must be dense and hold values: got {tensor.layout} on {tensor.device}")
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor.detach())
-
-
-# Reading.
 
 
 def _is_whole(path: Path) -> bool:
@@ -193,29 +173,28 @@ def _verified(path: Path) -> tuple[bytes, dict[str, Any]]:
     """The content and the facts of a file; what is returned is what was checked, even if the file changes meanwhile."""
     try:
         content = path.read_bytes()
-    except FileNotFoundError:
-        raise ValueError(f"{path} must be a checkpoint: it does not exist") from None
-    except OSError as error:
-        raise ValueError(f"{path} must be a checkpoint: it cannot be read ({error.strerror})") from None
-    try:
         return content, _facts(content)
+    except FileNotFoundError:
+        reason = "it does not exist"
+    except OSError as error:
+        reason = f"it cannot be read ({error.strerror})"
     except ValueError as error:
-        raise ValueError(f"{path} must be a checkpoint: {error}") from None
+        reason = str(error)
+    raise ValueError(f"{path} must be a checkpoint: {reason}")
 
 
 def _facts(content: bytes) -> dict[str, Any]:
     metadata = _metadata(content)
-    if metadata.get("format") != FORMAT:
+    found, number = metadata.get("format"), metadata.get("version")
+    if found != FORMAT:
         raise ValueError(
-            f"it is a safetensors file of something else (its format must be {FORMAT!r}, and is {metadata.get('format')!r})"
+            f"it is a safetensors file of something else (its format must be {FORMAT!r}, and is {found!r})"
         )
-    if metadata.get("version") != str(VERSION):
-        raise ValueError(
-            f"it has version {metadata.get('version')} of the format, and this tailsum reads version {VERSION}: "
-            "a newer tailsum may read it"
-        )
-    place = content.find(_BEFORE_DIGEST) + len(_BEFORE_DIGEST)
-    if content[place : place + len(_BLANK)] != _digest(content, place):
+    if number != str(VERSION):
+        reads = f"this tailsum reads version {VERSION}: a newer tailsum may read it"
+        raise ValueError(f"it has version {number} of the format, and {reads}")
+    digest = str(metadata.get("digest"))
+    if _digest(_with_digest(content, digest, _BLANK)) != digest:
         raise ValueError(_DAMAGED)
     return json.loads(metadata["facts"])
 
@@ -234,9 +213,10 @@ def _metadata(content: bytes) -> dict[str, Any]:
     return metadata if isinstance(metadata, dict) else {}
 
 
-def _digest(content: bytes, place: int) -> bytes:
-    """The digest of a content, in hexadecimal, whatever stands in the place of the digest."""
-    digest = hashlib.sha256(content[:place])
-    digest.update(_BLANK)
-    digest.update(memoryview(content)[place + len(_BLANK) :])
-    return digest.hexdigest().encode()
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _with_digest(content: bytes, old: str, new: str) -> bytes:
+    """A file with another digest; its place is found by the quotes: those in names and facts follow a backslash."""
+    return content.replace(f'"digest":"{old}"'.encode(), f'"digest":"{new}"'.encode(), 1)

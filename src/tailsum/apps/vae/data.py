@@ -1,22 +1,22 @@
 """Sentences as numbered words, in batches of about equally long ones; the order follows from a seed and the step alone."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Int
-from torch import Tensor
+from jaxtyping import Int
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from tailsum.apps.text import Sentence, Split, Vocabulary, sentences
-from tailsum.apps.vae.seeds import mixed
+from tailsum.apps.vae.seeds import mixed, seeded
+from tailsum.nn.words import END
 from tailsum.numerics.check import at_least
-from tailsum.structure.check import check_lengths
 
-END = "<end>"
 Numbered = list[int]
 
 
@@ -66,28 +66,15 @@ class Corpus:
         return words[: words.index(END)] if END in words else words
 
 
-def batch_of(sentences: Sequence[Numbered]) -> Batch:
+def batch_of(sentences: Sequence[Sequence[int]]) -> Batch:
     """Sentences as tensors.
 
     >>> batch_of([[5, 3, 1], [4, 1]])
     Batch(words=tensor([[5, 3, 1],
             [4, 1, 0]]), lengths=tensor([3, 2]))
     """
-    longest = max(map(len, sentences))
-    rows = [[*sentence, *[0] * (longest - len(sentence))] for sentence in sentences]
-    return Batch(torch.tensor(rows), torch.tensor([len(sentence) for sentence in sentences]))
-
-
-def checked_inside(words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"], n_words: int) -> Bool[Tensor, "B T"]:
-    """Which positions are not padding, once words and lengths are known to be in order."""
-    if words.dim() != 2 or lengths.shape != words.shape[:1] or not words.numel():
-        got = f"{list(words.shape)} and {list(lengths.shape)}"
-        raise ValueError(f"words must be [B, T] and lengths [B], with at least one sentence: got {got}")
-    check_lengths(lengths, words.shape[1])
-    inside = torch.arange(words.shape[1], device=words.device) < lengths[:, None]
-    if (inside & ((words < 0) | (words >= n_words))).any():
-        raise ValueError(f"words must lie between 0 and V-1 = {n_words - 1}: got one outside")
-    return inside
+    words = pad_sequence([torch.tensor(sentence) for sentence in sentences], batch_first=True)
+    return Batch(words, torch.tensor([len(sentence) for sentence in sentences]))
 
 
 class Order:
@@ -115,10 +102,24 @@ class Order:
         return [everything[start : start + self.size] for start in starts.tolist()]
 
 
-def in_turn(sentences: Sequence[Numbered], size: int) -> list[list[int]]:
+def in_turn(sentences: Sequence[Sequence[int]], size: int) -> list[list[int]]:
     """The numbers of all sentences in batches, short ones first."""
     ranked = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
     return [ranked[start : start + size] for start in range(0, len(ranked), size)]
+
+
+def in_evaluation(
+    model: nn.Module, sentences: Sequence[Sequence[int]], size: int, seed: int = 0
+) -> Iterator[tuple[list[int], Batch]]:
+    """Batches on a model's device, each with random numbers of its own; the model is not in training meanwhile."""
+    device, training = next(model.parameters()).device, model.training
+    model.eval()
+    try:
+        for number, chosen in enumerate(in_turn(sentences, size)):
+            with seeded(mixed(seed, number), device):
+                yield chosen, batch_of([sentences[i] for i in chosen]).to(device)
+    finally:
+        model.train(training)
 
 
 def evenly(sentences: list[Numbered], at_most: int) -> list[Numbered]:

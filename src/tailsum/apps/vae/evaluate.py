@@ -9,10 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.apps.vae.baselines import Score, score
-from tailsum.apps.vae.data import Batch, Numbered, batch_of, in_turn
-from tailsum.apps.vae.model import Elbo, StructuredVAE
-from tailsum.apps.vae.seeds import mixed, seeded
-from tailsum.nn.inference import EXACT_UP_TO, Estimator
+from tailsum.apps.vae.data import Numbered, in_evaluation
+from tailsum.nn.estimator import EXACT_UP_TO, Estimator
+from tailsum.nn.structured_vae import Elbo, StructuredVAE
 from tailsum.numerics.check import at_least
 
 BATCH = 100  # sentences
@@ -65,7 +64,7 @@ def likelihood(
     log_p = torch.empty(len(sentences), dtype=torch.double)
     variance, bound = torch.empty_like(log_p), torch.zeros(3, dtype=torch.double)
     choices = len(model.decoder.word_bias) + model.decoder.n_states
-    for chosen, batch in _batches(model, sentences, seed):
+    for chosen, batch in in_evaluation(model, sentences, BATCH, seed):
         parts, sketched = list[Tensor](), False
         at_once = max(1, min(SAMPLES_AT_ONCE, SCORES_AT_ONCE // (batch.words.numel() * choices)))
         for done in range(0, n_samples, at_once):
@@ -95,28 +94,11 @@ def _variance_of_log(relative: Float[Tensor, "n B"]) -> Float[Tensor, " B"]:
 
 
 @torch.no_grad()
-def state_counts(
-    model: StructuredVAE,
-    sentences: Sequence[Numbered],
-    estimator: Estimator,
-    seed: int = 0,
-    step: Callable[[], None] = lambda: None,
-) -> Int[Tensor, " N"]:
-    """How often each state occurs in one sample from q for each sentence: the aggregated posterior, the paper's Figure 2."""
-    counts = torch.zeros(model.decoder.n_states, dtype=torch.long)
-    for _, states, lengths in drawn(model, sentences, estimator, seed):
-        inside = torch.arange(states.shape[1]) < lengths[:, None]
-        counts += states[inside].bincount(minlength=len(counts))
-        step()
-    return counts
-
-
-@torch.no_grad()
 def drawn(
     model: StructuredVAE, sentences: Sequence[Numbered], estimator: Estimator, seed: int = 0
 ) -> Iterator[tuple[list[int], Int[Tensor, "B T"], Int[Tensor, " B"]]]:
     """One sample of the states of each sentence, in batches: which sentences, their states, their lengths."""
-    for chosen, batch in _batches(model, sentences, seed):
+    for chosen, batch in in_evaluation(model, sentences, BATCH, seed):
         states = estimator.sketch(model.posterior(*batch)).sample()
         yield chosen, states.cpu(), batch.lengths.cpu()
 
@@ -124,15 +106,3 @@ def drawn(
 def n_batches(sentences: Sequence[Numbered]) -> int:
     """How often `step` is called for some sentences."""
     return math.ceil(len(sentences) / BATCH)
-
-
-def _batches(model: StructuredVAE, sentences: Sequence[Numbered], seed: int) -> Iterator[tuple[list[int], Batch]]:
-    """Batches on the model's device, each with random numbers of its own; the model is not in training meanwhile."""
-    device, training = model.inference.states.device, model.training
-    model.eval()
-    try:
-        for number, chosen in enumerate(in_turn(sentences, BATCH)):
-            with seeded(mixed(seed, number), device):
-                yield chosen, batch_of([sentences[i] for i in chosen]).to(device)
-    finally:
-        model.train(training)

@@ -8,7 +8,7 @@ import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -19,9 +19,9 @@ from tailsum.apps.text import Vocabulary
 from tailsum.apps.vae.data import END, Corpus, Numbered
 from tailsum.apps.vae.evaluate import drawn, n_batches
 from tailsum.apps.vae.generate import sample_prior
-from tailsum.apps.vae.model import StructuredVAE
 from tailsum.apps.vae.run import Run, read_json
-from tailsum.nn.inference import Estimator
+from tailsum.nn.estimator import Estimator
+from tailsum.nn.structured_vae import StructuredVAE
 
 CONTEXTS = 3  # for each state
 AROUND = 7  # words to each side of the one in question
@@ -47,6 +47,15 @@ class Occurrences:
     sentence: Int[Tensor, " n"]
     place: Int[Tensor, " n"]  # in the sentence
     n_states: int
+
+    @classmethod
+    def of(cls, sentences: Sequence[Numbered], states: Sequence[Sequence[int]], n_states: int) -> "Occurrences":
+        """From the states of each sentence."""
+        lengths = torch.tensor([len(sentence) for sentence in sentences])
+        words, flat = (torch.tensor([x for row in rows for x in row]) for rows in (sentences, states))
+        sentence = torch.arange(len(lengths)).repeat_interleave(lengths)
+        place = torch.cat([torch.arange(len(row)) for row in sentences])
+        return cls(sentences, words, flat, sentence, place, n_states)
 
     @property
     def counts(self) -> Int[Tensor, " N"]:
@@ -85,17 +94,11 @@ class Occurrences:
     def examples(self, most: int, seed: int = 0) -> list[list[int]]:
         """For each state some of its occurrences, drawn at random, no two from the same words around them."""
         order = torch.randperm(len(self.states), generator=torch.Generator().manual_seed(seed))
-        order = order[self.states[order].argsort(stable=True)]
-        ends = self.counts.cumsum(0).tolist()
-        found: list[list[int]] = []
-        for start, end in zip([0, *ends], ends, strict=False):
-            seen: dict[tuple[int, ...], int] = {}
-            for at in order[start:end].tolist():
-                if len(seen) == most:
-                    break
-                seen.setdefault(self._around(at), at)
-            found.append(list(seen.values()))
-        return found
+        found: list[dict[tuple[int, ...], int]] = [{} for _ in range(self.n_states)]
+        for at, state in zip(order.tolist(), self.states[order].tolist(), strict=True):
+            if len(found[state]) < most:
+                found[state].setdefault(self._around(at), at)
+        return [list(seen.values()) for seen in found]
 
     def _around(self, at: int) -> tuple[int, ...]:
         sentence, place = self.sentences[int(self.sentence[at])], int(self.place[at])
@@ -129,19 +132,16 @@ def gather(
     seed: int = 0,
     step: Callable[[], None] = lambda: None,
 ) -> Occurrences:
-    """One sample from q for every sentence; `step` is called after each batch."""
-    lengths = torch.tensor([len(sentence) for sentence in sentences])
-    starts = lengths.cumsum(0) - lengths
-    words = torch.tensor([word for sentence in sentences for word in sentence])
-    states = torch.empty_like(words)
-    for chosen, sampled, counts in drawn(model, sentences, estimator, seed):
-        places = torch.arange(sampled.shape[1])
-        inside = places < counts[:, None]
-        states[(starts[chosen][:, None] + places)[inside]] = sampled[inside]
+    """One sample from q for every sentence; `step` is called after each batch.
+
+    How often states occur in it is the aggregated posterior, the paper's Figure 2.
+    """
+    states: list[list[int]] = [[]] * len(sentences)
+    for chosen, sampled, lengths in drawn(model, sentences, estimator, seed):
+        for number, row, length in zip(chosen, sampled.tolist(), lengths.tolist(), strict=True):
+            states[number] = row[:length]
         step()
-    sentence = torch.arange(len(sentences)).repeat_interleave(lengths)
-    place = torch.arange(len(words)) - starts[sentence]
-    return Occurrences(sentences, words, states, sentence, place, model.decoder.n_states)
+    return Occurrences.of(sentences, states, model.decoder.n_states)
 
 
 def n_steps(corpus: Corpus) -> int:
@@ -165,35 +165,23 @@ def explore(
     """
     from tailsum.apps.vae.report import Findings, write_page  # noqa: PLC0415  (heavy, and only here)
 
-    evaluation = _evaluation(run.folder / "evaluation.json")
+    path = run.folder / "evaluation.json"
+    evaluation = read_json(path) if path.exists() else {}
+    if not isinstance(evaluation, dict):
+        raise ValueError(f"{path} must hold an object: got a {type(evaluation).__name__}")
     if trained is not None and evaluation.get("step") != trained:
         evaluation = {}
     found = gather(model, corpus.train, estimator, seed, step)
     write_states(run.folder / "states.csv", found, corpus.vocabulary)
     (end,) = corpus.vocabulary.encode([END])
     samples = sample_prior(model.decoder, PRIOR_SAMPLES, run.settings.longest + 1, end, seed)
-    path = write_page(
+    examples = found.examples(CONTEXTS, seed)
+    page = write_page(
         run.folder,
-        Findings(
-            settings=run.settings,
-            vocabulary=corpus.vocabulary,
-            occurrences=found,
-            examples=found.examples(CONTEXTS, seed),
-            samples=samples,
-            losses=run.losses(),
-            evaluation=evaluation,
-        ),
+        Findings(run.settings, corpus.vocabulary, found, examples, samples, run.losses(), evaluation),
     )
     step()
-    return path
-
-
-def _evaluation(path: Path) -> dict[str, Any]:
-    """What `tailsum evaluate` has written, if it has."""
-    found = read_json(path) if path.exists() else {}
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} must hold an object: got a {type(found).__name__}")
-    return found
+    return page
 
 
 def write_states(path: Path, found: Occurrences, vocabulary: Vocabulary) -> None:

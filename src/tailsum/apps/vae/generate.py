@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.apps.vae.decoder import Decoder
 from tailsum.apps.vae.seeds import mixed, seeded
+from tailsum.nn.decoder import Decoder
 from tailsum.numerics.check import at_least
 
 
@@ -29,10 +29,8 @@ def sample_prior(decoder: Decoder, n: int, longest: int, end: int, seed: int = 0
         raise ValueError(f"end must be a word, from 0 to V-1 = {decoder.words.num_embeddings - 1}: got {end}")
     with seeded(mixed(seed), decoder.start.device):
         words, states = _drawn(decoder, n, longest, end)
-    return [
-        Generated(*(row[: _length(said, end)] for row in (said, hidden)))
-        for said, hidden in zip(words, states, strict=True)
-    ]
+    lengths = [row.index(end) + 1 if end in row else len(row) for row in words]
+    return [Generated(row[:n], of[:n]) for row, of, n in zip(words, states, lengths, strict=True)]
 
 
 def _drawn(decoder: Decoder, n: int, longest: int, end: int) -> tuple[list[list[int]], list[list[int]]]:
@@ -54,7 +52,3 @@ def _drawn(decoder: Decoder, n: int, longest: int, end: int) -> tuple[list[list[
 
 def _choice(logits: Float[Tensor, "n k"]) -> Int[Tensor, " n"]:
     return logits.softmax(-1).multinomial(1)[:, 0]
-
-
-def _length(words: list[int], end: int) -> int:
-    return words.index(end) + 1 if end in words else len(words)

@@ -3,17 +3,20 @@
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 
+@dataclass(frozen=True)
 class Processes:
     """This process's number among all; what one of them must do alone, and what they must agree on."""
 
-    def __init__(self, rank: int = 0, count: int = 1) -> None:
-        self.rank, self.count = rank, count
+    rank: int = 0
+    count: int = 1
 
     @property
     def first(self) -> bool:
@@ -29,10 +32,15 @@ class Processes:
         if self.count == 1:
             return
         tensors = list(tensors)
-        flat = torch.cat([x.reshape(-1) for x in tensors])
+        flat = parameters_to_vector(tensors)
         dist.all_reduce(flat)
-        for tensor, total in zip(tensors, flat.split([x.numel() for x in tensors]), strict=True):
-            tensor.copy_(total.reshape(tensor.shape))
+        vector_to_parameters(flat, tensors)
+
+    def any(self, mine: bool, device: torch.device) -> bool:
+        """Whether something holds for one of them or more."""
+        total = torch.tensor([float(mine)], device=device)
+        self.add_up([total])
+        return bool(total.item())
 
     def wait(self) -> None:
         """Go on when all have come here."""
@@ -60,9 +68,7 @@ def device_of(name: str | None = None) -> torch.device:
         try:
             return torch.empty(0, device=name).device
         except (AssertionError, RuntimeError) as error:
-            raise ValueError(
-                f"device must be one that torch has here, such as cpu or cuda: got {name!r} ({error})"
-            ) from None
+            raise ValueError(f"device must be one that torch has here, such as cpu: got {name!r} ({error})") from None
     if torch.cuda.is_available():
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return torch.device("cpu")

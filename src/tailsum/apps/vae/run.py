@@ -3,7 +3,6 @@
 import csv
 import hashlib
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,8 +15,8 @@ from tailsum.apps.text import Vocabulary
 from tailsum.apps.vae.build import build, frozen_digest, load
 from tailsum.apps.vae.checkpoint import Checkpoint, Keeper
 from tailsum.apps.vae.data import Corpus
-from tailsum.apps.vae.model import StructuredVAE
 from tailsum.apps.vae.settings import Settings
+from tailsum.nn.structured_vae import StructuredVAE
 
 CURVE: Sequence[str] = ("step", "part", "words", "states", "entropy", "nll")
 OWN: Sequence[str] = ("checkpoints", "losses.csv", "evaluation.json", "states.csv", "plots", "index.html")
@@ -28,7 +27,7 @@ class Run:
 
     def __init__(self, folder: Path, settings: Settings, vocabulary: Vocabulary, digest: str) -> None:
         self.folder, self.settings, self.vocabulary, self.digest = folder, settings, vocabulary, digest
-        self.keeper = Keeper(folder / "checkpoints")
+        self.keeper, self.curve = Keeper(folder / "checkpoints"), folder / "losses.csv"
 
     @classmethod
     def new(cls, folder: Path, settings: Settings, corpus: Corpus) -> "Run":
@@ -36,19 +35,13 @@ class Run:
         _check_free(folder)
         return cls(folder, settings, corpus.vocabulary, digest(corpus))
 
-    @classmethod
-    def create(cls, folder: Path, settings: Settings, corpus: Corpus) -> "Run":
-        """A new run, with its folder."""
-        run = cls.new(folder, settings, corpus)
-        run.write()
-        return run
-
-    def write(self) -> None:
+    def write(self) -> "Run":
         """Make the folder, with settings and words in it; a ValueError if another process was faster."""
         with self.alone():
             _check_free(self.folder)
             write_json(self.folder / "words.json", {"words": list(self.vocabulary.words), "digest": self.digest})
             write_json(self.folder / "settings.json", self.settings.as_json())
+        return self
 
     @classmethod
     def open(cls, folder: Path) -> "Run":
@@ -74,12 +67,11 @@ class Run:
 
     def corpus(self, data: Path | None = None) -> Corpus:
         """The text of this run, read again (from another place, if given); a ValueError if it has changed."""
-        source = data or (Path(self.settings.data) if self.settings.data else None)
-        corpus = Corpus.read(source, self.settings.words, longest=self.settings.longest)
+        corpus = read_corpus(self.settings, data)
         if digest(corpus) != self.digest:
+            text = data or self.settings.data or "the documentation of this Python"
             raise ValueError(
-                f"{source or 'the documentation of this Python'} must be the text that {self.folder} was trained on: "
-                "it has changed since, or is another"
+                f"{text} must be the text that {self.folder} was trained on: it has changed, or is another"
             )
         return corpus
 
@@ -97,13 +89,10 @@ class Run:
         """Load a checkpoint of this run into a model of its settings; a ValueError if it is another run's."""
         self.accept(checkpoint)
         if checkpoint.facts.get("frozen") != frozen_digest(model):
-            raise ValueError(
-                f"{self.settings.encoder} must be the encoder that {self.folder} was trained with: it has changed since"
-            )
-        tensors = {
-            name.removeprefix("model."): x for name, x in checkpoint.tensors.items() if name.startswith("model.")
-        }
-        load(model, tensors)
+            name = self.settings.encoder
+            raise ValueError(f"{name} must be the encoder that {self.folder} was trained with: it has changed since")
+        named = checkpoint.tensors.items()
+        load(model, {name.removeprefix("model."): x for name, x in named if name.startswith("model.")})
 
     def accept(self, checkpoint: Checkpoint) -> None:
         """A ValueError if a checkpoint is another run's."""
@@ -112,11 +101,6 @@ class Run:
                 raise ValueError(f"the checkpoint must be one of this run, {self.folder}: its {name} are another's")
 
     # The curve: a row for each step of training, and for each look at the dev part.
-
-    @property
-    def curve(self) -> Path:
-        """The file of losses."""
-        return self.folder / "losses.csv"
 
     def losses(self) -> list[dict[str, str]]:
         """All rows of the curve; those that were cut off or damaged are left out."""
@@ -147,6 +131,12 @@ def _check_free(folder: Path) -> None:
         raise ValueError(f"{folder} holds {there[0]} already, which is no run's: choose another --output")
 
 
+def read_corpus(settings: Settings, data: Path | None = None) -> Corpus:
+    """The text that settings name, or, if given, another, as they want it."""
+    named = Path(settings.data) if settings.data else None
+    return Corpus.read(data or named, settings.words, longest=settings.longest)
+
+
 def digest(corpus: Corpus) -> str:
     """What tells one text from another."""
     content = json.dumps([corpus.vocabulary.words, corpus.train, corpus.dev, corpus.test])
@@ -155,16 +145,9 @@ def digest(corpus: Corpus) -> str:
 
 def write_json(path: Path, content: Any) -> None:
     """Write a file, whole or not at all; JSON has no infinities, and nothing that is not a number: null stands for them."""
+    finite = json.loads(json.dumps(content), parse_constant=lambda _: None)
     with whole(path) as file:
-        json.dump(_finite(content), file, indent=1, allow_nan=False)
-
-
-def _finite(content: Any) -> Any:
-    if isinstance(content, dict):
-        return {name: _finite(value) for name, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_finite(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
+        json.dump(finite, file, indent=1)
 
 
 def read_json(path: Path) -> Any:

@@ -17,12 +17,6 @@ def mixed(*numbers: int) -> int:
     return found >> 1
 
 
-def check_seed(seed: int) -> None:
-    """A ValueError if torch does not take a number as a seed."""
-    if not -(1 << 63) <= seed < 1 << 63:
-        raise ValueError(f"seed must lie between -2^63 and 2^63 - 1: got {seed}")
-
-
 @contextlib.contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Random numbers from a seed, on the CPU and the device; afterwards those of before go on, on all devices."""

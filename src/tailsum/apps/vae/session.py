@@ -1,11 +1,8 @@
 """What the commands do: train, evaluate and explore a run, with progress on the screen and files in the run's folder."""
 
 import signal
-import threading
-import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from math import isfinite, nan
 from pathlib import Path
 from types import FrameType
@@ -18,21 +15,19 @@ from rich.table import Table
 
 from tailsum.apps.vae.baselines import bigram, score, sentence_log_probs, train_lstm, unigram
 from tailsum.apps.vae.data import Corpus, evenly
-from tailsum.apps.vae.evaluate import Likelihood, likelihood, n_batches, state_counts, sums_for
+from tailsum.apps.vae.evaluate import Likelihood, likelihood, n_batches, sums_for
+from tailsum.apps.vae.explore import explore, gather, n_steps
 from tailsum.apps.vae.processes import device_of, processes
-from tailsum.apps.vae.run import Run, write_json
+from tailsum.apps.vae.run import Run, read_corpus, write_json
 from tailsum.apps.vae.settings import Settings
 from tailsum.apps.vae.train import Step, Trainer, Watcher, train
+from tailsum.nn.structured_vae import StructuredVAE
 
 PARTS = ("dev", "test")
 
 
 def train_run(
-    folder: Path,
-    settings: Settings | None,
-    console: Console,
-    device: str | None = None,
-    data: Path | None = None,
+    folder: Path, settings: Settings | None, console: Console, device: str | None = None, data: Path | None = None
 ) -> bool:
     """Train a new run, or, without settings, go on with one (whose text may have moved to `data`); False if interrupted.
 
@@ -44,19 +39,17 @@ def train_run(
             run = Run.open(folder)
             trainer = Trainer(run, run.corpus(data), place, all_of_us)
         else:
-            corpus = Corpus.read(
-                Path(settings.data) if settings.data else None, settings.words, longest=settings.longest
-            )
+            corpus = read_corpus(settings)
             run = Run.new(folder, settings, corpus)
             trainer = Trainer(run, corpus, place, all_of_us)
             all_of_us.wait()  # none may look for the run's files before all have found that there are none
             if all_of_us.first:
                 run.write()
-        quiet = Console(quiet=True)
-        with ExitStack() as stack:
-            stop = stack.enter_context(_until_interrupted())
-            watcher = stack.enter_context(_watching(run, console if all_of_us.first else quiet, stop))
-            return train(trainer, watcher)
+        with _until_interrupted() as stop:
+            if not all_of_us.first:
+                return train(trainer, Watcher(complain=lambda _: None, stop=stop))
+            with _watching(run, console, stop) as watcher:
+                return train(trainer, watcher)
 
 
 @contextmanager
@@ -65,23 +58,23 @@ def _watching(run: Run, console: Console, stop: Callable[[], bool]) -> Iterator[
     said = "ELBO {task.fields[elbo]:.1f}, a word {task.fields[nll]:.2f} (dev {task.fields[dev]:.2f}), {task.fields[pace]:,.0f} words/s"
     columns = (BarColumn(8), MofNCompleteColumn(), TextColumn(said), TimeElapsedColumn(), TimeRemainingColumn())
     settings = run.settings
-    with Progress(*columns, console=console) as bar, ExitStack() as stack:
-        writer = stack.enter_context(_events(run, console))
-        task = bar.add_task("", total=settings.steps, elbo=nan, nll=nan, dev=nan, pace=nan)
-        pace = _Pace()
+    with Progress(*columns, console=console) as bar, _events(run, console) as write:
+        steps = bar.add_task("", total=settings.steps, elbo=nan, nll=nan, dev=nan, pace=nan)
+        words = bar.add_task("", visible=False)
 
         def stepped(step: Step) -> None:
             elbo = step.elbo.total.item()
-            bar.update(task, completed=step.number, elbo=elbo, nll=step.nll, pace=pace.after(step.words))
+            bar.advance(words, step.words)
+            bar.update(steps, completed=step.number, elbo=elbo, nll=step.nll, pace=bar.tasks[words].speed or nan)
             parts = {name: part.item() for name, part in step.elbo._asdict().items()}
             for name, value in {"elbo": elbo, **parts, "nll a word": step.nll, "gradient norm": step.norm}.items():
-                writer(f"train/{name}", value, step.number)
+                write(f"train/{name}", value, step.number)
             for name in ("rate", "weight", "temperature", "word_dropout"):
-                writer(f"schedule/{name}", getattr(settings, f"{name}_at")(step.number - 1), step.number)
+                write(f"schedule/{name}", getattr(settings, f"{name}_at")(step.number - 1), step.number)
 
         def checked(number: int, nll: float) -> None:
-            bar.update(task, dev=nll)
-            writer("dev/nll a word", nll, number)
+            bar.update(steps, dev=nll)
+            write("dev/nll a word", nll, number)
 
         yield Watcher(stepped, checked, _warning(console), stop)
 
@@ -90,43 +83,26 @@ def _warning(console: Console) -> Callable[[str], None]:
     return lambda text: console.print(f"Warning: {text}", style="yellow", soft_wrap=True, markup=False)
 
 
-class _Pace:
-    """Words a second, over the last steps."""
-
-    def __init__(self) -> None:
-        self.marks = deque[tuple[float, int]]([(time.monotonic(), 0)], maxlen=20)
-
-    def after(self, words: int) -> float:
-        """The pace, after a step over so many more words."""
-        start, seen = self.marks[0]
-        now, total = time.monotonic(), self.marks[-1][1] + words
-        self.marks.append((now, total))
-        return (total - seen) / max(now - start, 1e-9)
-
-
 @contextmanager
 def _events(run: Run, console: Console) -> Iterator[Callable[[str, float, int], None]]:
     """What writes a number where TensorBoard finds it; it forgets what came after the step that the run goes on from."""
-    if console.quiet:
-        yield lambda _name, _value, _step: None
-        return
     try:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  (an extra)
     except ImportError:
         console.print("No curves for TensorBoard: it is not installed (pip install 'tailsum[vae]').")
         yield lambda _name, _value, _step: None
         return
-    writers: list[SummaryWriter] = []
+    writer: SummaryWriter | None = None
 
     def put(name: str, value: float, step: int) -> None:
-        if not writers:  # only now is it known where the run goes on from
-            writers.append(SummaryWriter(str(run.folder / "events"), purge_step=step))
-        writers[0].add_scalar(name, value, step)
+        nonlocal writer  # only with the first number is it known where the run goes on from
+        writer = writer or SummaryWriter(str(run.folder / "events"), purge_step=step)
+        writer.add_scalar(name, value, step)
 
     try:
         yield put
     finally:
-        for writer in writers:
+        if writer is not None:
             writer.close()
 
 
@@ -134,9 +110,6 @@ def _events(run: Run, console: Console) -> Iterator[Callable[[str, float, int], 
 def _until_interrupted() -> Iterator[Callable[[], bool]]:
     """Whether someone has asked to stop, by Ctrl-C or SIGTERM; who presses Ctrl-C twice is not kept waiting."""
     asked: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
 
     def ask(number: int, _: FrameType | None) -> None:
         if asked:
@@ -151,44 +124,48 @@ def _until_interrupted() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-# Evaluation.
+# What was trained.
+
+
+def _opened(
+    folder: Path, console: Console, device: str | None, data: Path | None
+) -> tuple[Run, Corpus, StructuredVAE, int]:
+    """A run, its text, its best model, and the step that the model is of."""
+    run = Run.open(folder)
+    corpus, best = run.corpus(data), run.best(_warning(console))
+    return run, corpus, run.model(device_of(device), best), best.facts["step"]
 
 
 def evaluate_run(
     folder: Path,
     console: Console,
-    samples: int = 100,
+    samples: int,
     sentences: int | None = None,
     baselines: bool = True,
     device: str | None = None,
     data: Path | None = None,
-) -> dict[str, Any]:
+) -> None:
     """The likelihood of dev and test, beside that of plain language models; also written to the run's folder.
 
     `sentences`: of each part, so many at most.
     """
-    run, place = Run.open(folder), device_of(device)
-    corpus, best = run.corpus(data), run.best(_warning(console))
-    model = run.model(place, best)
+    run, corpus, model, step = _opened(folder, console, device, data)
     sums = sums_for(model, run.settings.sums())
-    parts: dict[str, list[list[int]]] = {name: getattr(corpus, name) for name in PARTS}
-    if sentences is not None:
-        parts = {name: evenly(part, sentences) for name, part in parts.items()}
-    found: dict[str, Any] = {"step": best.facts["step"], "estimator": sums.method, "states": run.settings.states}
+    parts = {name: evenly(part, sentences or len(part)) for name, part in (("dev", corpus.dev), ("test", corpus.test))}
+    found: dict[str, Any] = {"step": step, "estimator": sums.method, "states": run.settings.states}
     with _bar(console) as bar:
         for name, part in parts.items():
             task = bar.add_task(f"Likelihood of {name}", total=n_batches(part))
             result = likelihood(model, part, sums, samples, step=lambda task=task: bar.advance(task))
             found[name] = _flat(result)
         task = bar.add_task("States in use", total=n_batches(corpus.train))
-        counts = state_counts(model, corpus.train, sums, step=lambda: bar.advance(task))
+        counts = gather(model, corpus.train, sums, step=lambda: bar.advance(task)).counts
         found["active"] = int((counts > 0).sum())
         if baselines:
-            found["baselines"] = _baselines(run, corpus, parts, place, bar)
+            found["baselines"] = _baselines(run, corpus, parts, model.inference.states.device, bar)
     write_json(folder / "evaluation.json", found)
     console.print(_table(found))
     console.print(f"{found['active']} of {run.settings.states} states occur in a sample for each training sentence.")
-    return found
 
 
 def _flat(result: Likelihood) -> dict[str, Any]:
@@ -204,12 +181,12 @@ def _baselines(
     settings, n_words = run.settings, len(corpus.vocabulary)
     task = bar.add_task("LSTM to compare with", total=settings.steps)
     watched = evenly(corpus.dev, settings.check_sentences)
-    options = {name: getattr(settings, name) for name in ("batch", "rate", "seed", "size", "hidden", "dropout", "clip")}
-    lstm = train_lstm(
-        corpus.train, watched, n_words, settings.steps, **options, device=device, step=lambda: bar.advance(task)
-    ).model
-    models = {name: make(corpus.train, n_words).log_prob for name, make in (("unigram", unigram), ("bigram", bigram))}
-    models["lstm"] = lambda sentences: sentence_log_probs(lstm, sentences)
+    lstm, _ = train_lstm(corpus.train, watched, n_words, settings, device=device, step=lambda: bar.advance(task))
+    models = {
+        "unigram": unigram(corpus.train, n_words).log_prob,
+        "bigram": bigram(corpus.train, n_words).log_prob,
+        "lstm": lambda sentences: sentence_log_probs(lstm, sentences),
+    }
     return {
         name: {at: score(log_prob(part), [len(s) for s in part])._asdict() for at, part in parts.items()}
         for name, log_prob in models.items()
@@ -233,20 +210,16 @@ def _cells(scored: dict[str, float]) -> tuple[str, str]:
     return f"{scored['per_word']:.3f}", f"{scored['per_sentence']:.2f}{error}"
 
 
-def explore_run(folder: Path, console: Console, device: str | None = None, data: Path | None = None) -> Path:
+def explore_run(folder: Path, console: Console, device: str | None = None, data: Path | None = None) -> None:
     """The page about a run, and its pictures."""
-    from tailsum.apps.vae.explore import explore, n_steps  # noqa: PLC0415  (draws, and matplotlib is slow to load)
-
-    run, place = Run.open(folder), device_of(device)
-    corpus, best = run.corpus(data), run.best(_warning(console))
-    model = run.model(place, best)
+    run, corpus, model, step = _opened(folder, console, device, data)
     with _bar(console) as bar:
         task, sums = bar.add_task("Exploring", total=n_steps(corpus)), sums_for(model, run.settings.sums())
-        return explore(run, corpus, model, sums, lambda: bar.advance(task), trained=best.facts["step"])
+        page = explore(run, corpus, model, sums, lambda: bar.advance(task), trained=step)
+    said = f"What the model has learned, on one page: {page.resolve()}"
+    console.print(said, soft_wrap=True, markup=False, highlight=False)
 
 
 def _bar(console: Console) -> Progress:
-    name = TextColumn("{task.description}")
-    return Progress(
-        name, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), console=console
-    )
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)

@@ -1,84 +1,116 @@
-"""What to train and how, as one JSON file in the run's folder says it."""
+"""What to train and how, as one JSON file in the run's folder says it.
+
+The options of `tailsum train` are made from the fields here, without torch, which is slow to load.
+"""
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_type_hints
 
-from tailsum.apps.vae.baselines import rate_share
-from tailsum.apps.vae.seeds import check_seed
-from tailsum.nn.inference import EXACT_UP_TO, Estimator, Method
-from tailsum.numerics.check import at_least
+from typer import Option
+from typer.models import OptionInfo
+
+from tailsum.nn.method import Method
+
+if TYPE_CHECKING:
+    from tailsum.nn.estimator import Estimator
 
 OWN_ENCODERS = ("lstm", "transformer")
 
 
+class Bound(NamedTuple):
+    """What a number must be, in words, and whether one is; for what the options of a command cannot say."""
+
+    wanted: str
+    holds: Callable[[float], bool]
+
+
+POSITIVE = Bound("be positive and finite", lambda x: 0 < x < math.inf)
+NOT_NEGATIVE = Bound("be at least 0 and finite", lambda x: 0 <= x < math.inf)
+BELOW_ONE = Bound("be at least 0 and less than 1", lambda x: 0 <= x < 1)
+SHARE = Bound("be a share, between 0 and 1", lambda x: 0 <= x <= 1)
+SEED = Bound("lie between -2^63 and 2^63 - 1", lambda x: -(1 << 63) <= x < 1 << 63)
+
+
+def count(least: int, help_: str | None = None) -> OptionInfo:
+    """A whole number of at least so much; an option, if it has a help."""
+    return Option(min=least, help=help_)
+
+
 @dataclass(frozen=True)
 class Settings:
-    """Everything that the result of training depends on, the text itself aside."""
+    """Everything that the result of training depends on, the text itself aside.
+
+    A field has its default and its bounds here and, if it is an option of `tailsum train`, the option's help.
+    """
 
     data: str | None = None  # a file or a folder; None: Python's own documentation
-    words: int = 10_000  # in the vocabulary, at most
-    longest: int = 40  # words in a sentence
-    states: int = 300
-    estimator: Method = "tailsum"
-    kept: int | None = (
-        None  # states at each position; None: all if affordable (full, tailsum), a fifth (topk, rdp), or 200
-    )
-    drawn: int | None = None  # how many of them are drawn (rdp); None: half
-    landmarks: int = 256
-    probes: int = 1  # states of each position at which p(word | state) is asked for (tailsum)
-    encoder: str = "lstm"  # or "transformer", or a folder or name of a pretrained model
-    frozen: bool = True  # a pretrained encoder
-    size: int = 128  # of word embeddings, and of an encoder of our own
-    state_size: int = 64
-    hidden: int = 256  # of the decoder's LSTM
-    dropout: float = 0.2
-    word_dropout: float = 0.0  # the share of words that the decoder does not see
-    last_word_dropout: float | None = None  # what that comes to in the first half; None: it stays
-    spread: float = 0.1  # of the inference network's state embeddings, at the start
-    hard: bool = True  # samples are one-hot, with relaxed gradients
-    temperature: float = 1.0
-    final_temperature: float = 1.0
-    entropy_weight: float = 1.0
-    kl_weight: float = 0.5  # on log p(states) and the entropy together, which keep the posterior near the prior
-    warm_up: float = 0.5  # the share of all steps in which that weight grows from zero
-    steps: int = 600
-    batch: int = 64
-    shards: int = 1  # parts of a batch that are worked on one after the other, or by as many processes
-    rate: float = 3e-3
-    clip: float = 5.0
-    seed: int = 0
-    check_every: int = 100  # steps between looks at the dev part, and between checkpoints
-    check_sentences: int = 500
-    check_samples: int = 5
+    states: Annotated[int, count(2, "How many states a word may have.")] = 300
+    estimator: Annotated[Method, Option(help="How training sums over the states.")] = "tailsum"
+    kept: Annotated[
+        int | None,
+        count(
+            2, "States kept at each position. Default: all up to 20,000 (full, tailsum), else 200; a fifth (topk, rdp)."
+        ),
+    ] = None
+    drawn: Annotated[int | None, count(1, "How many of the kept states are drawn (rdp). Default: half.")] = None
+    landmarks: Annotated[int, count(1, "States that guide the choice of the kept ones.")] = 256
+    probes: Annotated[int, count(1, "States of each position at which p(word | state) is asked for (tailsum).")] = 1
+    encoder: Annotated[
+        str, Option(help="lstm, transformer, or a pretrained model: a folder, or its name on the hub.")
+    ] = "lstm"
+    frozen: Annotated[bool, Option(help="Leave a pretrained encoder as it is.")] = True
+    steps: Annotated[int, count(1, "How many batches to train on.")] = 600
+    batch: Annotated[int, count(1, "Sentences in a batch.")] = 64
+    shards: Annotated[int, count(1, "Parts of a batch, worked on in turn, or by as many processes (torchrun).")] = 1
+    rate: Annotated[float, POSITIVE, Option(help="Adam's learning rate.")] = 3e-3
+    clip: Annotated[float, POSITIVE, Option(help="The largest norm of the gradient.")] = 5.0
+    dropout: Annotated[float, BELOW_ONE, Option(help="Of embeddings and the decoder's memory.")] = 0.2
+    word_dropout: Annotated[float, SHARE, Option(help="The share of words that the decoder reads as `<unk>`.")] = 0.0
+    last_word_dropout: Annotated[
+        float | None, SHARE, Option(help="What it comes to in the first half. Default: it stays.")
+    ] = None
+    hard: Annotated[bool, Option("--hard/--soft", help="One-hot samples with relaxed gradients, or relaxed.")] = True
+    temperature: Annotated[float, POSITIVE, Option(help="Of relaxed samples.")] = 1.0
+    final_temperature: Annotated[float, POSITIVE, Option(help="What it comes to in the second half.")] = 1.0
+    entropy_weight: Annotated[float, NOT_NEGATIVE, Option(help="The weight on the entropy of the posterior.")] = 1.0
+    kl_weight: Annotated[
+        float, NOT_NEGATIVE, Option(help="The weight on what keeps the posterior near the prior; 1 is the ELBO.")
+    ] = 0.5
+    warm_up: Annotated[float, SHARE, Option(help="The share of all steps in which that weight grows from zero.")] = 0.5
+    spread: Annotated[float, POSITIVE, Option(help="Of the state embeddings of the posterior at the start.")] = 0.1
+    size: Annotated[int, count(2, "Of word embeddings and of the encoder.")] = 128
+    state_size: Annotated[int, count(1, "Of state embeddings.")] = 64
+    hidden: Annotated[int, count(1, "Of the decoder's LSTM.")] = 256
+    words: Annotated[int, count(1, "In the vocabulary, at most.")] = 10_000
+    longest: Annotated[int, count(1, "Words in a sentence; longer ones are left out.")] = 40
+    seed: Annotated[int, SEED, Option(help="The seed of everything random.")] = 0
+    check_every: Annotated[int, count(1, "Steps between looks at the dev part, and checkpoints.")] = 100
+    check_sentences: Annotated[int, count(1)] = 500
+    check_samples: Annotated[int, count(1)] = 5
 
     def __post_init__(self) -> None:
-        at_least(2, states=self.states)
-        at_least(1, words=self.words, longest=self.longest, size=self.size, state_size=self.state_size)
-        at_least(1, hidden=self.hidden, steps=self.steps, batch=self.batch, shards=self.shards)
-        at_least(1, check_every=self.check_every, check_sentences=self.check_sentences)
-        at_least(1, check_samples=self.check_samples)
-        check_seed(self.seed)
-        for name in ("rate", "clip", "temperature", "final_temperature", "spread"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be positive and finite: got {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and less than 1: got {self.dropout}")
-        for name in ("word_dropout", "last_word_dropout", "warm_up"):
-            if not 0 <= (getattr(self, name) or 0.0) <= 1:
-                raise ValueError(f"{name} must be a share, between 0 and 1: got {getattr(self, name)}")
-        for name in ("entropy_weight", "kl_weight"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be at least 0 and finite: got {getattr(self, name)}")
+        for name, hint in get_type_hints(Settings, include_extras=True).items():
+            if (value := getattr(self, name)) is not None:
+                _check(name, value, hint)
         if self.estimator not in get_args(Method):
             raise ValueError(f"estimator must be one of {', '.join(get_args(Method))}: got {self.estimator!r}")
         if self.shards > self.batch:
             raise ValueError(f"shards must be at most {self.batch}, the size of a batch: got {self.shards}")
         self.sums()
 
-    def sums(self) -> Estimator:
+    @classmethod
+    def options(cls) -> dict[str, Any]:
+        """The annotations of those fields that are options of `tailsum train`."""
+        hints = get_type_hints(cls, include_extras=True)
+        return {name: hint for name, hint in hints.items() if any(getattr(x, "help", None) for x in get_args(hint))}
+
+    def sums(self) -> "Estimator":
         """How sums over the states are taken in training."""
+        from tailsum.nn.estimator import EXACT_UP_TO, Estimator  # noqa: PLC0415  (torch is slow to load)
+
         kept, landmarks = self.kept, min(self.landmarks, self.states)
         if kept is None and self.estimator in ("full", "tailsum") and self.states <= EXACT_UP_TO:
             kept = self.states
@@ -117,11 +149,25 @@ class Settings:
             raise ValueError(f"settings must be an object with the names of this version: got {found}")
         for name, value in content.items():
             allowed = get_args(types[name]) or (types[name],)
-            fits = (
-                value in allowed
-                if name == "estimator"
-                else type(value) in (*allowed, *([int] if float in allowed else []))
-            )
-            if not fits:
+            if not (type(value) in allowed or value in allowed or (type(value) is int and float in allowed)):
                 raise ValueError(f"settings: {name} must be {types[name]}: got {value!r}")
         return cls(**content)
+
+
+def _check(name: str, value: Any, hint: Any) -> None:
+    """A ValueError if a value is not within the bounds that its annotation has."""
+    for part in get_args(hint):
+        if isinstance(part, Bound) and not part.holds(value):
+            raise ValueError(f"{name} must {part.wanted}: got {value}")
+        if isinstance(part, OptionInfo) and part.min is not None and (type(value) is not int or value < part.min):
+            raise ValueError(f"{name} must be a whole number of at least {part.min}: got {value}")
+
+
+def rate_share(step: int, steps: int) -> float:
+    """The share of the learning rate at a step: it grows over the first steps, and falls in the second half.
+
+    >>> [round(rate_share(step, 100), 2) for step in (0, 9, 50, 75, 99)]
+    [0.1, 1.0, 1.0, 0.5, 0.02]
+    """
+    grown = min(1.0, (step + 1) / min(100, max(1, steps // 10)))
+    return grown * min(1.0, max(0.02, 2 * (1 - step / steps)))

@@ -1,10 +1,9 @@
 """Training: what one step does, and a loop that can be stopped at any moment and goes on to the same bits."""
 
-import itertools
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,11 +13,11 @@ from tailsum.apps.vae.build import build, frozen_digest, learned
 from tailsum.apps.vae.checkpoint import Checkpoint, write
 from tailsum.apps.vae.data import Batch, Corpus, Order, batch_of, evenly
 from tailsum.apps.vae.evaluate import likelihood, sums_for
-from tailsum.apps.vae.model import Elbo
 from tailsum.apps.vae.processes import Processes
 from tailsum.apps.vae.run import Run
 from tailsum.apps.vae.seeds import mixed, seeded
 from tailsum.nn.pretrained import PretrainedEncoder
+from tailsum.nn.structured_vae import Elbo
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Watcher:
     stepped: Callable[[Step], None] = lambda _: None
     checked: Callable[[int, float], None] = lambda _step, _nll: None  # on the dev part, in nats per word
     complain: Callable[[str], None] = print
-    stop: Callable[[], bool] = field(default=lambda: False)  # asked after each step
+    stop: Callable[[], bool] = lambda: False  # asked after each step
 
 
 class NotFiniteError(ValueError):
@@ -56,17 +55,17 @@ class Trainer:
 
     def __init__(self, run: Run, corpus: Corpus, device: torch.device, processes: Processes) -> None:
         settings = run.settings
-        if settings.shards % processes.count:
-            raise ValueError(
-                f"shards must be a multiple of {processes.count}, the number of processes: got {settings.shards}"
-            )
+        if (shards := settings.shards) % processes.count:
+            raise ValueError(f"shards must be a multiple of {processes.count}, the number of processes: got {shards}")
         self.run, self.corpus, self.device, self.processes = run, corpus, device, processes
         self.settings, self.sums = settings, settings.sums()
         self.model = build(settings, corpus.vocabulary).to(device).train()
         if isinstance(self.model.encoder, PretrainedEncoder):
-            self.model.encoder.check_room(itertools.chain(corpus.train, corpus.dev, corpus.test))
+            self.model.encoder.check_room([*corpus.train, *corpus.dev, *corpus.test])
         self.frozen = frozen_digest(self.model)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        for parameter in self.parameters:  # a process without a sentence to work on has zeros to add
+            parameter.grad = torch.zeros_like(parameter)
         self.optimiser = torch.optim.Adam(self.parameters, settings.rate)
         self.order = Order([len(sentence) for sentence in corpus.train], settings.batch, settings.seed)
         self.done = 0
@@ -77,7 +76,7 @@ class Trainer:
         number, settings = self.done, self.settings
         chosen = self.order.at(number)
         totals = torch.zeros(4, dtype=torch.double, device=self.device)
-        self.optimiser.zero_grad()
+        self.optimiser.zero_grad(set_to_none=False)
         for shard in self.processes.mine(settings.shards):
             if mine := chosen[shard :: settings.shards]:
                 batch = batch_of([self.corpus.train[i] for i in mine]).to(self.device)
@@ -88,7 +87,7 @@ class Trainer:
                 (-objective.sum() / len(chosen)).backward()
                 totals += torch.stack([*(part.detach().double().sum() for part in elbo), batch.lengths.sum()])
         self.processes.add_up([totals])
-        self.processes.add_up(self._gradients())
+        self.processes.add_up(p.grad for p in self.parameters if p.grad is not None)
         norm = nn.utils.clip_grad_norm_(self.parameters, settings.clip)
         if not (totals.isfinite().all() and norm.isfinite()):
             self._give_up("the loss or the gradient", number + 1, chosen)
@@ -104,13 +103,6 @@ class Trainer:
     def _elbo(self, batch: Batch) -> Elbo:
         temperature, dropped = self.settings.temperature_at(self.done), self.settings.word_dropout_at(self.done)
         return self.model.elbo(*batch, self.sums, temperature, self.settings.hard, dropped)
-
-    def _gradients(self) -> list[Tensor]:
-        """Of all parameters; a process without a sentence to work on has zeros to add."""
-        for parameter in self.parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        return [p.grad for p in self.parameters if p.grad is not None]
 
     def _give_up(self, what: str, number: int, chosen: list[int]) -> None:
         """Keep the batch and the weights for study, and stop."""
@@ -128,11 +120,9 @@ class Trainer:
     @torch.no_grad()
     def check(self) -> float:
         """The negative log-likelihood of some of the dev part, in nats per word, by a few samples."""
-        some = evenly(self.corpus.dev, self.settings.check_sentences)
+        some, sums = evenly(self.corpus.dev, self.settings.check_sentences), sums_for(self.model, self.sums)
         seed = mixed(self.settings.seed, self.done)
-        return likelihood(
-            self.model, some, sums_for(self.model, self.sums), self.settings.check_samples, seed
-        ).nll.per_word
+        return likelihood(self.model, some, sums, self.settings.check_samples, seed).nll.per_word
 
     # Checkpoints.
 
@@ -170,31 +160,26 @@ def train(trainer: Trainer, watcher: Watcher) -> bool:
     one goes on from the last checkpoint, and comes to the same weights, bit by bit, on the same machine. A ValueError if
     another process is training the same run.
     """
-    with trainer.run.alone() if trainer.processes.first else nullcontext():
-        return _train(trainer, watcher)
-
-
-def _train(trainer: Trainer, watcher: Watcher) -> bool:
     run, settings, first = trainer.run, trainer.settings, trainer.processes.first
-    if checkpoint := run.keeper.latest(watcher.complain, run.accept):
-        trainer.restore(checkpoint)
-    trainer.processes.wait()
-    if first:
-        run.cut_curve(trainer.done)
-    while trainer.done < settings.steps:
-        step = trainer.step()
+    with run.alone() if first else nullcontext():
+        if checkpoint := run.keeper.latest(watcher.complain, run.accept):
+            trainer.restore(checkpoint)
+        trainer.processes.wait()
         if first:
-            run.add_to_curve(_row("train", step.number, step.nll, step.elbo))
-            watcher.stepped(step)
-        due = trainer.done % settings.check_every == 0 or trainer.done == settings.steps
-        if due and first:
-            _check(trainer, watcher)
-        stopped = _agreed(trainer, watcher.stop())
-        if first and (due or stopped):
-            run.keeper.save(trainer.checkpoint())
-        if stopped:
-            return False
-    return True
+            run.cut_curve(trainer.done)
+        stopped = False
+        while trainer.done < settings.steps and not stopped:
+            step = trainer.step()
+            due = trainer.done % settings.check_every == 0 or trainer.done == settings.steps
+            if first:
+                run.add_to_curve(_row("train", step.number, step.nll, step.elbo))
+                watcher.stepped(step)
+            if first and due:
+                _check(trainer, watcher)
+            stopped = trainer.processes.any(watcher.stop(), trainer.device)
+            if first and (due or stopped):
+                run.keeper.save(trainer.checkpoint())
+        return not stopped
 
 
 def _check(trainer: Trainer, watcher: Watcher) -> None:
@@ -209,10 +194,3 @@ def _check(trainer: Trainer, watcher: Watcher) -> None:
 def _row(part: str, step: int, nll: float, elbo: Elbo | None = None) -> dict[str, object]:
     parts = {} if elbo is None else {name: repr(value.item()) for name, value in elbo._asdict().items()}
     return {"step": step, "part": part, "nll": repr(nll), **parts}
-
-
-def _agreed(trainer: Trainer, stop: bool) -> bool:
-    """Whether any of the processes wants to stop."""
-    wish = torch.tensor([float(stop)], device=trainer.device)
-    trainer.processes.add_up([wish])
-    return bool(wish.item())

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from tailsum.apps.vae import evaluate
 from tailsum.apps.vae.data import batch_of
-from tailsum.apps.vae.decoder import Decoder, as_sample
-from tailsum.apps.vae.evaluate import drawn, likelihood, log_mean_exp, n_batches, state_counts, sums_for
-from tailsum.apps.vae.model import StructuredVAE
+from tailsum.apps.vae.evaluate import drawn, likelihood, log_mean_exp, n_batches, sums_for
+from tailsum.apps.vae.explore import gather
+from tailsum.nn.decoder import Decoder, as_sample
 from tailsum.nn.encoder import LSTMEncoder
-from tailsum.nn.inference import EXACT_UP_TO, CRFInference, Estimator
+from tailsum.nn.estimator import EXACT_UP_TO, Estimator
+from tailsum.nn.inference import CRFInference
+from tailsum.nn.structured_vae import StructuredVAE
 
 N_WORDS, N_STATES = 4, 3
 FULL = Estimator("full", 2)
@@ -30,6 +32,11 @@ def vae(dropout=0.0):
         weight.data = 0.8 * torch.randn(weight.shape, generator=generator)
     model.inference.states.data *= 0.5
     return model
+
+
+def state_counts(*given, **how):
+    """How often each state occurs in one sample for each sentence."""
+    return gather(*given, **how).counts
 
 
 @torch.no_grad()

@@ -6,9 +6,10 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from tailsum.apps.vae.decoder import Decoder, as_sample
 from tailsum.chains.linear_chain import LinearChain
-from tailsum.nn.inference import CRFInference, Estimator
+from tailsum.nn.decoder import Decoder, as_sample
+from tailsum.nn.estimator import Estimator
+from tailsum.nn.inference import CRFInference
 from tailsum.numerics.check import at_least
 from tailsum.structure.base import RelaxedSample
 

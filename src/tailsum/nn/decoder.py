@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from tailsum.apps.vae.data import checked_inside
+from tailsum.nn.words import checked_inside
 from tailsum.structure.base import RelaxedSample
 
 

@@ -18,8 +18,7 @@ from outline import Outline
 from tailsum.apps.text import Split
 from tailsum.apps.vae.build import build
 from tailsum.apps.vae.data import END, Corpus, batch_of
-from tailsum.apps.vae.decoder import Decoder, as_sample
-from tailsum.apps.vae.evaluate import drawn, state_counts
+from tailsum.apps.vae.evaluate import drawn
 from tailsum.apps.vae.explore import AROUND, Context, Occurrences, explore, gather, n_steps, write_states
 from tailsum.apps.vae.generate import sample_prior
 from tailsum.apps.vae.report.figures import running_mean
@@ -27,7 +26,8 @@ from tailsum.apps.vae.report.findings import bound, curve
 from tailsum.apps.vae.report.layout import BENDS, GAP, arrange, bend, choose
 from tailsum.apps.vae.run import Run
 from tailsum.apps.vae.settings import Settings
-from tailsum.nn.inference import Estimator
+from tailsum.nn.decoder import Decoder, as_sample
+from tailsum.nn.estimator import Estimator
 
 FULL = Estimator("full", 30)
 WORDS = ["the", "dog", "&", "saw", "<b>", "$x^$", "cat", "'quoted\"", "fish", "日本"]
@@ -58,7 +58,7 @@ def losses():
 
 
 def new_run(folder, corpus, **how):
-    run = Run.create(folder, settings_of(**how), corpus)
+    run = Run.new(folder, settings_of(**how), corpus).write()
     run.cut_curve(0)
     for row in losses():
         run.add_to_curve(row)
@@ -102,11 +102,7 @@ def sampled(model, corpus):
 
 def numbered(states, sentences=None, n_states=6):
     """Occurrences of these states, in sentences of words that do not matter."""
-    sentences = sentences or [[1] * len(row) for row in states]
-    flat = [(w, s, i, t) for i, (row, words) in enumerate(zip(states, sentences, strict=True))
-            for t, (s, w) in enumerate(zip(row, words, strict=True))]  # fmt: skip
-    words, numbers, sentence, place = (torch.tensor(column) for column in zip(*flat, strict=True))
-    return Occurrences(sentences, words, numbers, sentence, place, n_states)
+    return Occurrences.of(sentences or [[1] * len(row) for row in states], states, n_states)
 
 
 # What was gathered
@@ -125,7 +121,7 @@ def test_every_word_has_the_state_that_was_sampled(found, sampled, corpus):
 def test_counts(found, sampled, model, corpus):
     counts = Counter(itertools.chain(*sampled))
     assert found.counts.tolist() == [counts[state] for state in range(30)]
-    assert torch.equal(found.counts, state_counts(model, corpus.train, FULL, seed=5))
+    assert torch.equal(found.counts, gather(model, corpus.train, FULL, seed=5).counts)
     assert found.ranked() == sorted(range(30), key=lambda state: (-counts[state], state))
     assert set(found.ranked()) == set(range(30))
 
@@ -453,7 +449,7 @@ def explore_states(states_of, folder, corpus, model, monkeypatch):
             yield [place], torch.tensor([states_of(len(sentence))]), torch.tensor([len(sentence)])
 
     monkeypatch.setattr("tailsum.apps.vae.explore.drawn", given)
-    return outline(explore(Run.create(folder, settings_of(), corpus), corpus, model, FULL))
+    return outline(explore(Run.new(folder, settings_of(), corpus).write(), corpus, model, FULL))
 
 
 def test_one_state_in_use(tmp_path, corpus, model, monkeypatch):
@@ -478,7 +474,7 @@ def test_more_states_than_cards(tmp_path, corpus, monkeypatch):
     monkeypatch.setattr(
         sys.modules["tailsum.apps.vae.report.page"], "CARDS", 14
     )  # the package has a function of that name
-    run = Run.create(tmp_path, settings_of(states=90), corpus)
+    run = Run.new(tmp_path, settings_of(states=90), corpus).write()
     page = outline(explore(run, corpus, many, FULL))
     assert len([each for each in page.ids() if each.startswith("state-")]) == 14
     assert "2 more states" in page.words

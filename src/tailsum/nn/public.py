@@ -1,0 +1,22 @@
+"""Every public name of `tailsum.nn`."""
+
+from tailsum.nn.decoder import Decoder, Joint, Probes, as_sample
+from tailsum.nn.encoder import LSTMEncoder, TransformerEncoder
+from tailsum.nn.estimator import Estimator
+from tailsum.nn.inference import CRFInference
+from tailsum.nn.pretrained import PretrainedEncoder
+from tailsum.nn.structured_vae import Elbo, StructuredVAE
+
+__all__ = [
+    "CRFInference",
+    "Decoder",
+    "Elbo",
+    "Estimator",
+    "Joint",
+    "LSTMEncoder",
+    "PretrainedEncoder",
+    "Probes",
+    "StructuredVAE",
+    "TransformerEncoder",
+    "as_sample",
+]

@@ -1,0 +1,59 @@
+"""Public names are there, and torch is loaded only when one of them is asked for."""
+
+import subprocess
+import sys
+
+import pytest
+
+import tailsum
+import tailsum.nn
+import tailsum.nn.public
+import tailsum.public
+
+
+def alone(code):
+    """What a process of its own prints; here everything has been loaded before."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("module", [tailsum, tailsum.nn])
+def test_every_public_name(module):
+    public = sys.modules[f"{module.__name__}.public"]
+    assert module.__all__ == public.__all__
+    assert set(public.__all__) <= set(dir(module))
+    for name in public.__all__:
+        assert getattr(module, name) is getattr(public, name)
+    with pytest.raises(AttributeError, match=f"module '{module.__name__}' has no attribute 'Nothing'"):
+        module.Nothing  # noqa: B018
+
+
+def test_every_public_name_can_be_imported():
+    assert alone("from tailsum import *; from tailsum.nn import *; print(HMM.__name__, CRFInference.__name__)") == (
+        "HMM CRFInference\n"
+    )
+    assert alone("from tailsum import LinearChain, nn; print(LinearChain.__name__, nn.Decoder.__name__)") == (
+        "LinearChain Decoder\n"
+    )
+
+
+def test_rooms_are_there_without_an_import_of_their_own():
+    pytest.importorskip("matplotlib")
+    assert {"nn", "plot"} <= set(dir(tailsum))
+    assert alone("import tailsum as ts; print(ts.nn.__name__, ts.plot.__name__)") == "tailsum.nn tailsum.plot\n"
+
+
+def test_torch_is_loaded_with_the_first_name():
+    code = """
+import sys
+import tailsum as ts
+import tailsum.nn
+print("torch" in sys.modules)
+ts.LinearChain
+print("torch" in sys.modules, any(name.startswith("tailsum.apps") for name in sys.modules))
+"""
+    assert alone(code) == "False\nTrue False\n"
+
+
+def test_networks_do_not_need_the_apps():
+    code = "import sys, tailsum.nn.public; print(any(name.startswith('tailsum.apps') for name in sys.modules))"
+    assert alone(code) == "False\n"
