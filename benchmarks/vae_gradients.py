@@ -30,12 +30,12 @@ def what_the_decoder_says(model: StructuredVAE, batch: Batch) -> Tensor:
     """Of each state at each position `[B, T, N]`: log p(state) + log p(word | state), the memory fixed at a sample."""
     states = model.posterior(*batch).sample()
     embedded = as_sample(states).mix(model.decoder.states.weight)
-    context = model.decoder._read(batch.words, embedded)
+    context = model.decoder.read(batch.words, embedded)
     scores = model.decoder.state_logits(context).log_softmax(-1)
     for b in range(len(states)):
         for t in range(int(batch.lengths[b])):
             every, word = context[b, t].expand(scores.shape[-1], -1), batch.words[b, t].expand(scores.shape[-1])
-            scores[b, t] += model.decoder._say(every, model.decoder.states.weight, word)
+            scores[b, t] += model.decoder.say(every, model.decoder.states.weight, word)
     inside = torch.arange(states.shape[1]) < batch.lengths[:, None]
     return torch.where(inside[..., None], scores, 0.0)
 

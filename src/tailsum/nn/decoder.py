@@ -78,16 +78,16 @@ class Decoder(nn.Module):
         mixed = sample.mix(self.states.weight).to(self.states.weight.dtype)  # [*sample, B, T, d]
         flat = mixed.flatten(0, -3)
         copies = len(flat) // len(words)
-        context = self._read((words if seen is None else seen).repeat(copies, 1), flat)
+        context = self.read((words if seen is None else seen).repeat(copies, 1), flat)
         shape = mixed.shape[:-1]
 
         words = words.repeat(copies, 1)
         with torch.set_grad_enabled(torch.is_grad_enabled() and probes is None):
-            said = self._say(context, flat, words)
+            said = self.say(context, flat, words)
         if probes is not None:
             # What is said at the sample, which the probes know nothing of, takes the noise out of their sum's gradient.
             states, weights = (x.flatten(0, -3) for x in probes)
-            each = self._say(
+            each = self.say(
                 context[..., None, :].expand(*states.shape, -1), self.states(states), words[..., None].expand_as(states)
             )
             said = said + (weights * (each - said[..., None])).sum(-1)
@@ -107,14 +107,14 @@ class Decoder(nn.Module):
         """Scores of the next word, from what the LSTM knows and the embedding of the next state."""
         return nn.functional.linear(self.to_word(torch.cat([context, states], -1)), self.words.weight, self.word_bias)
 
-    def _say(
+    def say(
         self, context: Float[Tensor, "*n hidden"], states: Float[Tensor, "*n d"], words: Int[Tensor, "*n"]
     ) -> Float[Tensor, "*n"]:
         """The log-probability of each word."""
         logits = self.word_logits(context, states).flatten(0, -2)
         return -nn.functional.cross_entropy(logits, words.flatten(), reduction="none").reshape(words.shape)
 
-    def _read(self, words: Tensor, states: Tensor) -> Tensor:
+    def read(self, words: Tensor, states: Tensor) -> Tensor:
         """What the LSTM knows before each position `[B, T, hidden]`."""
         before = torch.cat([self.dropout(self.words(words)), states], -1)[:, :-1]
         start = self.start.expand(len(before), 1, -1)

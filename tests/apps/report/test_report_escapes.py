@@ -8,8 +8,8 @@ from tailsum.apps.paper.report import write_report
 from tailsum.apps.paper.rows import Check, Direction, Estimate
 from tailsum.apps.text import UNKNOWN, Vocabulary
 from tailsum.apps.vae.data import END
-from tailsum.apps.vae.explore import Occurrences
 from tailsum.apps.vae.generate import Generated
+from tailsum.apps.vae.occurrences import Occurrences
 from tailsum.apps.vae.report import Findings, write_page
 from tailsum.apps.vae.settings import Settings
 

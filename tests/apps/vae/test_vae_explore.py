@@ -19,8 +19,9 @@ from tailsum.apps.text import Split
 from tailsum.apps.vae.build import build
 from tailsum.apps.vae.data import END, Corpus, batch_of
 from tailsum.apps.vae.evaluate import drawn
-from tailsum.apps.vae.explore import AROUND, Context, Occurrences, explore, gather, n_steps, write_states
+from tailsum.apps.vae.explore import explore, gather, n_steps, write_states
 from tailsum.apps.vae.generate import sample_prior
+from tailsum.apps.vae.occurrences import AROUND, Context, Occurrences
 from tailsum.apps.vae.report.figures import running_mean
 from tailsum.apps.vae.report.findings import bound, curve
 from tailsum.apps.vae.report.layout import BENDS, GAP, arrange, bend, choose

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 
 from tailsum.apps.text import Vocabulary
-from tailsum.apps.vae.explore import Occurrences
 from tailsum.apps.vae.generate import Generated
+from tailsum.apps.vae.occurrences import Occurrences
 from tailsum.apps.vae.settings import Settings
 
 PARTS = ["words", "states", "entropy"]
