@@ -14,8 +14,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 import tailsum as ts
-from cases import PAIRS, Case, Row, Weighted, made, pair_leaves, pair_potential, pair_table
-from structures import Truth
+from harness.cases import PAIRS, Case, Row, Weighted, made, pair_leaves, pair_potential, pair_table
+from harness.truth import Truth
 
 EXACT = {"tolerance": 1e-13, "iterations": 500}
 Factor = tuple[tuple[int, ...], Tensor]  # its variables and its scores

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from cases import Case
+from harness.cases import Case
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 

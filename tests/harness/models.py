@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import tailsum as ts
-from enumeration import ChainTruth
+from harness.enumeration import ChainTruth
 
 KINDS = ("dense", "factored", "scored")
 LEADS = ("shared", "time", "batch", "both")

@@ -7,28 +7,11 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 import tailsum as ts
-from models import KINDS
+from harness.models import KINDS
+from harness.potentials import potential, rand
 
 OPERATIONS = {"log_partition": ts.LinearChain.log_partition, "entropy": ts.LinearChain.entropy}
 LENGTHS = [None, [3, 1]]
-
-
-def rand(*shape):
-    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
-
-
-def potential(kind, lead):
-    """Leaves and the function that makes a potential of them."""
-    if kind == "dense":
-        return (rand(*lead, 3, 3),), ts.Dense
-    if kind == "factored":
-        return (rand(*lead, 3, 2), rand(*lead, 3, 2)), ts.Factored
-    leaves = (rand(3, 2), rand(3, 2), rand(*lead, 2))
-
-    def scored(left, right, context):
-        return ts.Scored(lambda i, j, c: torch.tanh(left[i] * right[j] + c).sum(-1), 3, 3, context)
-
-    return leaves, scored
 
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=["full", "ragged"])

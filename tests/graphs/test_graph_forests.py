@@ -9,11 +9,11 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 import tailsum as ts
-from agree import agrees, close, divergences_agree, frequencies_agree, scores_agree
-from cases import WAYS, made, random_subset
-from graph_cases import EXACT, FORESTS, GRAPHS, FactorCase, GraphTruth, PairCase, another, named, possible
+from harness.agree import agrees, close, divergences_agree, frequencies_agree, scores_agree
+from harness.cases import WAYS, made, random_subset
+from harness.derivatives import check
+from harness.graph_cases import EXACT, FORESTS, GRAPHS, FactorCase, GraphTruth, PairCase, another, named, possible
 from tailsum.numerics.noise import gumbel
-from test_structure_gradients import check
 
 SEEDS = st.integers(0, 2**32)
 BOTH = [(name, way) for name in FORESTS for way in ("whole", "restricted")]

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from enumeration import ChainTruth
-from structures import DependencyTruth, GrammarTruth, SegmentTruth, SpanTruth, is_projective
+from harness.enumeration import ChainTruth
+from harness.truth import DependencyTruth, GrammarTruth, SegmentTruth, SpanTruth, is_projective
 
 
 def catalan(n):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import tailsum as ts
-from structures import DependencyTruth, GrammarTruth, SegmentTruth, SpanTruth, Truth, total
+from harness.truth import DependencyTruth, GrammarTruth, SegmentTruth, SpanTruth, Truth, total
 
 Row = list[int]
 

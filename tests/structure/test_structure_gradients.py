@@ -4,26 +4,10 @@ import math
 
 import pytest
 import torch
-from torch.autograd import gradcheck, gradgradcheck
 
 import tailsum as ts
-from cases import BOTH, FEW, STATEFUL, ZOO, DependencyCase, GrammarCase, possible, random_subset, zoo
-
-
-def check(function, leaves, twice=True):
-    """Along a random direction in all leaves together; `function` gives tensors, which are added up with random weights."""
-    shapes, sizes = [x.shape for x in leaves], [x.numel() for x in leaves]
-    together = torch.cat([x.detach().flatten() for x in leaves]).requires_grad_()
-
-    def run(x):
-        values = function(*(part.reshape(shape) for part, shape in zip(x.split(sizes), shapes, strict=True)))
-        g = torch.Generator().manual_seed(0)
-        return sum((v * torch.randn(v.shape, generator=g, dtype=v.dtype)).sum() for v in values)
-
-    how = {"fast_mode": True, "check_undefined_grad": False}
-    assert gradcheck(run, together, **how)
-    assert not twice or gradgradcheck(run, together, fast_mode=True)
-
+from harness.cases import BOTH, FEW, STATEFUL, ZOO, DependencyCase, GrammarCase, possible, random_subset, zoo
+from harness.derivatives import check
 
 KINDS = {
     "full": ("whole", {"lengths": None, "forbidden": 0.2}),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.distributions import kl_divergence
 
 import tailsum as ts
-from models import KINDS, LEADS, build, cases
+from harness.models import KINDS, LEADS, build, cases
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 PROPOSALS = [None, ts.Uniform(), ts.Local(), ts.Lookahead(2, 1, sequential=False)]

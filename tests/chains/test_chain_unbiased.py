@@ -1,14 +1,13 @@
 """Sketched sums have the right expectation, for every selection and every proposal; a broken weight is noticed."""
 
-import dataclasses
 import math
 
 import pytest
 import torch
 
 import tailsum as ts
+from harness.statistics import Broken, z_score
 from tailsum.sketch.proposal import Custom
-from test_select import z_score
 
 REPLICATES = 100_000
 SELECTIONS = {
@@ -33,17 +32,6 @@ def chain(replicates):
     g = torch.Generator().manual_seed(4)
     context, states, left, right = (torch.randn(*s, 2, generator=g).double() * 0.8 for s in ((3,), (6,), (6,), (6,)))
     return ts.LinearChain(ts.Factored(context.expand(replicates, 3, 2), states), ts.Factored(left, right))
-
-
-class Broken(ts.Selection):
-    """A selection whose uncertain weights are 2% too large."""
-
-    def __init__(self, selection):
-        self.selection = selection
-
-    def __call__(self, log_q, generator=None):
-        subset = self.selection(log_q, generator)
-        return dataclasses.replace(subset, log_weight=subset.log_weight + math.log(1.02) * (subset.log_weight != 0))
 
 
 @pytest.mark.parametrize("proposal", PROPOSALS)

@@ -11,13 +11,12 @@ from torch.autograd import grad, gradcheck, gradgradcheck
 from torch.nn.functional import pad
 
 import tailsum as ts
-from agree import close
-from models import build, cases
+from harness.agree import close
+from harness.models import build, cases
+from harness.potentials import potential, rand
+from harness.statistics import Broken, z_score
 from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import scaled
-from test_gradients import potential, rand
-from test_select import z_score
-from test_unbiased import Broken
 
 PROPOSALS = [None, ts.Uniform(), ts.Local(), ts.Lookahead(2, 1, sequential=False), ts.Lookahead(1, 0)]
 

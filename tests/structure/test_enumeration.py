@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch.distributions import kl_divergence
 
 import tailsum as ts
-from agree import agrees, close, divergences_agree, frequencies_agree, scores_agree
-from cases import (
+from harness.agree import agrees, close, divergences_agree, frequencies_agree, scores_agree
+from harness.cases import (
     BOTH,
     FEW,
     STATEFUL,
@@ -179,7 +179,7 @@ def test_samples_follow_the_distribution(name, way, generator):
 
 @pytest.mark.parametrize("name", FEW)
 def test_many_samples_are_drawn_in_parts(name, monkeypatch):
-    for module in ("tree", "semimarkov", "dependency"):
+    for module in ("trees.tree_structure", "chains.semi_markov", "dependencies.dependency_tree"):
         monkeypatch.setattr(f"tailsum.{module}.tile_rows", lambda *_: 16)
     case, model = possible(name)
     rows = case.rows(model.sample((3, 40), generator=torch.Generator().manual_seed(0)))

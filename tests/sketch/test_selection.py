@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tailsum as ts
+from harness.statistics import z_score
 from tailsum.sketch.selection import inclusion_probability
 
 SELECTIONS = {
@@ -20,11 +21,6 @@ SELECTIONS = {
     "top and sample 1+5": ts.TopAndSample(1, 5),
     "top and sample 5+3": ts.TopAndSample(5, 3),
 }
-
-
-def z_score(estimates, truth):
-    spread = estimates.std(0) / math.sqrt(len(estimates))
-    return ((estimates.mean(0) - truth).abs() / spread.clamp(min=1e-12)).max().item()
 
 
 def weights(subset, n):

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import tailsum as ts
+from harness.statistics import Broken, z_score
 from tailsum.graphs import graph_sweep
-from test_select import z_score
-from test_unbiased import Broken
 
 N = 5
 EDGES = [(0, 1), (2, 1), (1, 3), (3, 5)]  # 4 is alone

@@ -9,12 +9,11 @@ import pytest
 import torch
 
 import tailsum as ts
+from harness.statistics import Broken, z_score
 from tailsum.apps.paper.trees import hard_dependencies, hard_grammar
 from tailsum.chains import segment_sweep
 from tailsum.dependencies import dependency_sweep
 from tailsum.trees import grammar_sweep
-from test_select import z_score
-from test_unbiased import Broken
 
 SELECTIONS = {"optimal": ts.Optimal(2), "top and sample": ts.TopAndSample(1, 2)}
 # Landmarks: so many states of each start in a semi-Markov model, an eighth of that of spans and words. The number of
