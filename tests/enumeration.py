@@ -1,5 +1,5 @@
 """The truth of chains, for the tests that import it from here: it lives in the harness."""
 
-from harness.enumeration import ChainTruth
+from harness.chains import ChainTruth
 
 __all__ = ["ChainTruth"]
