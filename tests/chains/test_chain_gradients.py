@@ -7,10 +7,10 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 import tailsum as ts
-from harness.models import KINDS
 from harness.potentials import potential, rand
 
 OPERATIONS = {"log_partition": ts.LinearChain.log_partition, "entropy": ts.LinearChain.entropy}
+KINDS = ("dense", "factored", "scored")
 LENGTHS = [None, [3, 1]]
 
 

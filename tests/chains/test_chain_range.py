@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tailsum as ts
-from harness.enumeration import ChainTruth
+from harness.chains import ChainTruth
 from tailsum.chains import forward as forward_module
 
 

@@ -1,131 +1,41 @@
-"""Every operation of a chain against enumeration, exact and on a sketch that keeps all states."""
+"""What chains have of their own: relaxed samples, the paper's algorithms, parameters as scores, and shared subsets."""
 
 import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch.distributions import kl_divergence
 
 import tailsum as ts
-from harness.models import KINDS, LEADS, build, cases
-
-CLOSE = {"rtol": 1e-9, "atol": 1e-9}
-PROPOSALS = [None, ts.Uniform(), ts.Local(), ts.Lookahead(2, 1, sequential=False)]
-
-
-def flat(case, value):
-    """Values `[*batch, ...]` as `[B, ...]`."""
-    return value.reshape(len(case.lengths), *value.shape[len(case.chain.batch_shape) :])
+from harness.agree import frequencies_agree
+from harness.chains import ChainCase
+from harness.pair_scores import PAIRS
+from harness.registry import made
 
 
-@settings(max_examples=600)
-@given(cases(), st.sampled_from([None, *PROPOSALS]), st.booleans())
-def test_every_operation_equals_enumeration(case, proposal, whole):
-    case = build(**case)
-    chain, n = case.chain, case.chain.n_states
-    model = chain if whole else chain.sketch(n, proposal=proposal)
-    log_partition, entropy = flat(case, model.log_partition()), flat(case, model.entropy())
-    marginals, pairs = flat(case, model.marginals()), flat(case, model.pair_marginals())
-    assert not any(x.isnan().any() for x in (log_partition, entropy, marginals, pairs))
-    best = model.topk(3)
-    argmax = model.argmax()
-    best_scores = best.scores.reshape(3, -1)
-    scored = chain.score(best.states).reshape(3, -1)
-    for b, truth in enumerate(case.truths()):
-        length = case.lengths[b]
-        torch.testing.assert_close(log_partition[b], truth.log_partition, **CLOSE)
-        torch.testing.assert_close(best_scores[:, b], truth.best(3), **CLOSE)
-        assert marginals[b, length:].eq(0).all()
-        assert pairs[b, max(0, length - 1) :].eq(0).all()
-        if not truth.possible:
-            assert marginals[b].eq(0).all()
-            assert entropy[b] == -math.inf
-            continue
-        torch.testing.assert_close(entropy[b], truth.entropy, **CLOSE)
-        torch.testing.assert_close(marginals[b, :length], truth.marginals, **CLOSE)
-        torch.testing.assert_close(pairs[b, : length - 1], truth.pair_marginals, **CLOSE)
-        found = truth.best(3) > -math.inf
-        torch.testing.assert_close(scored[found, b], truth.best(3)[found], **CLOSE)
-        distinct = best.states.reshape(3, -1, case.chain.n_nodes)[found, b].unique(dim=0)
-        assert len(distinct) == found.sum()
-    torch.testing.assert_close(chain.score(argmax).clamp(min=-1e9), best.scores[0].clamp(min=-1e9), **CLOSE)
-    torch.testing.assert_close(model.scatter(model.marginals()), chain.marginals(), **CLOSE)
-
-
-@given(cases(), st.integers(0, 2**32), st.booleans())
-def test_divergences_equal_enumeration(case, seed, sketched):
-    case = build(**case)
-    chain = case.chain
-    other = build(
-        "dense", "shared", tuple(chain.batch_shape), chain.n_nodes, chain.n_states, factored_emission=False,
-        ragged=False, forbidden=0.1, seed=seed,
-    )  # fmt: skip
-    q = ts.LinearChain(other.nodes.reshape(other.chain.node_scores().shape), other.chain.pair_scores(), chain.lengths)
-    other.lengths = case.lengths
-    p = chain.sketch(chain.n_states, proposal=ts.Uniform()) if sketched else chain
-    kl, cross, own = flat(case, p.kl(q)), flat(case, p.cross_entropy(q)), flat(case, p.kl(chain))
-    for b, (truth, other_truth) in enumerate(zip(case.truths(), other.truths(), strict=True)):
-        if truth.possible and other_truth.possible:
-            expected = truth.cross_entropy(other_truth)
-            torch.testing.assert_close(cross[b], expected, **CLOSE)
-            torch.testing.assert_close(kl[b], expected - truth.entropy, **CLOSE)
-            torch.testing.assert_close(own[b], torch.zeros_like(own[b]), **CLOSE)
-        assert truth.possible or kl[b] == math.inf
-    assert torch.equal(kl_divergence(p, q), p.kl(q))
-
-
-@given(cases(), st.integers(0, 100))
-def test_score_and_log_prob_of_paths(case, seed):
-    case = build(**case)
-    g = torch.Generator().manual_seed(seed)
-    states = torch.randint(case.chain.n_states, (2, *case.chain.batch_shape, case.chain.n_nodes), generator=g)
-    scores = case.chain.score(states)
-    assert torch.equal(case.chain.sketch(1, proposal=ts.Uniform()).score(states), scores)
-    log_prob = case.chain.log_prob(states).reshape(2, -1)
-    for b, truth in enumerate(case.truths()):
-        path = states.reshape(2, -1, case.chain.n_nodes)[:, b, : case.lengths[b]]
-        for s in range(2):
-            which = (truth.paths == path[s]).all(-1)
-            torch.testing.assert_close(scores.reshape(2, -1)[s, b], truth.scores[which][0], **CLOSE)
-            if truth.possible:
-                torch.testing.assert_close(log_prob[s, b], truth.scores[which][0] - truth.log_partition, **CLOSE)
-
-
-@pytest.mark.parametrize("sketched", [False, True])
-@pytest.mark.parametrize(("kind", "lead"), [("dense", "shared"), ("factored", "both"), ("scored", "time")])
-def test_samples_follow_the_distribution(kind, lead, sketched, generator):
-    case = build(kind, lead, (2,), 3, 3, factored_emission=False, ragged=True, forbidden=0.1, seed=7)
-    model = case.chain.sketch(3, proposal=ts.Uniform()) if sketched else case.chain
-    count = 20_000
-    hard = model.sample((count // 2, 2), generator=generator).reshape(count, 2, 3)
-    relaxed = model.rsample(sample_shape=(count,), generator=generator)
-    for samples in (hard, relaxed.hard):
-        for b, truth in enumerate(case.truths()):
-            length = case.lengths[b]
-            assert samples[:, b, length:].eq(0).all()
-            seen = (samples[:, b, None, :length] == truth.paths).all(-1).double().mean(0)
-            p = truth.probability
-            spread = (p * (1 - p) / count).sqrt()
-            assert ((seen - p).abs() <= 5 * spread).all()
+@pytest.mark.parametrize("way", ["whole", "uniform"])
+@pytest.mark.parametrize(("pairs", "lead"), [("dense", "shared"), ("factored", "both"), ("scored", "time")])
+def test_relaxed_samples_relax_exact_ones(pairs, lead, way, generator):
+    case = ChainCase((2,), 3, n=3, lengths=[2, 3], pairs=pairs, lead=lead, forbidden=0.1, seed=7)
+    model, count = made(case, way), 20_000
+    assert all(truth.possible for truth in case.truths(model))
+    frequencies_agree(case, model, model.rsample(sample_shape=(count,), generator=generator).hard, count)
 
 
 @pytest.mark.parametrize("hard", [False, True])
 def test_relaxed_samples(hard, generator):
-    case = build("factored", "shared", (2,), 4, 3, factored_emission=True, ragged=True, forbidden=0, seed=3)
-    sample = case.chain.rsample(0.5, hard=hard, generator=generator)
-    inside = torch.arange(4) < case.lengths[:, None]
+    case = ChainCase((2,), 4, n=3, lengths=[4, 2], pairs="factored", emission="factored", seed=3)
+    chain = case.model()
+    sample = chain.rsample(0.5, hard=hard, generator=generator)
+    inside = case.inside()
     torch.testing.assert_close(sample.weights.sum(-1), inside.double())
     assert torch.equal(torch.where(inside, sample.weights.argmax(-1), 0), sample.hard)
     assert hard == bool(((sample.weights < 1e-9) | (sample.weights > 1 - 1e-9)).all())
-    cold = case.chain.rsample(1e-6, generator=generator)
+    cold = chain.rsample(1e-6, generator=generator)
     assert ((cold.weights < 1e-6) | (cold.weights > 1 - 1e-6)).all()
 
 
 def test_relaxed_samples_of_a_sketch_mix_embeddings(generator):
-    case = build("dense", "shared", (2,), 4, 6, factored_emission=False, ragged=False, forbidden=0, seed=3)
-    small = case.chain.sketch(3, generator=generator)
+    small = ChainCase((2,), 4, n=6, seed=3).model().sketch(3, generator=generator)
     sample = small.rsample(0.7, generator=generator)
     assert sample.weights.shape == sample.states.shape == (2, 4, 3)
     embeddings = torch.randn(6, 5).double()
@@ -138,8 +48,7 @@ def test_relaxed_samples_of_a_sketch_mix_embeddings(generator):
 
 def test_gumbel_backward_sampling_is_algorithm_4():
     """Written as the paper has it, for one sequence, with the same noise."""
-    case = build("dense", "shared", (), 4, 5, factored_emission=False, ragged=False, forbidden=0, seed=5)
-    small = case.chain.sketch(proposal=ts.Local(), selection=ts.TopAndSample(2, 1))
+    small = ChainCase((), 4, n=5, seed=5).model().sketch(proposal=ts.Local(), selection=ts.TopAndSample(2, 1))
     nodes, pairs = small.node_scores() + small.log_weight, small.pair_scores().block()
     alpha = [nodes[0]]
     for t in range(1, 4):
@@ -158,8 +67,7 @@ def test_gumbel_backward_sampling_is_algorithm_4():
 
 def test_entropy_of_a_sketch_is_algorithm_3():
     """The recursion of conditional entropies, written as the paper has it, on the states and weights of a sketch."""
-    case = build("dense", "shared", (), 5, 8, factored_emission=False, ragged=False, forbidden=0, seed=9)
-    small = case.chain.sketch(proposal=ts.Local(), selection=ts.TopAndSample(2, 2))
+    small = ChainCase((), 5, n=8, seed=9).model().sketch(proposal=ts.Local(), selection=ts.TopAndSample(2, 2))
     nodes, pairs, weight = small.node_scores(), small.pair_scores().block(), small.log_weight.exp()
     alpha, entropy = nodes[0].exp(), torch.zeros(4).double()
     for t in range(1, 5):
@@ -174,57 +82,35 @@ def test_entropy_of_a_sketch_is_algorithm_3():
     torch.testing.assert_close(small.entropy(), (weight[-1] * p * (entropy - p.log())).sum())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("lead", LEADS)
-def test_restricting_twice_is_restricting_once(kind, lead, generator):
-    case = build(kind, lead, (2,), 4, 6, factored_emission=True, ragged=True, forbidden=0, seed=2)
-    first = case.chain.sketch(5, proposal=ts.Local(), generator=generator)
+@pytest.mark.parametrize("pairs", PAIRS)
+@pytest.mark.parametrize("lead", ChainCase.LEADS)
+def test_a_sketch_of_a_sketch_is_a_restricted_chain(pairs, lead, generator):
+    chain = ChainCase((2,), 4, n=6, lengths=[3, 4], pairs=pairs, lead=lead, emission="factored", seed=2).model()
+    first = chain.sketch(5, proposal=ts.Local(), generator=generator)
     second = first.sketch(3, proposal=ts.Uniform(), generator=generator)
-    assert second.whole is case.chain
-    direct = case.chain.restrict(ts.Subset(second.states, second.log_weight))
+    assert second.whole is chain
+    direct = chain.restrict(ts.Subset(second.states, second.log_weight))
     torch.testing.assert_close(second.log_partition(), direct.log_partition())
     torch.testing.assert_close(second.entropy(), direct.entropy())
     assert (second.states[..., None] == first.states[..., None, :]).any(-1).all()
 
 
 def test_subset_shared_by_the_batch(generator):
-    case = build("factored", "shared", (3,), 4, 6, factored_emission=True, ragged=False, forbidden=0, seed=2)
+    chain = ChainCase((3,), 4, n=6, pairs="factored", emission="factored", seed=2).model()
     index = torch.stack([torch.randperm(6, generator=generator)[:3] for _ in range(4)])
-    shared = case.chain.restrict(ts.Subset(index, torch.zeros(4, 3)))
-    own = case.chain.restrict(ts.Subset(index.expand(3, 4, 3), torch.zeros(3, 4, 3)))
+    shared = chain.restrict(ts.Subset(index, torch.zeros(4, 3)))
+    own = chain.restrict(ts.Subset(index.expand(3, 4, 3), torch.zeros(3, 4, 3)))
     torch.testing.assert_close(shared.log_partition(), own.log_partition())
     torch.testing.assert_close(shared.marginals(), own.marginals())
     assert torch.equal(shared.argmax(), own.argmax())
 
 
 def test_topk_of_a_sketch_with_repeated_states_gives_distinct_paths():
-    case = build("dense", "shared", (), 3, 4, factored_emission=False, ragged=False, forbidden=0, seed=1)
+    chain = ChainCase((), 3, n=4, seed=1).model()
     index = torch.tensor([[0, 1, 1], [2, 2, 3], [1, 0, 0]])
-    paths = case.chain.restrict(ts.Subset(index, torch.zeros(3, 3))).topk(8)
-    assert len(paths.states.unique(dim=0)) == 8
-    assert (paths.scores > -math.inf).all()
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_computed_in_float32(dtype):
-    emission, transition = torch.randn(2, 5, 4).to(dtype).requires_grad_(), torch.randn(4, 4).to(dtype)
-    chain = ts.LinearChain(emission, transition)
-    assert chain.log_partition().dtype == torch.float32
-    exact = ts.LinearChain(emission.detach().double(), transition.double()).log_partition()
-    torch.testing.assert_close(chain.log_partition().double(), exact, rtol=1e-5, atol=1e-5)
-    chain.log_partition().sum().backward()
-    assert emission.grad is not None
-    assert emission.grad.dtype == dtype
-
-
-def test_inputs_are_never_changed():
-    emission, transition = torch.randn(2, 5, 4), torch.randn(4, 4)
-    before = emission.clone(), transition.clone()
-    chain = ts.LinearChain(emission, transition, [3, 5])
-    for model in (chain, chain.sketch(2)):
-        model.entropy(), model.topk(2), model.sample(), model.rsample(), model.pair_marginals(), model.kl(chain)
-    assert torch.equal(emission, before[0])
-    assert torch.equal(transition, before[1])
+    paths, scores = chain.restrict(ts.Subset(index, torch.zeros(3, 3))).topk(8)
+    assert len(paths.unique(dim=0)) == 8
+    assert (scores > -math.inf).all()
 
 
 def test_the_generator_decides_everything(generator):
@@ -240,12 +126,6 @@ def test_the_generator_decides_everything(generator):
     torch.manual_seed(2)
     assert all(torch.equal(a, b) for a, b in zip(first, draw(0), strict=True))
     assert not torch.equal(first[0], draw(1)[0])
-
-
-def test_without_gradients_nothing_is_recorded():
-    chain = ts.LinearChain(torch.randn(4, 5), torch.randn(5, 5))
-    for value in (chain.entropy(), chain.marginals(), chain.pair_marginals(), chain.kl(chain)):
-        assert not value.requires_grad
 
 
 def test_autocast_changes_nothing():
@@ -396,22 +276,3 @@ def test_mixing_embeddings_of_another_type(dtype):
     sample = ts.LinearChain(torch.randn(4, 5), torch.randn(5, 5)).rsample()
     embeddings = torch.randn(5, 3)
     torch.testing.assert_close(sample.mix(embeddings.to(dtype)), sample.mix(embeddings), rtol=1e-2, atol=1e-2)
-
-
-def test_many_samples_are_drawn_in_parts(monkeypatch):
-    monkeypatch.setattr("tailsum.chains.linear_chain.tile_rows", lambda *_: 16)
-    chain = ts.LinearChain(torch.randn(2, 3, 4), torch.randn(4, 4))
-    samples = chain.sample((3, 40), generator=torch.Generator().manual_seed(0))
-    assert samples.shape == (3, 40, 2, 3)
-    assert len(samples.flatten(0, 1)[:, 0].unique(dim=0)) > 16  # the parts are not copies of the first
-    assert chain.sample((0,)).shape == (0, 2, 3)
-
-
-def test_an_empty_batch_works():
-    chain = ts.LinearChain(torch.randn(0, 4, 5), torch.randn(5, 5))
-    for model in (chain, chain.sketch(3)):
-        assert model.log_partition().shape == (0,)
-        assert model.entropy().shape == (0,)
-        assert model.marginals().shape[:2] == (0, 4)
-        assert model.argmax().shape == (0, 4)
-        assert model.sample((2,)).shape == (2, 0, 4)

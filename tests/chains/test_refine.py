@@ -1,6 +1,7 @@
 """Refined answers against loops, exact answers, derivatives and expectations."""
 
 import math
+from random import Random
 from typing import NamedTuple
 
 import pytest
@@ -12,7 +13,7 @@ from torch.nn.functional import pad
 
 import tailsum as ts
 from harness.agree import close
-from harness.models import build, cases
+from harness.chains import ChainCase
 from harness.potentials import potential, rand
 from harness.statistics import Broken, z_score
 from tailsum.numerics.table import tile_rows
@@ -26,10 +27,14 @@ def seeded(seed):
 
 
 @st.composite
-def some_cases(draw):
-    """Arguments of `build`; in half of them many sequences at once, with forbidden scores."""
-    many = {"batch": (4, 5), "length": 4, "n": 4, "forbidden": 0.25, "scale": 1.0}
-    return draw(cases()) | (many if draw(st.booleans()) else {})
+def some_cases(draw, **how):
+    """Random chains; in half of them many sequences at once, with forbidden scores."""
+    r = Random(draw(st.integers(0, 2**32)))
+    case = ChainCase.random(r)
+    if draw(st.booleans()):
+        lengths = None if case.given is None else [r.randint(1, 4) for _ in range(20)]
+        how |= {"batch": (4, 5), "length": 4, "lengths": lengths, "n": 4, "forbidden": 0.25, "scale": 1.0}
+    return case.sibling(**how)
 
 
 def random_subset(chain, k, seed, empty=0.0):
@@ -108,15 +113,15 @@ def kept_pairs(states, log_weight):
 @settings(max_examples=20)
 @given(some_cases(), st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**32), st.sampled_from([0.0, 0.3]))
 def test_the_formula_written_out(case, k, landmarks, seed, empty):
-    case = build(**case)
-    chain = case.chain
+    chain = case.model()
     small, pilot, refined = random_refined(chain, seed, k, landmarks, empty)
     log_partition, entropy, marginals = (flat(chain, x) for x in answers(refined))
     assert not any(x.isnan().any() for x in (log_partition, entropy, marginals))
     parts = [flat(chain, x) for x in (small.states, small.log_weight, pilot.states, pilot.log_weight)]
-    for b, length in enumerate(case.lengths.tolist()):
+    nodes, pairs = (x.tolist() for x in case.tables())
+    for b, length in enumerate(case.lengths):
         kept, guide = kept_pairs(parts[0][b], parts[1][b]), kept_pairs(parts[2][b], parts[3][b])
-        expected = written_out(case.nodes[b, :length].tolist(), case.pairs[b].tolist(), kept, guide)
+        expected = written_out(nodes[b][:length], pairs[b], kept, guide)
         if expected.seen:
             close(log_partition[b].item(), expected.log_sum)
             close(entropy[b].item(), expected.log_sum - expected.expected)
@@ -144,7 +149,7 @@ def everyone(chain):
 @pytest.mark.parametrize("kind", ["dense", "factored", "scored"])
 def test_a_correction_compares_two_chains(kind):
     """Kept states up to a position and the pilot's after it; there, all states in one and the kept ones in the other."""
-    chain = build(kind, "time", (2,), 5, 4, factored_emission=False, ragged=False, forbidden=0, seed=2).chain
+    chain = ChainCase((2,), 5, n=4, pairs=kind, lead="time", seed=2).model()
     small, pilot, refined = random_refined(chain, 3, 3, 2)
     log_partition, expected = torch.zeros(2).double(), torch.zeros(2).double()
     for t in range(5):
@@ -163,8 +168,7 @@ def test_a_correction_compares_two_chains(kind):
 @settings(max_examples=20)
 @given(some_cases(), st.sampled_from(PROPOSALS), st.booleans(), st.integers(0, 2**32))
 def test_a_sketch_of_all_states_is_exact(case, proposal, drawn, seed):
-    case = build(**case)
-    chain = case.chain
+    chain = case.model()
     small = chain.sketch(chain.n_states, proposal=proposal)
     refined = small.refine() if drawn else small.refine(chain.restrict(random_subset(chain, 2, seed, 0.2)))
     log_partition, entropy, marginals = answers(refined)
@@ -185,8 +189,7 @@ def test_a_sketch_of_all_states_is_exact(case, proposal, drawn, seed):
 @given(some_cases(), st.integers(1, 3), st.integers(0, 2**32))
 def test_a_pilot_of_all_states_makes_every_sketch_exact(case, k, seed):
     """Whatever is kept with whatever weights, as long as some path is."""
-    case = build(**case)
-    chain = case.chain
+    chain = case.model()
     small = chain.restrict(random_subset(chain, k, seed, 0.1))
     possible = small.log_partition() > -math.inf
     assume(possible.any())
@@ -210,12 +213,11 @@ def test_what_guided_the_choice_sees_nothing_wrong_with_its_mass(selection):
 
 
 @settings(max_examples=20)
-@given(some_cases(), st.integers(1, 3), st.integers(0, 2**32))
+@given(some_cases(emission="dense"), st.integers(1, 3), st.integers(0, 2**32))
 def test_marginals_are_the_gradient_and_sum_to_one(case, k, seed):
-    case = build(**{**case, "factored_emission": False})
-    lengths = case.lengths.reshape(case.chain.batch_shape)
-    nodes = case.chain.node_scores().clone().requires_grad_()
-    chain = ts.LinearChain(nodes, case.chain.pair_scores(), lengths)
+    whole, lengths = case.model(), torch.tensor(case.lengths).reshape(case.batch)
+    nodes = whole.node_scores().clone().requires_grad_()
+    chain = ts.LinearChain(nodes, whole.pair_scores(), lengths)
     refined = random_refined(chain, seed, k)[2]
     log_partition, marginals = refined.log_partition(), refined.marginals()
     possible = log_partition > -math.inf
@@ -229,7 +231,7 @@ def test_marginals_are_the_gradient_and_sum_to_one(case, k, seed):
 @settings(max_examples=20)
 @given(some_cases(), st.integers(1, 3), st.integers(0, 2**32))
 def test_the_expected_score_is_the_slope_as_all_scores_grow(case, k, seed):
-    whole = build(**case).chain
+    whole = case.model()
     kept, guide = random_subset(whole, k, seed), random_subset(whole, 2, seed + 1)
     tilt = torch.ones((), dtype=torch.float64, requires_grad=True)
     chain = ts.LinearChain(scaled(whole.node_scores(), tilt), whole.pair_scores().scaled(tilt), whole.lengths)
@@ -328,9 +330,8 @@ def test_marginals_keep_gradients_of_parameters_that_only_a_function_knows():
 @pytest.mark.parametrize("forbidden", [0.0, 0.3, 0.6])
 def test_a_common_offset_of_a_position_is_only_an_offset(forbidden):
     """Also where the pilot does not reach any of the kept states."""
-    whole = build(
-        "dense", "shared", (100,), 4, 5, factored_emission=False, ragged=True, forbidden=forbidden, seed=0
-    ).chain
+    lengths = torch.randint(1, 5, (100,)).tolist()
+    whole = ChainCase((100,), 4, n=5, lengths=lengths, forbidden=forbidden).model()
     offset = torch.tensor([[3.0], [-5.0], [7.0], [11.0]]).double()
     moved = ts.LinearChain(whole.node_scores() + offset, whole.pair_scores(), whole.lengths)
     before, after = (random_refined(x, 2)[2] for x in (whole, moved))
@@ -392,8 +393,7 @@ def test_tiles_change_nothing(kind, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["dense", "factored", "scored"])
 def test_single_precision(kind):
-    case = build(kind, "shared", (3,), 6, 4, factored_emission=False, ragged=True, forbidden=0, seed=5)
-    double = case.chain
+    double = ChainCase((3,), 6, n=4, lengths=[6, 2, 4], pairs=kind, seed=5).model()
     nodes, pairs = double.node_scores().float(), double.pair_scores().block().float()
     kept, guide = random_subset(double, 3, 1), random_subset(double, 2, 2)
     single = ts.LinearChain(nodes, pairs, double.lengths)
@@ -417,10 +417,8 @@ def test_offsets_cost_no_digits(offset, pair_offset, unchecked):
 @pytest.mark.parametrize("scale", [50.0, 2000.0, 1e5])
 def test_large_scores(scale):
     for seed in range(3):
-        case = build(
-            "dense", "time", (2,), 4, 4, factored_emission=False, ragged=True, forbidden=0.1, seed=seed, scale=scale
-        )
-        refined = answers(case.chain.sketch(4).refine())
+        case = ChainCase((2,), 4, n=4, lengths=[4, 3], lead="time", forbidden=0.1, seed=seed, scale=scale)
+        refined = answers(case.model().sketch(4).refine())
         for b, truth in enumerate(case.truths()):
             if truth.possible:
                 close(refined[0][b], truth.log_partition)

@@ -5,14 +5,14 @@ from random import Random
 
 import pytest
 import torch
+from harness.cases import WAYS, made, random_subset
+from harness.graph_cases import EXACT, FORESTS, GRAPHS, FactorCase, GraphTruth, PairCase, another, named, possible
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 import tailsum as ts
 from harness.agree import agrees, close, divergences_agree, frequencies_agree, scores_agree
-from harness.cases import WAYS, made, random_subset
 from harness.derivatives import check
-from harness.graph_cases import EXACT, FORESTS, GRAPHS, FactorCase, GraphTruth, PairCase, another, named, possible
 from tailsum.numerics.noise import gumbel
 
 SEEDS = st.integers(0, 2**32)

@@ -93,9 +93,6 @@ class DependencyTruth(Truth):
         super().__init__(configurations, scores, counts(arc.shape, arcs))
 
     @property
-    def expected_sums(self, model: Any) -> list[Tensor]:
-        return [*super().expected_sums(model), model.marginals()]
-
     def state_marginals(self) -> Tensor:
         """How probable each state of each word is."""
         assert self.words_in_states is not None
@@ -248,6 +245,9 @@ class DependencyCase(Case):
 
     def other_marginals(self, model: Any) -> list[Tensor]:
         return [] if self.n is None else [model.state_marginals()]
+
+    def expected_sums(self, model: Any) -> list[Tensor]:
+        return [*super().expected_sums(model), model.marginals()]
 
     def state_marginals(self, model: Any) -> Tensor:
         return model.state_marginals()

@@ -6,12 +6,11 @@ import math
 import pytest
 import torch
 
-from harness.enumeration import ChainTruth
-from harness.truth import DependencyTruth, GrammarTruth, SegmentTruth, SpanTruth, is_projective
-
-
-def catalan(n):
-    return math.comb(2 * n, n) // (n + 1)
+from harness.chains import ChainTruth
+from harness.dependencies import DependencyTruth, is_projective, tree_count
+from harness.graphs import GraphTruth
+from harness.segments import SegmentTruth
+from harness.trees import GrammarTruth, SpanTruth, catalan
 
 
 def zeros(*shape):
@@ -64,18 +63,40 @@ def test_derivations_are_counted(length, n, p):
     ("length", "labels", "n"), [(1, 2, 3), (2, 2, 2), (3, 2, 2), (4, 1, 2), (4, 2, None), (5, 1, None)]
 )
 def test_dependency_trees_are_counted(projective, multiroot, length, labels, n):
-    trees = {
-        (True, False): math.comb(3 * length - 2, length - 1) // length,
-        (True, True): math.comb(3 * length, length) // (2 * length + 1),
-        (False, False): length ** (length - 1),
-        (False, True): (length + 1) ** (length - 1),
-    }[projective, multiroot]
+    trees = tree_count(length, projective, multiroot)
     arc = zeros(length, length, labels)
     if n is None:
         check_count(DependencyTruth(arc, projective, multiroot), trees * labels**length)
     else:
         truth = DependencyTruth(arc, projective, multiroot, zeros(length, n), zeros(n, n))
         check_count(truth, trees * labels**length * n**length)
+
+
+@pytest.mark.parametrize(("length", "n"), [(1, 1), (1, 3), (2, 3), (4, 2), (5, 3)])
+def test_paths_and_joint_states_are_counted(length, n):
+    check_count(ChainTruth(zeros(length, n), zeros(length - 1, n, n)), n**length)
+    edges = [((i, i + 1), zeros(n, n)) for i in range(length - 1)]
+    check_count(GraphTruth(zeros(length, n), edges), n**length)
+
+
+def test_a_path_scored_by_hand():
+    nodes, pairs = digits(3, 2), digits(2, 2, 2) * 2.0**6
+    truth = ChainTruth(nodes, pairs)
+    c = truth.index_of((1, 0, 1))
+    # the nodes at (0, 1), (1, 0) and (2, 1); the pairs at (0, 1, 0) and (1, 0, 1)
+    assert truth.scores[c] == 2**1 + 2**2 + 2**5 + 2**6 * (2**2 + 2**5)
+    assert truth.parts[c].nonzero().tolist() == [[0, 1], [1, 0], [2, 1]]
+
+
+def test_joint_states_scored_by_hand():
+    """A factor whose variables are in another order, and one that does not know the last state of a variable."""
+    truth = GraphTruth(digits(3, 2), [((2, 0), digits(2, 2) * 2.0**6), ((1,), digits(1) * 2.0**10)])
+    c = truth.index_of((1, 0, 1))
+    assert truth.scores[c] == 2**1 + 2**2 + 2**5 + 2**6 * 2**3 + 2**10
+    assert truth.scores[truth.index_of((1, 1, 1))] == -math.inf
+    assert truth.joint(truth.probability, (2, 0)).shape == (2, 2)
+    joint = truth.joint(truth.probability, (2, 0))
+    torch.testing.assert_close(joint[1, 0], truth.probability[truth.states.eq(torch.tensor([0, 0, 1])).all(-1)].sum())
 
 
 def test_a_segmentation_scored_by_hand():

@@ -19,7 +19,7 @@ SELECTIONS = {"optimal": ts.Optimal(2), "top and sample": ts.TopAndSample(1, 2)}
 PROPOSALS = {
     "uniform": lambda _: ts.Uniform(),
     "local": lambda _: ts.Local(),
-    "lookahead": lambda landmarks: ts.Lookahead(landmarks),
+    "lookahead": ts.Lookahead,
     "lookahead, static": lambda landmarks: ts.Lookahead(landmarks, sequential=False),
 }
 FEW = {
