@@ -36,6 +36,15 @@ def large(name: str, **how: Any) -> Case:
     return STRUCTURES[kind](**{"batch": (), **STRUCTURES[kind].large[which], **how})
 
 
+def sparse(name: str, forbidden: float, seed: int = 0, **how: Any) -> Case:
+    """An instance as above in which much is forbidden that couples nodes, but not everything."""
+    for other in range(100 * seed, 100 * seed + 100):
+        case = large(name, seed=other, forbidden=forbidden, **how).couple_only()
+        if (case.model().log_partition() > -math.inf).all():
+            return case
+    raise AssertionError(name)
+
+
 SMALL = [f"{kind.name}-{which}" for kind in CASES for which in kind.small]
 FEW = [f"{kind.name}-{which}" for kind in CASES for which in kind.few]
 LARGE = [f"{kind.name}-{which}" for kind in CASES for which in kind.large]

@@ -12,6 +12,13 @@ def z_score(estimates, truth):
     return ((estimates.mean(0) - truth).abs() / spread.clamp(min=1e-12)).max().item()
 
 
+def off(sketch, whole):
+    """By how many standard errors the mean of a sketch's estimates misses the truth; they are divided by it."""
+    truth = whole.log_partition()
+    assert (truth > -math.inf).all()
+    return z_score((sketch.log_partition() - truth).exp(), 1.0)
+
+
 class Broken(ts.Selection):
     """A selection whose uncertain weights are 2% too large."""
 

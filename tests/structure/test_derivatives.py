@@ -180,7 +180,7 @@ def test_straight_through_has_the_relaxed_gradient(name, way):
         )
         for found in (soft, hard)
     ]
-    assert any(x.ne(0).any() for x in gradients[0])
+    assert any(x.abs().max() > 0.01 for x in gradients[0])
     for a, b in zip(*gradients, strict=True):
         torch.testing.assert_close(a, b)
 

@@ -5,7 +5,7 @@ import torch
 
 import tailsum as ts
 from harness.agree import close, sums
-from harness.registry import BOTH, FEW, STATEFUL, made, random_subset, small
+from harness.registry import BOTH, FEW, STATEFUL, made, possible, random_subset, small
 
 FEW_WITH_STATES = [name for name in FEW if name in STATEFUL]
 
@@ -22,15 +22,13 @@ def tensors(configuration):
 
 @pytest.mark.parametrize(("name", "way"), BOTH)
 def test_single_precision_agrees(name, way):
-    case, other = small(name, ragged=True, seed=8, forbidden=0.1), small(name, ragged=True, seed=9)
-    found = {}
-    for dtype in (torch.float32, torch.float64):
-        model, theirs = (x.model(*(leaf.to(dtype) for leaf in x.leaves)) for x in (case, other))
-        restricted = model if way == "whole" else model.restrict(random_subset(case, model, seed=3))
-        found[dtype] = sums(case, restricted, theirs)
-    for single, double in zip(*found.values(), strict=True):
-        assert (single.dtype, double.dtype) == (torch.float32, torch.float64)
-        close(single.double(), double, rtol=1e-4, atol=1e-5)
+    case, model = possible(name, way, forbidden=0.1)
+    other = case.sibling(seed=50, forbidden=0.0)
+    single, theirs = (x.model(*(leaf.float() for leaf in x.leaves)) for x in (case, other))
+    single = single if model.kept is None else single.restrict(model.kept)
+    for found, expected in zip(sums(case, single, theirs), sums(case, model, other.model()), strict=True):
+        assert (found.dtype, expected.dtype) == (torch.float32, torch.float64)
+        close(found.double(), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", FEW)
@@ -95,20 +93,20 @@ def test_autocast_changes_nothing(name):
         close(x, y, rtol=1e-4, atol=1e-4)
 
 
-def use_all(model):
-    """Operations that must run; what they give is random or tested elsewhere, but it is a number."""
+def use_all(case, model, best):
+    """The best configurations are the same; operations whose results are random must run, and give numbers."""
+    assert torch.equal(case.rows(model.argmax()), best)
     scores, weights = model.topk(2)[1], soft(model, 0)
     assert not any(x.requires_grad for x in (scores, weights))
     assert not any(x.isnan().any() for x in (scores, weights, model.cross_entropy(model)))
-    assert all(x.shape for x in tensors(model.sample((2,))))
-    assert all(x.shape for x in tensors(model.argmax()))
+    assert case.rows(model.sample((2,))).shape[:2] == (2, 2)
 
 
 @pytest.mark.parametrize("name", FEW)
 def test_inference_mode(name):
     case = small(name, ragged=True, seed=8)
     plain = case.model()
-    expected = sums(case, plain)
+    expected, best = sums(case, plain), case.rows(plain.argmax())
     parameters = [x.clone().requires_grad_() for x in case.leaves]  # of a network, which gives the other scores
     with torch.inference_mode():
         mixed = (case.model(*(x + 0 if i % 2 == odd else x for i, x in enumerate(parameters))) for odd in (False, True))
@@ -116,19 +114,20 @@ def test_inference_mode(name):
             for found, value in zip(sums(case, model), expected, strict=True):
                 assert not found.requires_grad
                 close(found, value)
-            use_all(model)
+            use_all(case, model, best)
 
 
 @pytest.mark.parametrize("name", FEW_WITH_STATES)
 @pytest.mark.parametrize("way", ["lookahead", "restricted"])
 def test_sketches_in_inference_mode(name, way):
     case = small(name, ragged=True, seed=8)
-    expected = sums(case, made(case, way))
+    plain = made(case, way)
+    expected, best = sums(case, plain), case.rows(plain.argmax())
     with torch.inference_mode():
         model = made(case, way)
         for found, value in zip(sums(case, model), expected, strict=True):
             close(found, value)
-        use_all(model)
+        use_all(case, model, best)
 
 
 @pytest.mark.parametrize("name", FEW)
@@ -137,14 +136,14 @@ def test_without_recording(name):
     case = small(name, ragged=True, seed=8)
     for way in ("whole", "restricted"):
         model = made(case, way)
-        expected = sums(case, model)
+        expected, best = sums(case, model), case.rows(model.argmax())
         with torch.no_grad():
             fresh = case.model(*(x.clone().requires_grad_() for x in case.leaves))
             fresh = fresh if model.kept is None else fresh.restrict(model.kept)
             for found, value in zip(sums(case, fresh), expected, strict=True):
                 assert not found.requires_grad
                 close(found, value)
-            use_all(fresh)
+            use_all(case, fresh, best)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import tailsum as ts
-from harness.registry import EMBEDDED, LARGE, ONE_EACH, large
-from harness.statistics import Broken, z_score
+from harness.registry import EMBEDDED, LARGE, ONE_EACH, large, sparse
+from harness.statistics import Broken, off, z_score
 
 LIMIT = 4.0  # of standard errors, for what is right
 NOTICED = 4.5  # at least, for what is wrong
@@ -37,22 +37,6 @@ def proposed(case, proposal):
 def replicates(case, proposal="lookahead"):
     """A batch of the same model; larger where a sketch costs little."""
     return case.many(case.replicates * (1 if "lookahead" in proposal else 2))
-
-
-def off(sketch, whole):
-    """By how many standard errors the mean of the estimates misses the truth."""
-    truth = whole.log_partition()
-    assert (truth > -math.inf).all()
-    return z_score((sketch.log_partition() - truth).exp(), 1.0)
-
-
-def sparse(name, forbidden, seed=0, **how):
-    """A model in which much is forbidden that couples nodes, but not everything."""
-    for other in itertools.count(100 * seed):
-        case = large(name, seed=other, forbidden=forbidden, **how).couple_only()
-        if (case.model().log_partition() > -math.inf).all():
-            return case
-    return None
 
 
 @pytest.mark.parametrize("proposal", PROPOSALS)
