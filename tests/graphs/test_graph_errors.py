@@ -8,19 +8,9 @@ import pytest
 import torch
 
 import tailsum as ts
+from harness.misuse import OPERATIONS, SKETCHES, fails, misused, with_value
 
 zeros, tensor = torch.zeros, torch.tensor
-
-
-def with_value(scores, value, place=-1):
-    scores = scores.clone()
-    scores.view(-1)[place] = value
-    return scores
-
-
-def fails(make, words):
-    with pytest.raises(ValueError, match=words):
-        make()
 
 
 UNARY, EDGES, PAIRWISE = zeros(2, 4, 3), [(0, 1), (1, 2), (2, 3)], zeros(3, 3)
@@ -362,11 +352,6 @@ def loop():
 BOTH = pytest.mark.parametrize("make", [pairs, triples, loop])
 
 
-def subset(k=2, state=0, log_weight=0.0, lead=(), n_nodes=4):
-    shape = (*lead, n_nodes, k)
-    return ts.Subset(torch.full(shape, state), torch.full(shape, log_weight))
-
-
 @pytest.mark.usefixtures("unchecked")
 @BOTH
 @pytest.mark.parametrize(
@@ -384,45 +369,28 @@ def subset(k=2, state=0, log_weight=0.0, lead=(), n_nodes=4):
         (lambda m: m.score(tensor([0, -1, 1, 0])), "states must lie between 0 and N-1 = 2: got one outside"),
         (lambda m: m.score(tensor([-2, -2, -2, -2])), "states must lie between 0 and N-1 = 2: got one outside"),
         (lambda m: m.log_prob(tensor([0, 1, 3, 0])), "states must lie between 0 and N-1 = 2: got one outside"),
-        (lambda m: m.topk(0), "k must be a whole number of at least 1: got 0"),
-        (lambda m: m.topk(2.5), "k must be a whole number of at least 1: got 2.5"),
-        (lambda m: m.sample((-1,)), r"sample_shape\[0\] must be a whole number of at least 0: got -1"),
-        (lambda m: m.sample((3, 2.5)), r"sample_shape\[1\] must be a whole number of at least 0: got 2.5"),
-        (lambda m: m.rsample(0.0), "temperature must be above 0: got 0.0"),
-        (lambda m: m.rsample(math.nan), "temperature must be above 0: got nan"),
-        (lambda m: m.rsample(sample_shape=(-1,)), r"sample_shape\[0\] must be a whole number of at least 0: got -1"),
-        (lambda m: m.sketch(), "either k, the number of states to keep, or a selection: got both or neither"),
-        (lambda m: m.sketch(0), "k must be a whole number of at least 1: got 0"),
-        (lambda m: m.sketch(-1), "k must be a whole number of at least 1: got -1"),
-        (lambda m: m.sketch(2.5), "k must be a whole number of at least 1: got 2.5"),
-        (lambda m: m.sketch(2, selection=ts.TopK(2)), "either k, the number of states to keep, or a selection"),
-        (lambda m: m.sketch(selection=3), "selection must be a selection: got 3"),
-        (lambda m: m.sketch(2, proposal=3), "proposal must be a proposal or a function .*: got 3"),
-        (lambda m: m.sketch(2, proposal=lambda _: zeros(4, 3)), r"proposal must give .* \[2, 4, 3\]"),
         (lambda m: m.sketch(2, proposal=ts.Global()), "the global proposal needs state embeddings: .*Factored unary"),
         (lambda m: m.sketch(2, proposal=ts.LocalGlobal()), "the global proposal needs state embeddings"),
-        (lambda m: m.restrict(None), "subset must be a Subset: got NoneType"),
-        (lambda m: m.restrict(subset(n_nodes=3)), r"subset must have .* \[2, 4, 'K'\]: got torch.int64 \[3, 2\]"),
-        (lambda m: m.restrict(subset(k=0)), r"subset must have .* \[2, 4, 'K'\]: got torch.int64 \[4, 0\]"),
-        (lambda m: m.restrict(subset(lead=(3,))), r"subset must have .*: got torch.int64 \[3, 4, 2\]"),
-        (
-            lambda m: m.restrict(ts.Subset(zeros(4, 2), zeros(4, 2))),
-            "subset must have an integer index .* torch.float32",
-        ),
-        (lambda m: m.restrict(ts.Subset(zeros(4, 2).long(), zeros(4, 1))), r"of one shape, .*: got .* and \[4, 1\]"),
-        (lambda m: m.restrict(subset(state=3)), "subset.index must lie between 0 and N-1 = 2: got one outside"),
-        (lambda m: m.restrict(subset(state=-1)), "subset.index must lie between 0 and N-1 = 2: got one outside"),
-        (lambda m: m.restrict(subset(log_weight=math.nan)), r"subset.log_weight must not hold NaN or \+inf"),
-        (lambda m: m.restrict(subset(log_weight=math.inf)), r"subset.log_weight must not hold NaN or \+inf"),
-        (lambda m: m.sketch(2).scatter(zeros(2, 4, 3)), r"values must be \[..., 4, 2\]: got \[2, 4, 3\]"),
         (lambda m: m.kl(3), "other must be a .*Graph: got int"),
         (lambda m: m.kl(ts.LinearChain(UNARY, PAIRWISE)), "other must be a .*Graph: got LinearChain"),
-        (lambda m: m.kl(m.sketch(2)), "other must have the same .*states"),
         (lambda m: m.sketch(2).score(tensor([0, 1, 3, 0])), "states must lie between 0 and N-1 = 2"),
     ],
 )
 def test_use(make, use, words):
     fails(lambda: use(make()), words)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("use", "words"), [*OPERATIONS, *SKETCHES])
+def test_use_of_a_graph_with_loops(use, words):
+    """As of all structures; a graph with loops is no case, because its sums are approximations."""
+    misused(loop(), use, words)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_values_to_scatter_over_a_graph_with_loops():
+    fails(lambda: loop().sketch(2).scatter(zeros(2, 4, 3)), r"values must be \[..., 4, 2\]: got \[2, 4, 3\]")
+    fails(lambda: loop().kl(loop().sketch(2)), "other must have the same .*states")
 
 
 @pytest.mark.usefixtures("unchecked")
