@@ -113,6 +113,18 @@ def test_topk_of_a_sketch_with_repeated_states_gives_distinct_paths():
     assert (scores > -math.inf).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_float32(dtype):
+    emission, transition = torch.randn(2, 5, 4).to(dtype).requires_grad_(), torch.randn(4, 4).to(dtype)
+    chain = ts.LinearChain(emission, transition)
+    assert chain.log_partition().dtype == torch.float32
+    exact = ts.LinearChain(emission.detach().double(), transition.double()).log_partition()
+    torch.testing.assert_close(chain.log_partition().double(), exact, rtol=1e-5, atol=1e-5)
+    chain.log_partition().sum().backward()
+    assert emission.grad is not None
+    assert emission.grad.dtype == dtype
+
+
 def test_the_generator_decides_everything(generator):
     chain = ts.LinearChain(torch.randn(4, 50), torch.randn(50, 50))
 
