@@ -26,7 +26,7 @@ from harness.registry import (
 def random_cases(check):
     """Parameters: the numbers of all random cases of each structure, fifteen at a time."""
     blocks = [
-        pytest.param(kind.name, range(start, min(start + 15, kind.examples[check])), id=f"{kind.name}-from {start}")
+        pytest.param(kind.name, range(start, min(start + 15, kind.examples[check])), id=f"{kind.name}-{start}")
         for kind in CASES
         for start in range(0, kind.examples[check], 15)
     ]
