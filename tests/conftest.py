@@ -1,6 +1,10 @@
 """Shapes and types of every function of the package are checked while the tests run."""
 
+import importlib
+import importlib.util
 import os
+import sys
+import types
 
 import jaxtyping
 import pytest
@@ -43,3 +47,36 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+# Other libraries to compare with.
+
+
+@pytest.fixture(scope="module")
+def torch_struct():
+    return pytest.importorskip("torch_struct")
+
+
+@pytest.fixture(scope="module")
+def nonprojective():
+    return pytest.importorskip("torch_struct.deptree")
+
+
+@pytest.fixture(scope="module")
+def supar():
+    """`supar.structs`, without what `import supar` runs: its parsers, which want transformers, stanza, nltk and dill.
+
+    The structures need nothing but torch and two small modules of supar.utils.
+    """
+    spec = importlib.util.find_spec("supar")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip(
+            "supar is not installed (pip install --no-deps supar: its structures need none of its requirements)"
+        )
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("supar", "supar.utils"):
+            package = types.ModuleType(name)
+            inner = name.split(".")[1:]
+            package.__path__ = ["/".join([place, *inner]) for place in spec.submodule_search_locations]
+            patch.setitem(sys.modules, name, package)
+        yield importlib.import_module("supar.structs")

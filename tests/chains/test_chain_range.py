@@ -1,0 +1,124 @@
+"""Scores far beyond the range of exp: never a wrong number."""
+
+import math
+
+import pytest
+import torch
+
+import tailsum as ts
+from harness.chains import ChainTruth
+from tailsum.chains import forward as forward_module
+
+
+def chain_and_truth(scale, dtype, forbidden=0.0, n=4, length=4, factored=False):
+    nodes = (torch.rand(length, n, dtype=torch.float64) * 2 - 1) * scale
+    pairs = (torch.rand(n, n, dtype=torch.float64) * 2 - 1) * scale
+    if factored:
+        left, right = torch.randn(n, 2).double() * scale**0.5, torch.randn(n, 2).double() * scale**0.5
+        left, right = left.to(dtype).double(), right.to(dtype).double()
+        pairs = left @ right.T
+        transition = ts.Factored(left.to(dtype), right.to(dtype))
+    else:
+        pairs[torch.rand(n, n) < forbidden] = -math.inf
+        pairs = pairs.to(dtype).double()
+        transition = pairs.to(dtype)
+    nodes = nodes.to(dtype).double()
+    return ts.LinearChain(nodes.to(dtype), transition), ChainTruth(nodes, pairs.expand(length - 1, n, n))
+
+
+@pytest.mark.parametrize("factored", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1.0, 50.0, 200.0, 2000.0, 1e5])
+def test_large_scores(scale, dtype, factored):
+    rtol = 1e-5 if dtype == torch.float32 else 1e-10
+    for _ in range(10):
+        chain, truth = chain_and_truth(scale, dtype, factored=factored, forbidden=0.2)
+        if not truth.possible:
+            continue
+        log_partition, entropy = chain.log_partition().double(), chain.entropy().double()
+        torch.testing.assert_close(log_partition, truth.log_partition, rtol=rtol, atol=rtol)
+        torch.testing.assert_close(entropy, truth.entropy, rtol=rtol, atol=10 * rtol * max(1.0, scale))
+        atol = max(rtol, 4 * scale * torch.finfo(dtype).eps)
+        torch.testing.assert_close(chain.marginals().double(), truth.marginals, rtol=0, atol=atol)
+
+
+def test_the_best_path_passes_where_the_products_underflow():
+    """State 1 is e^-150 at first and pays off only at the end: products in float32 alone would lose it."""
+    nodes = torch.tensor([[0.0, -150.0], [0.0, 0.0], [0.0, 300.0]])
+    pairs = torch.tensor([[0.0, -200.0], [-200.0, 0.0]])
+    chain = ts.LinearChain(nodes, pairs)
+    truth = ChainTruth(nodes.double(), pairs.double().expand(2, 2, 2))
+    torch.testing.assert_close(chain.log_partition().double(), truth.log_partition)
+    torch.testing.assert_close(chain.marginals().double(), truth.marginals)
+    assert chain.argmax().tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("value", [-math.inf, -1e4, -1e9])
+def test_masks_of_any_size_stay_on_the_fast_path(value, monkeypatch):
+    """Left-to-right models, and masks by large negative numbers, must not fall back to log space."""
+
+    def refuse(*_):
+        pytest.fail("fell back to log space")
+
+    monkeypatch.setattr(forward_module, "log_space_scan", refuse)
+    pairs = torch.full((5, 5), value).double()
+    pairs[torch.arange(5), torch.arange(5)] = pairs[torch.arange(4), torch.arange(1, 5)] = 0.0
+    nodes = torch.randn(6, 5).double()
+    nodes[0, 1:] = value
+    truth = ChainTruth(nodes, pairs.expand(5, 5, 5))
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-9)):
+        chain = ts.LinearChain(nodes.to(dtype), pairs.to(dtype))
+        torch.testing.assert_close(chain.log_partition().double(), truth.log_partition, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(chain.marginals().double(), truth.marginals, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(chain.entropy().double(), truth.entropy, rtol=tolerance, atol=tolerance)
+
+
+def test_long_sequences_keep_their_precision():
+    nodes, pairs = torch.randn(2, 3000, 5), torch.randn(5, 5)
+    single, double = ts.LinearChain(nodes, pairs), ts.LinearChain(nodes.double(), pairs.double())
+    torch.testing.assert_close(single.log_partition().double(), double.log_partition(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(single.marginals().double(), double.marginals(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("offset", "pair_offset", "scale"), [(0, 0, 1), (1000, 0, 1), (0, -1000, 1), (1000, 1000, 1), (0, 0, 30)]
+)
+def test_offsets_and_large_scores_cost_no_digits(offset, pair_offset, scale):
+    nodes, pairs = torch.randn(500, 20) * scale + offset, torch.randn(20, 20) + pair_offset
+    single, double = ts.LinearChain(nodes, pairs), ts.LinearChain(nodes.double(), pairs.double())
+    torch.testing.assert_close(single.log_partition().double(), double.log_partition(), rtol=1e-6, atol=1e-3)
+    torch.testing.assert_close(single.entropy().double(), double.entropy(), rtol=2e-5, atol=2e-3)
+    torch.testing.assert_close(single.marginals().double(), double.marginals(), rtol=0, atol=2e-4)
+    torch.testing.assert_close(single.marginals().sum(-1), torch.ones(500), rtol=0, atol=1e-5)
+    other = nodes + torch.randn(500, 20) * 0.1
+    kl = single.kl(ts.LinearChain(other, pairs)).double()
+    expected = double.kl(ts.LinearChain(other.double(), pairs.double()))
+    torch.testing.assert_close(kl, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_kept_streamed_and_log_space_agree(monkeypatch):
+    nodes, left, right = torch.randn(2, 7, 40).double(), torch.randn(40, 3).double(), torch.randn(40, 3).double()
+    chain = ts.LinearChain(nodes, ts.Factored(left, right))
+    monkeypatch.setattr("tailsum.numerics.table.tile_rows", lambda *_: 16)
+    kept = chain.log_partition(), chain.marginals(), chain.entropy()
+    with ts.table_budget(0):
+        streamed = chain.log_partition(), chain.marginals(), chain.entropy()
+    for module in ("forward", "mean_score"):
+        monkeypatch.setattr(f"tailsum.chains.{module}.in_range", lambda *_: False)
+    log_space = chain.log_partition(), chain.marginals(), chain.entropy()
+    for a, b, c in zip(kept, streamed, log_space, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(a, c, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_rounding_does_not_add_up_along_the_chain(batch):
+    """Products in float32 drop small addends; over many steps that must not make probabilities smaller."""
+    generator = torch.Generator().manual_seed(0)
+    nodes, pairs = (3 * torch.randn(*shape, 1000, generator=generator) for shape in ((batch, 300), (1000,)))
+    lengths = [300, 200][:batch]
+    found = ts.LinearChain(nodes, pairs, lengths).marginals()
+    expected = ts.LinearChain(nodes.double(), pairs.double(), lengths).marginals()
+    inside = torch.arange(300) < torch.tensor(lengths)[:, None]
+    torch.testing.assert_close(found.double().sum(-1), inside.double(), rtol=0, atol=3e-6)
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5)

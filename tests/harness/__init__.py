@@ -1,0 +1,1 @@
+"""What tests share: truths by enumeration, cases of every structure, and checks of a model against its truth."""

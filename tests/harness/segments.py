@@ -1,0 +1,134 @@
+"""Segmentations: their truth and their cases."""
+
+import itertools
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import tailsum as ts
+from harness.case import Case, Counted, Kind, Row, pad
+from harness.pair_scores import PAIRS, PairScores
+from harness.truth import Truth, counts, total
+
+
+def segmentations(start: int, length: int, longest: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Every way to cut positions start..length-1 into segments (start, duration)."""
+    if start == length:
+        yield ()
+    for duration in range(1, min(longest, length - start) + 1):
+        for rest in segmentations(start + duration, length, longest):
+            yield ((start, duration), *rest)
+
+
+class SegmentTruth(Truth):
+    """All labelled segmentations with scores `segment [L, D, N]` and `transition [L-1, N, N]`.
+
+    A configuration is a tuple of (start, duration, state). Where a segment of state b starts at t behind one of
+    state a, `transition[t-1, a, b]` is added.
+    """
+
+    def __init__(self, segment: Tensor, transition: Tensor):
+        length, longest, n = segment.shape
+        assert transition.shape == (length - 1, n, n)
+        configurations = [
+            tuple((*cut, state) for cut, state in zip(cuts, states, strict=True))
+            for cuts in segmentations(0, length, longest)
+            for states in itertools.product(range(n), repeat=len(cuts))
+        ]
+        segments = [[(start, duration - 1, state) for start, duration, state in c] for c in configurations]
+        boundaries = [[(t - 1, a, b) for (_, _, a), (t, _, b) in itertools.pairwise(c)] for c in configurations]
+        scores = total(segment, segments) + total(transition, boundaries)
+        super().__init__(configurations, scores, counts(segment.shape, segments))
+
+
+class SegmentCase(Case):
+    """`longest` durations of `n` states; pair scores shared, by boundary ("time"), by sentence ("batch"), or by both."""
+
+    name = "segments"
+    tuple_type = ts.Segments
+    small = {
+        "dense": {"longest": 2, "n": 2},
+        "dense of each boundary": {"longest": 3, "n": 2, "lead": "time"},
+        "factored": {"longest": 3, "n": 3, "pairs": "factored"},
+        "half factored": {"longest": 2, "n": 2, "pairs": "half factored", "lead": "time"},
+        "scored": {"longest": 2, "n": 2, "pairs": "scored", "lead": "both"},
+    }
+    few = ("half factored", "scored")
+    large = {
+        "dense": {"length": 4, "longest": 3, "n": 6, "scale": 0.7},
+        "dense of each boundary": {"length": 4, "longest": 3, "n": 6, "lead": "time", "scale": 0.7},
+        "factored": {"length": 4, "longest": 3, "n": 6, "pairs": "factored", "scale": 0.7},
+    }
+    embedded = ("factored",)
+    sketches_again = False
+
+    @classmethod
+    def sizes(cls, r: Random) -> Kind:
+        n = r.randint(1, 3)
+        length = r.randint(1, {1: 6, 2: 5, 3: 4}[n])
+        return {
+            "n": n, "length": length, "longest": r.randint(1, length), "pairs": r.choice(PAIRS),
+            "lead": r.choice(["shared", "time", "batch", "both"]),
+        }  # fmt: skip
+
+    def changes(self, r: Random) -> Kind:
+        return {"pairs": r.choice(PAIRS), "lead": r.choice(["shared", "batch"])}
+
+    @classmethod
+    def counted(cls, length: int) -> Iterator[Counted]:
+        for longest, n in ((1, 1), (2, 1), (length, 1), (3, 3)):
+            count = [1]  # of the first positions, by the duration of the last segment
+            for t in range(1, length + 1):
+                count.append(n * sum(count[max(t - longest, 0) :]))
+            yield Counted(
+                ts.SemiMarkov(torch.zeros(length, longest, n).double(), torch.zeros(n, n).double()), count[-1]
+            )
+
+    def draw(self, longest: int, n: int, pairs: str = "dense", lead: str = "shared", shared: bool = False) -> None:
+        self.longest, self.n = longest, n
+        steps = {"shared": (), "time": (self.length - 1,), "batch": (*self.batch, 1)}
+        starts = torch.arange(self.length)[:, None] + torch.arange(longest)
+        used = starts < torch.tensor(self.lengths)[:, None, None]
+        used = used.reshape(*self.batch, self.length, longest, 1).expand(*self.batch, -1, -1, n)
+        self.leaf(*(() if shared else self.batch), self.length, longest, n, used=used)
+        self.pairs = PairScores(self, pairs, steps.get(lead, (*self.batch, self.length - 1)), n, self.inside()[..., 1:])
+        self.fields = dict.fromkeys(ts.Segments._fields, (self.length,))
+
+    def build(self, *leaves: Tensor) -> ts.SemiMarkov:
+        segment, *pairs = leaves
+        return ts.SemiMarkov(segment, self.pairs.potential(pairs), self.given)
+
+    def truth(self, b: int, leaves: list[Tensor]) -> Truth:
+        segment, *pairs = leaves
+        segment = self.of_batch(segment, self.length, self.longest, self.n)[b, : self.lengths[b]]
+        table = self.pairs.table(pairs)
+        table = self.of_batch(table, self.length - 1, self.n, self.n)[b, : self.lengths[b] - 1]
+        return SegmentTruth(segment, table)
+
+    def block(self, b: int) -> None:
+        self.banned[0][b, 0] = True
+
+    @property
+    def carrier(self) -> tuple[int, int]:
+        return 0, 3
+
+    def state_chances(self, model: Any) -> Tensor:
+        return model.marginals().sum(-2)
+
+    def nodes(self, truth: Truth) -> list[list[tuple[int, ...]]]:
+        return [[(start, state) for start, _, state in c] for c in truth.configurations]
+
+    def row(self, configuration: tuple) -> Row:
+        starts, durations, states = (list(x) for x in zip(*configuration, strict=True))
+        return pad(starts, self.length) + pad(durations, self.length, 0) + pad(states, self.length)
+
+    def configuration(self, row: Row, length: int) -> tuple:
+        starts, durations, states = (row[i * self.length : (i + 1) * self.length] for i in range(3))
+        return tuple(x for x in zip(starts, durations, states, strict=True) if x[0] >= 0)
+
+    @property
+    def none(self) -> Row:
+        return [-1] * self.length + [0] * self.length + [-1] * self.length

@@ -1,0 +1,89 @@
+"""Bad arguments to what all structures have in common: a ValueError that names the argument, and what was expected."""
+
+import pytest
+import torch
+
+import tailsum as ts
+from harness.misuse import OPERATIONS, SKETCHES, WITHOUT_EMBEDDINGS, fails, misused, sizes
+from harness.registry import EMBEDDED, LARGE, ONE_EACH, STATELESS, large, small
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+def two(name, **how):
+    """A model of two sentences."""
+    return (large if name in LARGE else small)(name, **{"batch": (2,), **how}).model()
+
+
+@pytest.mark.parametrize("name", [*LARGE, *STATELESS])
+@pytest.mark.parametrize(("use", "words"), OPERATIONS)
+def test_operations(name, use, words):
+    misused(two(name), use, words)
+
+
+@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize(("use", "words"), SKETCHES)
+def test_sketches(name, use, words):
+    misused(two(name), use, words)
+
+
+@pytest.mark.parametrize("name", [name for name in LARGE if name not in EMBEDDED])
+@pytest.mark.parametrize(("use", "words"), WITHOUT_EMBEDDINGS)
+def test_proposals_that_need_embeddings(name, use, words):
+    misused(two(name), use, words)
+
+
+def part(name, model):
+    """What values vary with, beside the state: segments have durations."""
+    return (*model.node_shape, 3) if name.startswith("segments") else tuple(model.node_shape)
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_values_to_scatter(name):
+    model = two(name)
+    sketch, node = model.sketch(2, proposal=ts.Uniform()), part(name, model)
+    wanted = r"values must be \[\.\.\., " + sizes(node[0]) + r",.* 2\]"
+    for shape in ((2, *node, 3), (2, *node, 1), (2,)):
+        fails(lambda shape=shape: sketch.scatter(torch.zeros(shape)), rf"{wanted}: got \[{sizes(*shape)}\]")
+    fails(lambda: sketch.scatter(torch.zeros(3, *node, 2)), r"values has batch shape \[3\]")
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_divergence_from_other_states(name):
+    model = two(name)
+    one, other = (
+        model.sketch(2, proposal=ts.Uniform(), generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)
+    )
+    n = model.n_states
+    fails(lambda: model.kl(one), rf"other must have the same positions and states as .*N={n}.*: got .*N=2 of {n}")
+    fails(lambda: one.kl(other), "other must have the same positions and states")
+
+
+OTHERS = {
+    "length": ({"length": 5}, "other must have the same positions and states as .*T=.*: got .*T=5"),
+    "states": ({"n": 7}, "other must have the same positions and states as .*N=.*: got .*N=7"),
+    "batch": ({"batch": (3,)}, r"other has batch shape \[3\], which does not match this model's \[2\]"),
+    "larger batch": ({"batch": (3, 2)}, r"other must have a batch shape within \[2\]: got \[3, 2\]"),
+    "lengths": ({"lengths": [3, 2]}, "other must have the same lengths"),
+}
+
+
+# The sizes of a graph belong to its factors, and are tested among the graphs.
+DIFFERENT = [(name, which) for name in ONE_EACH for which in OTHERS if large(name).has_lengths or "batch" in which]
+
+
+@pytest.mark.parametrize(("name", "which"), DIFFERENT)
+def test_divergence_between_different_sizes(name, which):
+    changed, words = OTHERS[which]
+    one, other = two(name), two(name, **changed)
+    fails(lambda: one.kl(other), words)
+    fails(lambda: one.cross_entropy(other), words)
+    fails(lambda: torch.distributions.kl_divergence(one, other), words)
+
+
+@pytest.mark.parametrize("one", [*LARGE, *STATELESS])
+@pytest.mark.parametrize("other", ONE_EACH)
+def test_divergence_between_different_structures(one, other):
+    one, other = two(one), two(other)
+    if not (isinstance(one, type(other)) or isinstance(other, type(one))):
+        fails(lambda: one.kl(other), f"other must be a {type(one).__name__}: got {type(other).__name__}")

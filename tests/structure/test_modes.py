@@ -1,0 +1,211 @@
+"""Number types, autocast, inference mode, generators and empty batches: the same for every structure."""
+
+import pytest
+import torch
+
+import tailsum as ts
+from harness.agree import close, sums
+from harness.registry import BOTH, FEW, STATEFUL, made, possible, random_subset, small
+
+FEW_WITH_STATES = [name for name in FEW if name in STATEFUL]
+
+
+def seeded(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def tensors(configuration):
+    """The tensors that make up a configuration."""
+    fields = (configuration,) if isinstance(configuration, torch.Tensor) else configuration
+    return [x for x in fields if x is not None]
+
+
+@pytest.mark.parametrize(("name", "way"), BOTH)
+def test_single_precision_agrees(name, way):
+    case, model = possible(name, way, forbidden=0.1)
+    other = case.sibling(seed=50, forbidden=0.0)
+    single, theirs = (x.model(*(leaf.float() for leaf in x.leaves)) for x in (case, other))
+    single = single if model.kept is None else single.restrict(model.kept)
+    for found, expected in zip(sums(case, single, theirs), sums(case, model, other.model()), strict=True):
+        assert (found.dtype, expected.dtype) == (torch.float32, torch.float64)
+        close(found.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_float32(name, dtype):
+    case = small(name, ragged=True, seed=8)
+    leaves = [x.to(dtype).requires_grad_() for x in case.leaves]
+    model, exact = case.model(*leaves), case.model(*(x.detach().double() for x in leaves))
+    rough = not all(case.seen)  # a function of the leaves is evaluated in half precision
+    for half, double in zip(sums(case, model), sums(case, exact), strict=True):
+        assert half.dtype == torch.float32
+        close(half.double(), double, **({"rtol": 0.1, "atol": 0.1} if rough else {"rtol": 1e-4, "atol": 1e-5}))
+    total = model.log_partition().sum() + model.entropy().sum()
+    for gradient in torch.autograd.grad(total, leaves, materialize_grads=True):
+        assert gradient.dtype == dtype
+        assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_scores_of_different_types(name):
+    """One tensor in float32 and the others in float64: computed in float64."""
+    case = small(name, seed=3)
+    for which in range(len(case.leaves)):
+        given = [x.float() if i == which else x for i, x in enumerate(case.leaves)]
+        found, expected = case.model(*given), case.model(*(x.double() for x in given))
+        if len(given) > 1 and case.seen[which]:
+            assert found.log_partition().dtype == torch.float64
+            close(found.entropy(), expected.entropy())
+            close(found.score(found.argmax()), expected.score(expected.argmax()))
+
+
+def soft(model, seed):
+    return model.rsample(0.7, generator=seeded(seed))[0]
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_autocast_changes_nothing(name):
+    case = small(name, ragged=True, seed=8)
+
+    def results():
+        leaves = [x.float().requires_grad_() for x in case.leaves]
+        model = case.model(*leaves)
+        models = [model]
+        if case.has_states:
+            models.append(model.restrict(random_subset(case, model, seed=3)))
+            models.append(model.sketch(1, generator=seeded(0)))
+        return [*(value for x in models for value in sums(case, x)), *(soft(x, 1) for x in models)], leaves
+
+    plain, leaves = results()
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed, others = results()
+    for a, b in zip(plain, mixed, strict=True):
+        assert a.dtype == b.dtype == torch.float32
+        close(a, b, rtol=1e-5, atol=1e-6)
+    a, b = (
+        torch.autograd.grad(
+            sum(x[x.isfinite()].square().sum() for x in found if x.requires_grad), given, materialize_grads=True
+        )
+        for found, given in ((plain, leaves), (mixed, others))
+    )
+    for x, y in zip(a, b, strict=True):
+        close(x, y, rtol=1e-4, atol=1e-4)
+
+
+def use_all(case, model, best):
+    """The best configurations are the same; operations whose results are random must run, and give numbers."""
+    assert torch.equal(case.rows(model.argmax()), best)
+    scores, weights = model.topk(2)[1], soft(model, 0)
+    assert not any(x.requires_grad for x in (scores, weights))
+    assert not any(x.isnan().any() for x in (scores, weights, model.cross_entropy(model)))
+    assert case.rows(model.sample((2,))).shape[:2] == (2, 2)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_inference_mode(name):
+    case = small(name, ragged=True, seed=8)
+    plain = case.model()
+    expected, best = sums(case, plain), case.rows(plain.argmax())
+    parameters = [x.clone().requires_grad_() for x in case.leaves]  # of a network, which gives the other scores
+    with torch.inference_mode():
+        mixed = (case.model(*(x + 0 if i % 2 == odd else x for i, x in enumerate(parameters))) for odd in (False, True))
+        for model in (plain, case.model(*(x + 0 for x in case.leaves)), *mixed):
+            for found, value in zip(sums(case, model), expected, strict=True):
+                assert not found.requires_grad
+                close(found, value)
+            use_all(case, model, best)
+
+
+@pytest.mark.parametrize("name", FEW_WITH_STATES)
+@pytest.mark.parametrize("way", ["lookahead", "restricted"])
+def test_sketches_in_inference_mode(name, way):
+    case = small(name, ragged=True, seed=8)
+    plain = made(case, way)
+    expected, best = sums(case, plain), case.rows(plain.argmax())
+    with torch.inference_mode():
+        model = made(case, way)
+        for found, value in zip(sums(case, model), expected, strict=True):
+            close(found, value)
+        use_all(case, model, best)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_without_recording(name):
+    """Of parameters, whole and restricted, under `no_grad`."""
+    case = small(name, ragged=True, seed=8)
+    for way in ("whole", "restricted"):
+        model = made(case, way)
+        expected, best = sums(case, model), case.rows(model.argmax())
+        with torch.no_grad():
+            fresh = case.model(*(x.clone().requires_grad_() for x in case.leaves))
+            fresh = fresh if model.kept is None else fresh.restrict(model.kept)
+            for found, value in zip(sums(case, fresh), expected, strict=True):
+                assert not found.requires_grad
+                close(found, value)
+            use_all(case, fresh, best)
+
+
+@pytest.mark.parametrize(
+    "mode", [torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)], ids=["inference", "autocast"]
+)
+@pytest.mark.parametrize("name", FEW_WITH_STATES)
+def test_the_same_states_are_kept_in_any_mode(name, mode):
+    """What Lookahead finds does not depend on it; the sweeps may use gradients and products inside."""
+    case = small(name, seed=8)
+    if case.has_lengths:
+        case = case.sibling(length=4, lengths=[4, 3])
+    model = case.model(*(x.float() for x in case.leaves))
+    expected = model.sketch(1, generator=seeded(0))
+    with mode():
+        found = model.sketch(1, generator=seeded(0))
+    assert torch.equal(found.states, expected.states)
+    close(found.log_weight, expected.log_weight, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_inputs_are_never_changed(name):
+    case = small(name, ragged=True, seed=8)
+    before = [x.clone() for x in case.leaves]
+    for way in ("whole", "lookahead"):
+        model = made(case, way)
+        sums(case, model), model.topk(2), model.sample(), model.rsample()
+    assert all(torch.equal(x, y) for x, y in zip(case.leaves, before, strict=True))
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_the_generator_decides_everything(name):
+    case = small(name, seed=8)
+    model = case.model()
+
+    def draw(seed):
+        g = seeded(seed)
+        found = [*tensors(model.sample((20,), generator=g)), model.rsample(generator=g)[0]]
+        if case.has_states:
+            sketch = model.sketch(1, generator=g)
+            found += [sketch.states, sketch.log_weight]
+        return found
+
+    torch.manual_seed(1)
+    first = draw(0)
+    torch.manual_seed(2)
+    assert all(torch.equal(a, b) for a, b in zip(first, draw(0), strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(first, draw(1), strict=True))
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_empty_batches(name):
+    case = small(name, batch=(0,))
+    model = case.model()
+    models = [model, model.sketch(2, proposal=ts.Uniform()), model.sketch(2)] if case.has_states else [model]
+    for x in models:
+        assert x.log_partition().shape == x.entropy().shape == x.kl(x).shape == (0,)
+        assert x.marginals().shape[0] == 0
+        for configuration, lead in ((x.argmax(), (0,)), (x.sample((2,)), (2, 0)), (x.topk(2)[0], (2, 0))):
+            assert all(field.shape[: len(lead)] == lead for field in tensors(configuration))
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_without_gradients_nothing_is_recorded(name):
+    case = small(name)
+    assert not any(x.requires_grad for x in sums(case, case.model()))

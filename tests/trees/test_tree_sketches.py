@@ -1,0 +1,59 @@
+"""Sketches of trees: each span must be selected on its own."""
+
+import math
+
+import pytest
+import torch
+
+import tailsum as ts
+from harness.registry import large
+from harness.statistics import off
+
+FEW = {"1": ts.Lookahead(1), "1, static": ts.Lookahead(1, sequential=False)}
+
+
+@pytest.mark.parametrize("few", FEW)
+def test_partition_of_a_grammar_whose_pairs_are_selected_too(few, generator):
+    """Four words and three states a span: more pairs of children than a single landmark asks for."""
+    case = large("pcfg-dense", length=4)
+    assert off(case.many(10_000).sketch(3, proposal=FEW[few], generator=generator), case.model()) < 4
+
+
+def shared(model, by_width, generator):
+    """The model restricted to one selection for all spans of a sentence, or for all spans of a width."""
+    length, n = model.node_shape[0], model.n_states
+    sets = length if by_width else 1
+    subset = ts.Optimal(2)(torch.zeros(*model.batch_shape, sets, n).double(), generator)
+    position = torch.arange(length)
+    which = (position - position[:, None]).clamp(min=0) if by_width else torch.zeros(length, length).long()
+    return model.restrict(ts.Subset(subset.index[:, which], subset.log_weight[:, which]))
+
+
+@pytest.mark.parametrize("by_width", [False, True])
+@pytest.mark.parametrize(
+    ("name", "how"), [("spans-dense", {}), ("pcfg-dense", {"p": 5, "seed": 1})], ids=["spans", "pcfg"]
+)
+def test_one_subset_for_several_spans_is_biased(name, how, by_width, generator):
+    case = large(name, **how)
+    whole, replicates = case.model(), case.many(50_000)
+    assert off(shared(replicates, by_width, generator), whole) > 4
+    assert off(replicates.sketch(2, proposal=ts.Uniform(), generator=generator), whole) < 4
+
+
+def test_spans_are_selected_independently(generator):
+    """Also by Lookahead: where all scores are the same, nothing that one span keeps says what another does."""
+    model = ts.PCFG(torch.zeros(4), torch.zeros(4, 8, 8), torch.zeros(10_000, 3, 4))
+    kept = torch.zeros(10_000, 3, 3, 4).double().scatter_(-1, model.sketch(2, generator=generator).states, 1.0)
+    spans = [kept[:, i, j, 0] for i in range(3) for j in range(i, 3)]
+    correlation = torch.corrcoef(torch.stack(spans)) - torch.eye(6).double()
+    assert correlation.abs().max() < 4.5 / math.sqrt(10_000)
+
+
+def test_a_span_tree_is_exact_by_its_own_scores(generator):
+    """Nothing couples its spans, and states kept in proportion to what they are worth estimate a sum without error."""
+    for seed in range(5):
+        model = large("spans-dense", seed=seed, forbidden=0.2).many(50)
+        for how in ({"proposal": ts.Local()}, {"proposal": ts.Lookahead()}, {}):
+            for selection in (ts.Optimal(1), ts.Optimal(3), ts.TopAndSample(0, 1), ts.TopAndSample(2, 2)):
+                small = model.sketch(selection=selection, generator=generator, **how)
+                torch.testing.assert_close(small.log_partition(), model.log_partition(), rtol=0, atol=1e-9)
