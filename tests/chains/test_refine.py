@@ -531,7 +531,7 @@ def test_every_selection_and_proposal_can_be_refined(selection, proposal):
 
 
 def test_a_drawn_pilot_follows_the_generator(monkeypatch):
-    monkeypatch.setattr("tailsum.chains.linear_chain.Lookahead", lambda: ts.Lookahead(4))
+    monkeypatch.setattr("tailsum.chains.chain_sweep.ChainSweep.landmarks", 4)
     chain = flat_chain(2)
     small = chain.sketch(5, proposal=ts.Uniform(), generator=seeded(1))
     first, again, other = (small.refine(generator=seeded(s)).log_partition() for s in (1, 1, 2))
@@ -608,8 +608,8 @@ def drawn_by_landmarks(selection, generator):
     one, many = flat_chain(1, n=8, length=4, scale=0.8), flat_chain(REPLICATES, n=8, length=4, scale=0.8)
     first, sweep = one.sweep(), many.sweep()
     first.look(4, generator)
-    sweep.future, sweep.landmarks = first.future, first.landmarks
-    landmarks = ts.Subset(*(pad(x, (0, 0, 1, 0)) for x in (first.landmarks.index, first.landmarks.log_weight)))
+    sweep.future, sweep.pilot = first.future, first.pilot
+    landmarks = ts.Subset(*(pad(x, (0, 0, 1, 0)) for x in (first.pilot.index, first.pilot.log_weight)))
     return many.restrict(sweep.sequence(selection, generator)), landmarks
 
 

@@ -45,7 +45,7 @@ def test_partition_of_a_triple_of_which_a_landmark_sees_a_half(few, order, gener
 def test_states_that_are_ruled_out_are_noticed(name, few, generator, monkeypatch):
     """Were what no landmark reaches taken for forbidden, sums would be too low."""
     case = sparse(name, 0.4, 1)
-    monkeypatch.setattr(graph_sweep, "known", lambda sent: sent)
+    monkeypatch.setattr(graph_sweep, "fill_unreached", lambda sent: sent)
     sketch = case.many(REPLICATES).sketch(2, proposal=FEW[few], generator=generator)
     assert off(sketch, case.model()) > 4.5
 

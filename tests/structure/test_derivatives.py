@@ -91,7 +91,7 @@ def gradients_agree(case, make):
             close(a, b, rtol=1e-8, atol=1e-8)
 
 
-TILED = ["numerics.reduce", "trees.rules.factors", "trees.rules.spans"]
+TILED = ["numerics.reduce", "trees.rules.vector_rule"]
 
 
 @pytest.mark.parametrize(("name", "way"), [(name, way) for name, way in BOTH if name in FEW])

@@ -11,8 +11,8 @@ import torch
 import tailsum as ts
 from harness.registry import large
 from tailsum.chains import segment_sweep
-from tailsum.dependencies import dependency_sweep
-from tailsum.trees import grammar_sweep
+from tailsum.structure import landmark_sweep
+from tailsum.trees.rules import pair_sweep
 
 FEW = {
     "1": ts.Lookahead(1),
@@ -103,7 +103,7 @@ def test_no_state_that_matters_is_ruled_out(name, few, generator):
 @pytest.mark.parametrize("few", ["1", "1, static"])
 @pytest.mark.parametrize("name", ["segments-dense", "pcfg-dense", "dependencies-states"])
 def test_states_that_are_ruled_out_are_noticed(name, few, generator, monkeypatch):
-    for module in (segment_sweep, grammar_sweep, dependency_sweep):
-        monkeypatch.setattr(module, "known", lambda sent: sent)
+    for module in (segment_sweep, pair_sweep, landmark_sweep):
+        monkeypatch.setattr(module, "fill_unreached", lambda sent: sent)
     cases = [forbidding(name, seed, 0.4) for seed in range(4)]
     assert sum(wrongly_ruled_out(case, FEW[few], ts.Optimal(2), generator) for case in cases) > 0

@@ -113,7 +113,7 @@ class Alignment(Structure[MoveTerms, Tensor]):
         return moves[..., 1:, :, 1], moves[..., 1:, 2]
 
     def form(self) -> tuple[object, ...]:
-        return tuple(self.columns.flatten().tolist())
+        return tuple(self.columns.expand(self.batch_shape).flatten().tolist())
 
 
 def _by_cell(name: str, given: Float[Tensor, "..."], match: Float[Tensor, "*batch N M"], shared: int) -> Tensor:

@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.check import check_broadcast, check_scores, check_whole
+from tailsum.numerics.check import as_whole, check_broadcast, check_scores
 from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.tensors import finite, without_common, working_type
 from tailsum.scores.potential import Dense
@@ -56,7 +56,7 @@ class CTC(Structure[FrameTerms, Tensor]):
             )
         self.device, self.n_states = log_probs.device, log_probs.shape[-1]
         self.node_shape, longest = log_probs.shape[-2:-1], targets.shape[-1]
-        targets = check_whole("targets", targets.to(self.device))
+        targets = as_whole("targets", targets, self.device)
         shape = check_broadcast("targets", targets.shape[:-1], log_probs.shape[:-2], "that of log_probs,")
         shape, counts = checked_lengths(target_lengths, shape, longest, self.device, "target_lengths", 0)
         self.batch_shape, self.lengths = checked_lengths(lengths, shape, self.node_shape[0], self.device)
@@ -69,8 +69,9 @@ class CTC(Structure[FrameTerms, Tensor]):
             raise ValueError(
                 f"targets must lie between 0 and V-1 = {self.n_states - 1} and not be blank: got one that is"
             )
-        self.lattice = F.pad(torch.where(present, targets, blank)[..., None], (1, 0), value=blank).flatten(-2)
-        self.lattice = F.pad(self.lattice, (0, 1), value=blank)  # the label of each place, [*batch, 2S+1]
+        with torch.inference_mode(False):  # what indexes is kept for backward passes
+            places = F.pad(torch.where(present, targets, blank)[..., None], (1, 0), value=blank).flatten(-2)
+            self.lattice = F.pad(places, (0, 1), value=blank)  # the label of each place, [*batch, 2S+1]
         before = F.pad(self.lattice, (2, 0), value=blank)[..., :-2]
         self.skips = (self.lattice != blank) & (self.lattice != before)  # whether a place is reached over a blank
         scores = torch.where(self.inside()[..., None], log_probs, 0.0)
@@ -109,4 +110,6 @@ class CTC(Structure[FrameTerms, Tensor]):
         return FrameTerms(terms.frames.map(lambda x: without_common(x, 1)))
 
     def form(self) -> tuple[object, ...]:
-        return tuple(map(tuple, self.lattice.reshape(-1, self.lattice.shape[-1]).tolist()))
+        return tuple(
+            map(tuple, self.lattice.expand(*self.batch_shape, -1).reshape(-1, self.lattice.shape[-1]).tolist())
+        )

@@ -282,8 +282,7 @@ class Structure(Model, Generic[Terms, Configuration]):
         """`other` over the same states as this model, or a ValueError that says why that cannot be."""
         if not (isinstance(other, type(self)) or isinstance(self, type(other))):
             raise ValueError(f"other must be a {type(self).__name__}: got {type(other).__name__}")
-        mine, theirs = ((model.node_shape, model.whole.n_states, model.form()) for model in (self, other))
-        if mine != theirs:
+        if (other.node_shape, other.whole.n_states) != (self.node_shape, self.whole.n_states):
             raise ValueError(f"other must have the same positions and states as {self}: got {other}")
         if check_broadcast("other", other.batch_shape, self.batch_shape, "this model's") != self.batch_shape:
             raise ValueError(
@@ -292,7 +291,8 @@ class Structure(Model, Generic[Terms, Configuration]):
         other = other.in_batch(self.batch_shape)
         if self.kept is not None and other.kept is None:
             other = other.restrict(self.kept)
-        if other.n_states != self.n_states or not torch.equal(self.states, other.states):
+        same = other.n_states == self.n_states and other.form() == self.form()
+        if not same or not torch.equal(self.states, other.states):
             raise ValueError(f"other must have the same positions and states as {self}: got {other}")
         if not torch.equal(self.sequence_lengths(), other.sequence_lengths()):
             raise ValueError("other must have the same lengths")
