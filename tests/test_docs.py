@@ -35,6 +35,24 @@ def test_code_in_documents(page):
         exec(compile(block, page.name, "exec"), names)
 
 
+ROWS = re.findall(r"^\| (.+?) \| .+? \| (.+?) \|$", (ROOT / "docs" / "paper_to_code.md").read_text(), re.MULTILINE)
+NAMED = [
+    (name, (ROOT / "docs" / target).resolve())
+    for names, files in ROWS
+    for name in re.findall(r"(?:Algorithm|Table|Figure|Theorem|Eqs?\.) [0-9](?: to [0-9]+)?|Section [0-9]", names)
+    for target in re.findall(r"\]\(([^)#]+\.py)\)", files)
+]
+
+
+@pytest.mark.parametrize(("name", "file"), NAMED, ids=lambda x: str(getattr(x, "name", x)))
+def test_files_name_what_they_have_from_the_paper(name, file):
+    assert name in file.read_text()
+
+
+def test_the_table_of_the_paper_is_read():
+    assert {"Algorithm 1", "Algorithm 4", "Eqs. 4 to 7", "Table 5", "Figure 2"} <= {name for name, _ in NAMED}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):

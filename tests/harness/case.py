@@ -45,7 +45,6 @@ class Case(ABC):
     examples: ClassVar[dict[str, int]] = {"operations": 45, "divergences": 15, "scores": 15}  # of random instances
     replicates: ClassVar[int] = 10_000  # of sketches, for estimates to scatter little enough
     landmarks: ClassVar[int] = 16  # of Lookahead, fewer than make it exact
-    sketches_again: ClassVar[bool] = True  # whether Lookahead can sketch a sketch
     shortest: ClassVar[int] = 1  # the length of the shortest sentence that has a configuration
     has_lengths: ClassVar[bool] = True
     marks_none: ClassVar[bool] = True  # whether the library writes "no configuration" as one of its own

@@ -114,6 +114,7 @@ class DependencyCase(Case):
     name = "dependencies"
     tuple_type = ts.Dependencies
     LEADS = ("shared", "batch", "arc", "head", "child", "both")
+    landmarks = 2
     small = {
         "arcs": {},
         "multiroot": {"multiroot": True},

@@ -63,7 +63,6 @@ class SegmentCase(Case):
         "factored": {"length": 4, "longest": 3, "n": 6, "pairs": "factored", "scale": 0.7},
     }
     embedded = ("factored",)
-    sketches_again = False
 
     @classmethod
     def sizes(cls, r: Random) -> Kind:

@@ -174,7 +174,7 @@ class GrammarCase(TreeCase):
         rule: {"length": 3, "n": 5, "p": 4, "rule": rule, "rank": 3, "scale": 0.7}
         for rule in ("dense", "factored", "low rank", "scored")
     }
-    sketches_again = False
+    landmarks = 2
     shortest = 2
 
     @classmethod

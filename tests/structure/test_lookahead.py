@@ -39,7 +39,7 @@ def hard_dependencies(g, replicates):
     return ts.DependencyTree(arc, node=leaf.expand(replicates, -1, -1), transition=pairs), leaf
 
 
-HARD = {"segments": (hard_segments, 64), "pcfg": (hard_grammar, 128), "dependencies": (hard_dependencies, 128)}
+HARD = {"segments": (hard_segments, 64), "pcfg": (hard_grammar, 16), "dependencies": (hard_dependencies, 16)}
 
 
 @pytest.mark.parametrize("name", HARD)

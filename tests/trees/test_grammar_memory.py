@@ -11,7 +11,7 @@ def test_a_sketched_grammar_builds_no_table_of_rules():
     head, left, right = (torch.randn(m, size).mul_(0.3).requires_grad_() for m in (n, n + p, n + p))
     grammar = ts.PCFG(torch.zeros(n), ts.FactoredRule(head, left, right), torch.randn(length, p))
     with PeakMemory() as memory:
-        small = grammar.sketch(k, proposal=ts.Lookahead(16))
+        small = grammar.sketch(k, proposal=ts.Lookahead(2))
         small.log_partition().backward()
     assert memory.largest < n * n  # a quarter of [N, N] numbers; all rules would be [N, N+P, N+P]
     assert memory.peak < 8 * n * n

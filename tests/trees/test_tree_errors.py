@@ -154,10 +154,6 @@ def test_functions_of_scored_rules(function, words):
     fails(lambda: grammar.sketch(2, proposal=ts.Local()), words)
 
 
-def test_a_sketched_grammar_has_no_lookahead():
-    fails(lambda: grammar().sketch(3).sketch(2), "a sketched grammar has no Lookahead: sketch the whole grammar, or")
-
-
 def test_divergence_between_grammars_of_other_preterminals():
     one, other = grammar(n=3, p=5), grammar(n=5, p=3)
     same = "other must have the same positions and states as (.*): got (?!\\1).*"  # and shows in what they differ

@@ -1,4 +1,4 @@
-"""Sum-product and max-product on a factor graph: messages between factors and variables, in log space.
+"""Sum-product (the paper's Eq. 3) and max-product on a factor graph: messages between factors and variables, in log space.
 
 A message `[B, F, N]` goes from each factor to the variable at one of its positions; its largest entry is zero. What a
 variable tells a factor in return, its *cavity*, is its own score and the messages of all its other factors.

@@ -10,7 +10,7 @@ from tailsum.scores.factored import Factored
 
 
 class CRFInference(nn.Module):
-    """A linear-chain CRF over N latent states on top of any encoder: `q(x | y)`, the paper's Eq. 9 and 10.
+    """A linear-chain CRF over N latent states on top of any encoder: `q(x | y)`, the paper's Section 4.
 
     Each state has an embedding `e`: a state scores `e_i . r_t` at a position, a pair of neighbours `e_i . e_j`.
 

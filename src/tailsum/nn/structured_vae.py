@@ -1,4 +1,4 @@
-"""The structured VAE: its two models, the bound that they are trained by, and the likelihood by importance sampling."""
+"""The structured VAE: its two models, the bound that they are trained by (the paper's Eq. 1), and the likelihood by importance sampling."""
 
 from typing import NamedTuple
 

@@ -63,7 +63,7 @@ class TopK(Selection):
 
 @dataclass(frozen=True)
 class TopAndSample(Selection):
-    """The paper's selection (Eqs. 5 to 7): the `top` states, and `sampled` draws, with replacement, from the rest.
+    """The paper's selection (its Eqs. 4 to 7): the `top` states, and `sampled` draws, with replacement, from the rest.
 
     A draw of state i has weight `1 / (sampled * q_i)`, q normalised over the rest; a top state is never drawn again.
     Sums are unbiased for every `top` and every `sampled` of at least one.

@@ -477,6 +477,8 @@ class Structure(Model, Generic[Terms, Configuration]):
     def restrict(self: This, subset: Subset) -> This:
         """The same structure over the states `subset.index [*batch, *node, K]` alone, their weights added to the scores.
 
+        Sums over it are sums of the kept, weighted terms: the paper's Eq. 8.
+
         >>> from tailsum import LinearChain
         >>> chain = LinearChain(torch.randn(5, 9), torch.randn(9, 9))
         >>> chain.restrict(Subset(torch.arange(9).expand(5, 9), torch.zeros(5, 9)))

@@ -1,4 +1,4 @@
-"""Chains to measure estimators on: the paper's recipe and proposal (its Tables 2, 3 and 4), and a harder, peaked suite.
+"""Chains to measure estimators on: the paper's recipe and proposal (its Table 2, Table 3 and Table 4), and a harder, peaked suite.
 
 The paper's chains are short and nearly flat. Its three levels differ in how many steps of Adam lower the entropy of
 `softmax(words . states)`: the more steps, the longer the tail of the distribution in comparison with its head.

@@ -1,4 +1,4 @@
-"""The cells of the paper's Tables 2, 3 and 4, by the authors' settings.
+"""The cells of the paper's Table 2, Table 3 and Table 4, by the authors' settings.
 
 Where the code behind the paper did other than the paper says, the cells have both: TopK at the labelled 20% and 50% of
 the states, and at the 500 and 1,000 that were kept at either N. Figures that the paper labels 1%, 10% and 20% were

@@ -1,5 +1,7 @@
 """What the paper's Theorem 1 and its appendix predict of estimators: the means and variances of sums and of Z, exactly.
 
+Top states are summed and not drawn: that is Rao-Blackwellization, and the rest is importance sampling (its Eqs. 9 to 16).
+
 Of the variance of the whole partition estimate the paper gives orders of magnitude, and they do not hold as printed:
 `O(prod_t 1/K2 ...)` falls like `K2^-T`, where the variance falls like `1 / K2`; and in log space
 `O(sum_t log 1/K2 ...)` is negative for many draws. What is predicted here is exact, by a recursion: `partition_variance`.
