@@ -9,7 +9,7 @@ from benchmarks.measure import Figure
 from tailsum import Optimal, TopAndSample
 from tailsum.apps.paper.chains import ADAM_STEPS, HARD_SETTINGS, hard_chain, paper_chain, paper_proposal
 from tailsum.chains.linear_chain import LinearChain
-from tailsum.sketch.replicates import Replicates, replicate
+from tailsum.structure.replicates import Replicates, replicate
 
 
 def errors(model: LinearChain, found: Replicates) -> tuple[Tensor, Tensor]:

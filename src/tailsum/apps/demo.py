@@ -17,8 +17,8 @@ from tailsum.chains.linear_chain import LinearChain
 from tailsum.numerics.memory import PeakMemory
 from tailsum.sketch.model import Propose
 from tailsum.sketch.proposal import LocalGlobal, Lookahead
-from tailsum.sketch.replicates import replicate
 from tailsum.sketch.selection import Optimal, Selection, TopAndSample, TopK
+from tailsum.structure.replicates import replicate
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,13 @@
-"""What sketches ask of a model: proposals, sweeps and replicates know no more of it."""
+"""What proposals ask of a model."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tailsum.sketch.selection import Selection
 from tailsum.sketch.sweep import Sweep
-
-This = TypeVar("This", bound="Model")
 
 
 class Model(ABC):
@@ -34,25 +30,6 @@ class Model(ABC):
     @abstractmethod
     def sweep(self) -> Sweep:
         """Messages between neighbouring nodes, for `Lookahead`."""
-
-    @abstractmethod
-    def sketch(
-        self: This,
-        k: int | None = None,
-        *,
-        proposal: Callable[..., Tensor] | None = None,
-        selection: Selection | None = None,
-        generator: torch.Generator | None = None,
-    ) -> This:
-        """The model restricted to a small weighted subset of the states at each node."""
-
-    @abstractmethod
-    def log_partition(self) -> Float[Tensor, "*batch"]:
-        """Log of the sum over all configurations."""
-
-    @abstractmethod
-    def entropy(self) -> Float[Tensor, "*batch"]:
-        """Shannon entropy in nats."""
 
 
 Propose = Callable[[Model], Tensor]  # any function from a model to `log_q [*batch, *node, N]` is a proposal

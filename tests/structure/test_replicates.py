@@ -3,7 +3,7 @@
 import torch
 
 import tailsum as ts
-from tailsum.sketch.replicates import replicate
+from tailsum.structure.replicates import replicate
 
 
 def test_combined_replicates_come_closer_than_one(generator):

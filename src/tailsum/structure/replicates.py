@@ -10,8 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tailsum.numerics.check import at_least
-from tailsum.sketch.model import Model, Propose
+from tailsum.sketch.model import Propose
 from tailsum.sketch.selection import Selection
+from tailsum.structure.base import Structure
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Replicates:
 
 @torch.no_grad()
 def replicate(
-    model: Model,
+    model: Structure,
     count: int,
     selection: Selection,
     proposal: Propose | None = None,
