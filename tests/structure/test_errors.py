@@ -81,9 +81,17 @@ def test_divergence_between_different_sizes(name, which):
     fails(lambda: torch.distributions.kl_divergence(one, other), words)
 
 
-@pytest.mark.parametrize("one", [*LARGE, *STATELESS])
-@pytest.mark.parametrize("other", ONE_EACH)
+def family(name):
+    """A hidden Markov model is a chain."""
+    return name.split("-")[0].replace("hmm", "chain")
+
+
+DIFFERENT_STRUCTURES = [
+    (one, other) for one in (*LARGE, *STATELESS) for other in ONE_EACH if family(one) != family(other)
+]
+
+
+@pytest.mark.parametrize(("one", "other"), DIFFERENT_STRUCTURES)
 def test_divergence_between_different_structures(one, other):
     one, other = two(one), two(other)
-    if not (isinstance(one, type(other)) or isinstance(other, type(one))):
-        fails(lambda: one.kl(other), f"other must be a {type(one).__name__}: got {type(other).__name__}")
+    fails(lambda: one.kl(other), f"other must be a {type(one).__name__}: got {type(other).__name__}")
