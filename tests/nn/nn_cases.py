@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 from torch import nn
 
-from enumeration import ChainTruth
+from harness.chains import ChainTruth
 from tailsum.nn.decoder import Decoder
 from tailsum.nn.encoder import LSTMEncoder
 from tailsum.nn.estimator import Estimator

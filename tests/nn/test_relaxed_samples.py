@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nn_cases import SHAPES, close, conditionals
 
-from enumeration import ChainTruth
+from harness.chains import ChainTruth
 from tailsum import LinearChain
 from tailsum.structure.base import RelaxedSample
 

@@ -93,6 +93,7 @@ def gradients_agree(case, make):
 
 
 TILED = ["numerics.reduce", "trees.rules.vector_rule"]
+CHARTS = ("segments", "spans", "pcfg", "dependencies")  # chains and graphs have tiles of their own, tested there
 
 
 @pytest.mark.parametrize(

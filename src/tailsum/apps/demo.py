@@ -3,6 +3,8 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 import torch
@@ -13,7 +15,6 @@ from rich.table import Table
 from torch import Tensor
 
 from tailsum.apps.paper.chains import hard_chain, paper_chain, paper_proposal
-from tailsum.chains.linear_chain import LinearChain
 from tailsum.numerics.memory import PeakMemory
 from tailsum.sketch.model import Propose
 from tailsum.sketch.proposal import LocalGlobal, Lookahead
@@ -51,16 +52,18 @@ def run_demo(n_states: int, length: int, seed: int, repeats: int, console: Conso
         generator = torch.Generator().manual_seed(seed)
         flat = paper_chain(n_states, length, generator=generator)
         peaked = hard_chain(n_states, 3.0, 3.0, length=length, generator=generator)
-        models: dict[str, tuple[LinearChain, Propose]] = {
+        models = {
             "paper's recipe": (flat.chain, paper_proposal(flat.states)),
             "peaked": (peaked, LocalGlobal()),
         }
-        rows = []
+        rows, zero = [], torch.zeros(1)
         for model, (chain, proposal) in models.items():
             progress.update(task, description=f"{model}: exact")
-            exact, log_partition, entropy = _exact(model, chain)
+            start = time.perf_counter()
+            with torch.no_grad(), PeakMemory() as memory:
+                log_partition, entropy = chain.log_partition(), chain.entropy()
+            rows.append(Row(model, "exact", 1.0, zero, zero, time.perf_counter() - start, memory.peak))
             progress.advance(task, 2)
-            rows.append(exact)
             for name, share, count, selection, propose in estimators(n_states, proposal, repeats):
                 progress.update(task, description=f"{model}: {name} {share:.0%}")
                 found = replicate(chain, count, selection, propose, generator, lambda: progress.advance(task))
@@ -71,37 +74,24 @@ def run_demo(n_states: int, length: int, seed: int, repeats: int, console: Conso
     return rows
 
 
-@torch.no_grad()
-def _exact(name: str, model: LinearChain) -> tuple[Row, Tensor, Tensor]:
-    start = time.perf_counter()
-    with PeakMemory() as memory:
-        log_partition, entropy = model.log_partition(), model.entropy()
-    seconds = time.perf_counter() - start
-    zero = torch.zeros(1)
-    return Row(name, "exact", 1.0, zero, zero, seconds, memory.peak), log_partition, entropy
-
-
 def demo_table(rows: list[Row], n_states: int, length: int) -> Table:
     """The figures: root mean square errors over the repeats."""
     table = Table(title=f"{n_states:,} states, {length} positions: log Z and entropy, error in nats")
     for column in ("model", "estimator", "states kept", "log Z", "entropy", "seconds", "peak memory"):
         table.add_column(column, justify="left" if column in {"model", "estimator"} else "right")
-    for last, row in zip([None, *rows], rows, strict=False):
-        if last and last.model != row.model:
-            table.add_section()
-        table.add_row(
-            row.model if last is None or last.model != row.model else "",
-            row.estimator,
-            f"{row.share:.0%}",
-            *("-" if row.estimator == "exact" else f"{_rms(e):.2g}" for e in (row.log_partition, row.entropy)),
-            f"{row.seconds:.3f}",
-            f"{row.peak / 2**20:,.0f} MiB",
-        )
+    for model, members in groupby(rows, attrgetter("model")):
+        for place, row in enumerate(members):
+            rms = (errors.square().mean().sqrt().item() for errors in (row.log_partition, row.entropy))
+            table.add_row(
+                "" if place else model,
+                row.estimator,
+                f"{row.share:.0%}",
+                *("-" if row.estimator == "exact" else f"{error:.2g}" for error in rms),
+                f"{row.seconds:.3f}",
+                f"{row.peak / 2**20:,.0f} MiB",
+            )
+        table.add_section()
     return table
-
-
-def _rms(errors: Tensor) -> float:
-    return errors.square().mean().sqrt().item()
 
 
 def demo_picture(rows: list[Row], path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from paper_cases import estimates, everything, pair
 
-from outline import Outline
+from harness.outline import Outline
 from tailsum.apps.paper.report import write_report
 from tailsum.apps.paper.rows import Check, Estimate, write_rows
 

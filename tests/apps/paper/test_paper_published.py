@@ -1,8 +1,30 @@
 """The paper's figures are those that it prints."""
 
+from functools import partial
+from types import SimpleNamespace
+from typing import NamedTuple
+
 import pytest
 
-from tailsum.apps.paper import published
+from tailsum.apps.paper.published import figure, proposal_mse
+
+
+class BiasVariance(NamedTuple):
+    bias: float
+    variance: float
+
+
+def bias_variance(*where):
+    found = BiasVariance(figure("printed_bias", *where), figure("printed_variance", *where))
+    return None if None in found else found
+
+
+published = SimpleNamespace(
+    mse=partial(figure, "printed_mse"),
+    notebook_mse=partial(figure, "notebook_mse"),
+    bias_variance=bias_variance,
+    proposal_mse=proposal_mse,
+)
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,12 @@ from rich.console import Console
 
 import tailsum as ts
 from tailsum import cli
-from tailsum.apps.paper import text_cells
+from tailsum.apps.paper import tables as text_cells
 from tailsum.apps.paper.cells import Cell, Made, Method, Subject, cell, made, seeded
 from tailsum.apps.paper.gradients import gradients
 from tailsum.apps.paper.reproduce import TABLES, Settings, plan, reproduce
 from tailsum.apps.paper.rows import Estimate, read_rows, write_rows
-from tailsum.apps.paper.suite import hard
-from tailsum.apps.paper.tables import chain_subject, table2, table3, table4
+from tailsum.apps.paper.tables import chain_subject, hard, table2, table3, table4
 from tailsum.apps.paper.trained import Settings as Training
 from tailsum.apps.text import Split
 

@@ -7,10 +7,9 @@ from types import SimpleNamespace
 import pytest
 from paper_cases import directions, estimates, everything, pair
 
-from tailsum.apps.paper.report.compare import times_lower
-from tailsum.apps.paper.report.headline import headline
-from tailsum.apps.paper.report.sections import sections
+from tailsum.apps.paper.report.compare import headline, times_lower
 from tailsum.apps.paper.report.summary import summaries
+from tailsum.apps.paper.report.tables import sections
 from tailsum.apps.paper.rows import Check
 from tailsum.apps.report.wording import NOTHING
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from outline import Outline
+from harness.outline import Outline
 from tailsum.apps.paper.report import write_report
 from tailsum.apps.paper.rows import Check, Direction, Estimate
 from tailsum.apps.text import UNKNOWN, Vocabulary

@@ -5,8 +5,8 @@ import math
 import pandas as pd
 import pytest
 
-from outline import Outline
-from tailsum.apps.paper.report.sections import Section
+from harness.outline import Outline
+from tailsum.apps.paper.report.tables import Section
 from tailsum.apps.report.page import TEMPLATES
 from tailsum.apps.report.table import Table
 from tailsum.apps.report.wording import NOTHING, number

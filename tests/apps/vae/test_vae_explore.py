@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import torch
 
-from outline import Outline
+from harness.outline import Outline
 from tailsum.apps.text import Split
 from tailsum.apps.vae.build import build
 from tailsum.apps.vae.data import END, Corpus, batch_of

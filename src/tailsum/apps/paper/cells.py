@@ -111,41 +111,54 @@ def made(subject: Subject) -> tuple[Made, dict[str, Tensor]]:
     return found, {quantity: ask(found.model, quantity) for quantity in subject.quantities}
 
 
-def cell(subject: Subject, method: Method) -> Cell[Estimate]:
-    """The cell of a method on a model. Of a batch of sequences, every one is a replicate."""
-    quantities = [q for q in subject.quantities if q in method.quantities]
-    name, who = file_name(subject, method, *quantities), columns_of(subject, method)
+def measured(
+    subject: Subject,
+    method: Method,
+    kind: type[Row],
+    what: Sequence[str],
+    replicates: Callable[[Made, dict[str, Any]], Iterator[list[dict[str, Any]]]],
+) -> Cell[Row]:
+    """The cell of a method on a model, under a name that tells it from all others.
 
-    def run(step: Step) -> list[Estimate]:
-        found, exact = made(subject)
-        how = arguments(found, method, seeded(subject.seed, name))
-        with PeakMemory() as memory:
-            list(_answers(found.model, method, how, quantities))
-        rows: list[Estimate] = []
-        for replicate in range(method.repeats):
-            for quantity, answers, seconds in _answers(found.model, method, how, quantities):
-                cost: dict[str, Any] = {"seconds": round(seconds, 6), "peak_bytes": memory.peak}
-                pairs = zip(answers.flatten().tolist(), exact[quantity].flatten().tolist(), strict=True)
-                for place, (answer, truth) in enumerate(pairs, replicate * answers.numel()):
-                    rows.append(
-                        Estimate(**who, quantity=quantity, replicate=place, estimate=answer, exact=truth, **cost)
-                    )
+    Given the model and how to sketch it, `replicates` yields what the rows of each replicate do not have in common.
+    """
+    settings = (f"N{subject.states}", method.name, method.label, f"K{method.kept}", *what, f"r{method.repeats}")
+    text = "-".join((subject.name, *settings, f"s{subject.seed}")).lower().replace("%", "pct")
+    name = "".join(c if c.isalnum() or c in "-.=" else "_" for c in text)
+    who = {"model": subject.name, "states": subject.states}
+    who |= {"method": method.name, "label": method.label, "kept": method.kept}
+
+    def run(step: Step) -> list[Row]:
+        found, _ = made(subject)
+        proposal = found.proposals[method.proposal] if isinstance(method.proposal, str) else method.proposal
+        how = {"selection": method.selection, "proposal": proposal, "generator": seeded(subject.seed, name)}
+        rows: list[Row] = []
+        for replicate in replicates(found, how):
+            rows += [kind(**who, **row) for row in replicate]
             step()
         return rows
 
-    return Cell(name, Estimate, method.repeats, run)
+    return Cell(name, kind, method.repeats, run)
 
 
-def columns_of(subject: Subject, method: Method) -> dict[str, Any]:
-    """What all rows of a method on a model have in common."""
-    who = {"method": method.name, "label": method.label, "kept": method.kept}
-    return {"model": subject.name, "states": subject.states, **who}
+def cell(subject: Subject, method: Method) -> Cell[Estimate]:
+    """The errors of a method on a model. Of a batch of sequences, every one is a replicate."""
+    quantities = [q for q in subject.quantities if q in method.quantities]
 
+    def replicates(found: Made, how: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
+        _, exact = made(subject)
+        with PeakMemory() as memory:
+            list(_answers(found.model, method, how, quantities))
+        for replicate in range(method.repeats):
+            rows: list[dict[str, Any]] = []
+            for quantity, answers, seconds in _answers(found.model, method, how, quantities):
+                same = {"quantity": quantity, "seconds": round(seconds, 6), "peak_bytes": memory.peak}
+                pairs = zip(answers.flatten().tolist(), exact[quantity].flatten().tolist(), strict=True)
+                places = enumerate(pairs, replicate * answers.numel())
+                rows += [{**same, "replicate": place, "estimate": x, "exact": truth} for place, (x, truth) in places]
+            yield rows
 
-def arguments(found: Made, method: Method, generator: torch.Generator) -> dict[str, Any]:
-    """How a method sketches a model."""
-    proposal = found.proposals[method.proposal] if isinstance(method.proposal, str) else method.proposal
-    return {"selection": method.selection, "proposal": proposal, "generator": generator}
+    return measured(subject, method, Estimate, quantities, replicates)
 
 
 @torch.no_grad()
@@ -166,14 +179,6 @@ def _answers(
 def ask(model: Structure[Any, Any] | Refined, quantity: str) -> Tensor:
     """What a model says of a quantity."""
     return model.log_partition() if quantity == "log Z" else model.entropy()
-
-
-def file_name(subject: Subject, method: Method, *more: str) -> str:
-    """A name for the cell of a method on a model that tells it from all others."""
-    settings = (f"N{subject.states}", method.name, method.label, f"K{method.kept}", *more)
-    parts = (subject.name, *settings, f"r{method.repeats}", f"s{subject.seed}")
-    text = "-".join(parts).lower().replace("%", "pct")
-    return "".join(c if c.isalnum() or c in "-.=" else "_" for c in text)
 
 
 def share_of(states: int, percent: int) -> int:

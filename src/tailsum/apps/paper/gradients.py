@@ -8,13 +8,14 @@ apart; of trained models they are the network's own.
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from tailsum.apps.paper import cells
-from tailsum.apps.paper.cells import Cell, Made, Method, Step, Subject, made
+from tailsum.apps.paper.cells import Cell, Made, Method, Subject, made
 from tailsum.apps.paper.rows import Direction
 from tailsum.chains.linear_chain import LinearChain
 from tailsum.chains.refine import Refined
@@ -37,28 +38,22 @@ def gradients(subjects: Iterable[Subject], repeats: int) -> Iterator[Cell[Direct
 
 
 def _cell(subject: Subject, method: Method) -> Cell[Direction]:
-    name, who = cells.file_name(subject, method, "gradients"), cells.columns_of(subject, method)
-
-    def run(step: Step) -> list[Direction]:
-        found, _ = made(subject)
+    def replicates(found: Made, how: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
         parameters, rebuild = _parameters(found)
-        how = cells.arguments(found, method, cells.seeded(subject.seed, name))
-        rows: list[Direction] = []
         for replicate in range(method.repeats):
-            chain = rebuild()
+            chain, rows = rebuild(), []
             small = chain.sketch(**how)
             model = small.refine() if method.refined else small
             for quantity in ("log Z", "entropy") if found.truth is None else ("log Z", "entropy", "loss"):
                 gradient = _gradient(_value(model, quantity, chain, found.truth), parameters)
-                where = {"replicate": replicate, "quantity": quantity}
                 for parameter, exact in _exact(subject, quantity).items():
                     cosine = F.cosine_similarity(gradient[parameter], exact, 0).item()
                     error = ((gradient[parameter] - exact).norm() / exact.norm()).item()
-                    rows.append(Direction(**who, **where, parameter=parameter, cosine=cosine, relative_error=error))
-            step()
-        return rows
+                    where = {"replicate": replicate, "quantity": quantity, "parameter": parameter}
+                    rows.append({**where, "cosine": cosine, "relative_error": error})
+            yield rows
 
-    return Cell(name, Direction, method.repeats, run)
+    return cells.measured(subject, method, Direction, ["gradients"], replicates)
 
 
 @functools.lru_cache(maxsize=3)
@@ -83,19 +78,14 @@ def _parameters(found: Made) -> tuple[Gradient, Callable[[], LinearChain]]:
     """The parameters of a model, and a function that makes it from them."""
     if found.parameters is not None and found.rebuild is not None:
         return found.parameters, found.rebuild
-    chain = found.model
-    if (
-        not isinstance(chain, LinearChain)
-        or not isinstance(chain.emission, Factored)
-        or not isinstance(chain.transition, Factored)
-    ):
-        raise ValueError(f"gradients need a chain whose scores are Factored, or its parameters: got {chain}")
-    nodes, pairs = (
-        x.map(lambda tensor: tensor.detach().clone().requires_grad_()) for x in (chain.emission, chain.transition)
-    )
+    match found.model:
+        case LinearChain(emission=Factored() as emission, transition=Factored() as transition, lengths=lengths):
+            nodes, pairs = (x.map(lambda leaf: leaf.detach().clone().requires_grad_()) for x in (emission, transition))
+        case other:
+            raise ValueError(f"gradients need a chain whose scores are Factored, or its parameters: got {other}")
     names: tuple[str, ...] = ("words", "states", "from", "to")
     parameters: Gradient = dict(zip(names, (*nodes.tensors, *pairs.tensors), strict=True))
-    return parameters, lambda: LinearChain(Factored(nodes.left.squeeze(-2), nodes.right), pairs, chain.lengths)
+    return parameters, lambda: LinearChain(Factored(nodes.left.squeeze(-2), nodes.right), pairs, lengths)
 
 
 def _gradient(value: Tensor, parameters: Gradient) -> Gradient:

@@ -6,8 +6,9 @@ These are the paper's Tables 2, 3 and 4, what it proves, and suites that it does
 import contextlib
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,24 +17,17 @@ import torch
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
+from tailsum.apps.paper import tables
 from tailsum.apps.paper.cells import Cell, seeded
 from tailsum.apps.paper.gradients import gradients
 from tailsum.apps.paper.report import write_report
 from tailsum.apps.paper.rows import Check, Direction, write_rows
-from tailsum.apps.paper.suite import hard, hard_subject
-from tailsum.apps.paper.tables import chain_subject, table2, table3, table4
-from tailsum.apps.paper.text_cells import KINDS, prepare, text, text_name, text_subjects
 from tailsum.apps.paper.theory import REPEATS, STATEMENTS, checks
 from tailsum.apps.paper.trained import Settings as Training
 
 # What each name runs; "hard" has the models trained on text and the gradients with it.
-TABLES = {
-    "table2": ("table2",),
-    "table3": ("table3",),
-    "table4": ("table4",),
-    "hard": ("hard", "text", "gradients"),
-    "theory": ("theory",),
-}
+TABLES: dict[str, tuple[str, ...]] = {name: (name,) for name in ("table2", "table3", "table4", "hard", "theory")}
+TABLES["hard"] += ("text", "gradients")
 TABLES["all"] = tuple(name for names in TABLES.values() for name in names)
 
 
@@ -57,29 +51,25 @@ class Settings:
 def plan(settings: Settings) -> dict[str, list[Cell[Any]]]:
     """The cells of every wanted table, in the order in which they run."""
     states, repeats, seed = settings.states, settings.repeats, settings.seed
-    made: dict[str, Callable[[], Iterable[Cell[Any]]]] = {
-        "table2": lambda: table2(states, repeats, seed),
-        "table3": lambda: table3(states, repeats, seed),
-        "table4": lambda: table4(states, repeats, seed),
-        "hard": lambda: hard(states, repeats, seed),
-        "text": lambda: text(settings.data, settings.cells, max(2, repeats // 10), seed),
-        "gradients": lambda: _gradients(settings),
-        "theory": lambda: [_theory(seed)],
+    theory = f"theory-r{REPEATS}-s{seed}"
+    made: dict[str, Iterable[Cell[Any]]] = {
+        "table2": tables.table2(states, repeats, seed),
+        "table3": tables.table3(states, repeats, seed),
+        "table4": tables.table4(states, repeats, seed),
+        "hard": tables.hard(states, repeats, seed),
+        "text": tables.text(settings.data, settings.cells, max(2, repeats // 10), seed),
+        "gradients": _gradients(settings),
+        "theory": [Cell(theory, Check, len(STATEMENTS), lambda step: checks(REPEATS, seeded(seed, theory), step))],
     }
-    return {name: list(made[name]()) for name in TABLES[settings.table]}
+    return {name: list(made[name]) for name in TABLES[settings.table]}
 
 
 def _gradients(settings: Settings) -> Iterator[Cell[Direction]]:
     n, repeats, seed = min(settings.states), settings.repeats, settings.seed
-    peaked = (hard_subject(n, transition, emission, seed) for transition, emission in ((1.0, 1.0), (3.0, 3.0)))
-    yield from gradients((chain_subject(n, "dense", seed), *peaked), max(2, repeats // 20))
+    peaked = (tables.hard_subject(n, transition, emission, seed) for transition, emission in ((1.0, 1.0), (3.0, 3.0)))
+    yield from gradients((tables.chain_subject(n, "dense", seed), *peaked), max(2, repeats // 20))
     # A batch of sentences scatters little, and takes long.
-    yield from gradients(text_subjects(settings.data, settings.cells, seed), max(2, repeats // 50))
-
-
-def _theory(seed: int) -> Cell[Check]:
-    name = f"theory-r{REPEATS}-s{seed}"
-    return Cell(name, Check, len(STATEMENTS), lambda step: checks(REPEATS, seeded(seed, name), step))
+    yield from gradients(tables.text_subjects(settings.data, settings.cells, seed), max(2, repeats // 50))
 
 
 def reproduce(settings: Settings, console: Console) -> Path:
@@ -123,11 +113,10 @@ def _timed(path: Path) -> Iterator[None]:
 def _train(settings: Settings, progress: Progress) -> dict[str, str]:
     """Train the models of text that are not trained yet, and say how well they do."""
     facts = {}
-    for kind in KINDS:
-        task = progress.add_task(f"{kind.upper()} of {text_name(settings.data)}", total=Training(kind).steps)
-        trained, _ = prepare(
-            kind, settings.data, settings.cells, settings.seed, lambda task=task: progress.advance(task)
-        )
+    for kind in tables.KINDS:
+        task = progress.add_task(f"{kind.upper()} of {tables.text_name(settings.data)}", total=Training(kind).steps)
+        step = partial(progress.advance, task)
+        trained, _ = tables.prepare(kind, settings.data, settings.cells, settings.seed, step)
         progress.remove_task(task)
         record = trained.record
         facts[f"{kind.upper()} trained"] = (
@@ -142,7 +131,7 @@ def about(settings: Settings) -> dict[str, str]:
         "command": f"tailsum reproduce {settings.table} --states {','.join(map(str, settings.states))} "
         f"--repeats {settings.repeats} --seed {settings.seed}",
         "seed": str(settings.seed),
-        "text": text_name(settings.data),
+        "text": tables.text_name(settings.data),
         "tailsum": version("tailsum"),
         "torch": torch.__version__,
         "Python": platform.python_version(),

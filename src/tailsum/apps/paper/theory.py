@@ -5,7 +5,9 @@ each is sketched on its own.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
 
 import torch
 from jaxtyping import Float64
@@ -15,6 +17,7 @@ from tailsum.apps.paper.chains import hard_chain, paper_chain, paper_proposal
 from tailsum.apps.paper.rows import Check
 from tailsum.apps.paper.trees import paper_tree
 from tailsum.apps.paper.variances import (
+    WithoutReplacement,
     optimal_variance,
     partition_bias,
     partition_variance,
@@ -22,7 +25,6 @@ from tailsum.apps.paper.variances import (
     tail_variance,
     weight_moments,
 )
-from tailsum.apps.paper.without_replacement import WithoutReplacement
 from tailsum.chains.linear_chain import LinearChain
 from tailsum.numerics.check import at_least
 from tailsum.sketch.model import Propose
@@ -47,15 +49,6 @@ def checks(repeats: int = REPEATS, generator: Generator = None, step: Callable[[
     return rows
 
 
-def deviation(check: Check) -> float:
-    """How many standard errors lie between what was predicted and what was measured.
-
-    >>> deviation(Check("unbiased", "a chain", 1.0, predicted=1.0, measured=1.5, standard_error=0.25))
-    2.0
-    """
-    return (check.measured - check.predicted) / check.standard_error
-
-
 # Statements: each gives its checks.
 
 
@@ -64,16 +57,12 @@ def unbiased(repeats: int, generator: Generator) -> Iterator[Check]:
     chains, tree = _chains(), paper_tree(30, 4, generator=_seeded())
     (mild, _), (paper, _) = chains["mild chain, local"], chains["paper's chain and proposal"]
     lookahead, uniform = Lookahead(8), Uniform()
-    splits = {
-        name: ((7, 1), (4, 4)) if model is paper else ((0, 16), (8, 8), (15, 1)) for name, (model, _) in chains.items()
-    }
-    drawn = {
-        f"{name}, K1={top} K2={sampled}": (top + sampled, *chains[name], TopAndSample(top, sampled))
-        for name, pairs in splits.items()
-        for top, sampled in pairs
-    }
     cases = {
-        **drawn,
+        **{
+            f"{name}, K1={top} K2={sampled}": (top + sampled, model, proposal, TopAndSample(top, sampled))
+            for name, (model, proposal) in chains.items()
+            for top, sampled in (((7, 1), (4, 4)) if model is paper else ((0, 16), (8, 8), (15, 1)))
+        },
         "mild chain, lookahead, optimal": (8, mild, lookahead, Optimal(8)),
         "paper's chain, lookahead, optimal": (8, paper, lookahead, Optimal(8)),
         "paper's hypertree, uniform, K1=10 K2=10": (20, tree, uniform, TopAndSample(10, 10)),
@@ -95,8 +84,8 @@ def partition(repeats: int, generator: Generator) -> Iterator[Check]:
     more draws, the better. So the logarithm reduces a variance only in that it divides by Z squared.
     """
     chains, top = _chains(), 5
-    draws = {"mild chain, local": (4, 8, 16, 32), "mild chain, local and global": (4, 8, 16, 32)}
-    for name, sampled in _each({**draws, "paper's chain and proposal": (1, 4, 16)}):
+    mild = product(("mild chain, local", "mild chain, local and global"), (4, 8, 16, 32))
+    for name, sampled in (*mild, *product(("paper's chain and proposal",), (1, 4, 16))):
         chain, proposal = chains[name]
         log_q = proposal(replicated(chain, 1))[0]
         variance = partition_variance(chain, weight_moments(log_q, top, sampled))
@@ -109,20 +98,20 @@ def partition(repeats: int, generator: Generator) -> Iterator[Check]:
 
 def tail(repeats: int, generator: Generator) -> Iterator[Check]:
     """The variance of the tail estimator `a_i / q_i` (one draw), for several proposals, at K1 states kept for certain."""
-    for name, top in _each(dict.fromkeys(tail_proposals(), (0, 10, 50))):
+    for name, top in product(tail_proposals(), (0, 10, 50)):
         yield Check("tail variance", name, float(top), *_tail_check(name, top, 1, repeats, generator))
 
 
 def many_draws(repeats: int, generator: Generator) -> Iterator[Check]:
     """The corollary: with K2 draws the variance of the tail estimator is one K2th."""
-    for name, sampled in _each(dict.fromkeys(("uniform", "too flat"), (1, 2, 4, 8, 16, 32, 64))):
+    for name, sampled in product(("uniform", "too flat"), (1, 2, 4, 8, 16, 32, 64)):
         yield Check("1/K2", f"{name}, K1=10", float(sampled), *_tail_check(name, 10, sampled, repeats, generator))
 
 
 def same_number(repeats: int, generator: Generator) -> Iterator[Check]:
     """The variance of a sum over K states kept by the same proposal: the paper's selection, split in two ways, and ours."""
     a = long_tail()
-    for name, kept in _each(dict.fromkeys(("noisy", "too flat"), (16, 32, 64))):
+    for name, kept in product(("noisy", "too flat"), (16, 32, 64)):
         log_q = tail_proposals()[name].log()
         one, half = ((top, kept - top) for top in (kept - 1, kept // 2))
         for how, predicted, selection in (
@@ -140,9 +129,9 @@ def without_replacement(repeats: int, generator: Generator) -> Iterator[Check]:
     One draw is unbiased, and so is the uniform proposal. Otherwise a likely state, which can be drawn no more than once,
     has a mean weight below one, and an unlikely state one above: too low where the sum is more peaked than the proposal.
     """
-    chains, few = _chains(30), (1, 5, 10, 20)
-    draws = {"mild chain, uniform": (20,), "mild chain, local and global": few, "paper's chain and proposal": few}
-    for name, sampled in _each(draws):
+    chains = _chains(30)
+    biased = product(("mild chain, local and global", "paper's chain and proposal"), (1, 5, 10, 20))
+    for name, sampled in (("mild chain, uniform", 20), *biased):
         (chain, proposal), selection = chains[name], WithoutReplacement(1, sampled)
         ratio = log_ratios(chain, selection, proposal, repeats, generator).exp()
         predicted = partition_bias(chain, selection.mean_weight(proposal(replicated(chain, 1))[0]))
@@ -173,13 +162,9 @@ def log_ratios(
     generator: Generator = None,
 ) -> Float64[Tensor, " {repeats}"]:
     """`log Z_hat - log Z` of so many independent sketches."""
-    exact = replicated(model, 1).log_partition()
-    parts = []
-    for start in range(0, repeats, BATCH):
-        whole = replicated(model, min(BATCH, repeats - start))
-        small = whole.sketch(proposal=proposal, selection=selection, generator=generator)
-        parts.append(small.log_partition() - exact)
-    return torch.cat(parts)
+    how: dict[str, Any] = {"proposal": proposal, "selection": selection, "generator": generator}
+    wholes = (replicated(model, min(BATCH, repeats - start)) for start in range(0, repeats, BATCH))
+    return torch.cat([whole.sketch(**how).log_partition() for whole in wholes]) - replicated(model, 1).log_partition()
 
 
 def weighted_sums(
@@ -209,11 +194,6 @@ def _variance(values: Float64[Tensor, " r"]) -> tuple[float, float]:
 
 
 # What it is measured on.
-
-
-def _each(draws: Mapping[str, Iterable[int]]) -> Iterator[tuple[str, int]]:
-    """Every name with each of its numbers."""
-    return ((name, number) for name, numbers in draws.items() for number in numbers)
 
 
 def _chains(n_states: int = 50) -> dict[str, tuple[LinearChain, Propose]]:

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from tailsum.apps.files import whole
 from tailsum.apps.text import Sentence, Split, Vocabulary
@@ -87,13 +88,10 @@ class WordHMM(WordModel):
 
     def __init__(self, n_states: int = 1000, n_words: int = 1000, size: int = 64) -> None:
         super().__init__()
-
-        def embeddings(count: int) -> nn.Parameter:
-            return nn.Parameter(torch.randn(count, size) / size**0.25)
-
         self.initial = nn.Parameter(torch.zeros(n_states))
-        self.left, self.right, self.states = (embeddings(n_states) for _ in range(3))
-        self.words = embeddings(n_words)
+        self.left, self.right, self.states, self.words = (
+            nn.Parameter(torch.randn(count, size) / size**0.25) for count in (n_states, n_states, n_states, n_words)
+        )
 
     def chain(self, batch: Batch) -> LinearChain:
         """The posterior distribution over the states that may have written the words."""
@@ -158,7 +156,7 @@ class Trained:
 
 def train(settings: Settings, split: Split, step: Callable[[], None] = lambda: None) -> Trained:
     """Train by exact maximum likelihood: Adam on sentences of up to 20 words; `step` is called after each step."""
-    vocabulary = vocabulary_of(settings, split)
+    vocabulary = Vocabulary.of(split.train, settings.n_states - 1)
     data, held_out = _short(split.train, "train"), _short(split.test, "test")
     model = settings.model()
     before = _loss_per_word(model, held_out, vocabulary)
@@ -190,13 +188,8 @@ def held_out_batch(
     at_least(1, n=n)
     if n > len(held_out):
         raise ValueError(f"n must be at most {len(held_out)}, the number of test sentences: got {n}")
-    chosen = torch.randperm(len(held_out), generator=generator)[:n].tolist()
-    return batch_of([held_out[i] for i in chosen], trained.vocabulary)
-
-
-def vocabulary_of(settings: Settings, split: Split) -> Vocabulary:
-    """The words of a model: as many as it has states."""
-    return Vocabulary.of(split.train, settings.n_states - 1)
+    chosen = torch.randperm(len(held_out), generator=generator)[:n]
+    return batch_of([held_out[i] for i in chosen.tolist()], trained.vocabulary)
 
 
 # Files.
@@ -227,7 +220,7 @@ def load(path: Path, settings: Settings, split: Split) -> Trained:
     for name, wanted in asdict(settings).items():
         if found.get(name) != wanted:
             raise ValueError(f"{path} must hold a model trained with {name} = {wanted}: got {found.get(name)}")
-    vocabulary = vocabulary_of(settings, split)
+    vocabulary = Vocabulary.of(split.train, settings.n_states - 1)
     if words != vocabulary.words:
         raise ValueError(f"{path} must hold a model of the words of this text: it was trained on another")
     model = settings.model()
@@ -250,14 +243,10 @@ def hint(word: str) -> int:
 
 def batch_of(sentences: Sequence[Sentence], vocabulary: Vocabulary) -> Batch:
     """Sentences as tensors."""
-    longest = max(map(len, sentences))
-
-    def table(rows: list[list[int]]) -> Tensor:
-        return torch.tensor([row + [0] * (longest - len(row)) for row in rows])
-
-    words = table([vocabulary.encode(sentence) for sentence in sentences])
-    hints = table([[hint(word) for word in sentence] for sentence in sentences])
-    return Batch(words, hints, torch.tensor([len(sentence) for sentence in sentences]))
+    words = [torch.tensor(vocabulary.encode(sentence)) for sentence in sentences]
+    hints = [torch.tensor([hint(word) for word in sentence]) for sentence in sentences]
+    lengths = torch.tensor([len(sentence) for sentence in sentences])
+    return Batch(pad_sequence(words, batch_first=True), pad_sequence(hints, batch_first=True), lengths)
 
 
 def _short(sentences: list[Sentence], name: str) -> list[Sentence]:

@@ -1,12 +1,14 @@
 """Pages and other text from the templates beside this file."""
 
+import tomllib
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from tailsum.apps.files import whole
-from tailsum.apps.report.wording import capital, markdown
+from tailsum.apps.report.wording import markdown, number, percent
 
 TEMPLATES = Environment(
     loader=PackageLoader("tailsum.apps.report"),
@@ -16,7 +18,7 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-TEMPLATES.filters |= {"capital": capital, "md": markdown}
+TEMPLATES.filters |= {"md": markdown, "number": number, "percent": percent}
 
 
 def write(path: Path, template: str, **content: Any) -> Path:
@@ -24,3 +26,8 @@ def write(path: Path, template: str, **content: Any) -> Path:
     with whole(path) as file:
         file.write(TEMPLATES.get_template(template).render(content))
     return path
+
+
+def words(name: str) -> dict[str, dict[str, str]]:
+    """The texts of a report that are not in its templates, by their tables: `paper.toml` and so on, beside these."""
+    return tomllib.loads((files("tailsum.apps.report") / "templates" / f"{name}.toml").read_text("utf-8"))

@@ -1,7 +1,8 @@
-"""A table of text, which Markdown and HTML are written from."""
+"""Tables of text, which Markdown and HTML are written from, and what is asked of data frames again and again."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -38,3 +39,13 @@ class Table:
         if self.frame.index.nlevels == 1:
             return [self.rows()]
         return [Table(self.key, "", group).rows() for _, group in self.frame.groupby(level=0, sort=False)]
+
+
+def groups(frame: pd.DataFrame, *columns: str) -> Iterator[tuple[Any, pd.DataFrame]]:
+    """Rows that agree in some columns, and what they agree in: a value, or a tuple of them, in the order of the rows."""
+    return iter(frame.groupby(columns[0] if len(columns) == 1 else list(columns), sort=False))
+
+
+def rows_of(frame: pd.DataFrame) -> Iterator[Any]:
+    """The rows, with an attribute for each column."""
+    return frame.itertuples(index=False)

@@ -3,16 +3,14 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tailsum.apps.paper.report.headline import headline
-from tailsum.apps.paper.report.sections import sections
+from tailsum.apps.paper.report.compare import headline
 from tailsum.apps.paper.report.summary import summaries
+from tailsum.apps.paper.report.tables import sections
 from tailsum.apps.paper.rows import Row
 from tailsum.apps.report import page
 from tailsum.apps.report.wording import capital
 
 __all__ = ["write_report"]
-
-TITLE = "Scaling Structured Inference with Randomization: reproduced"
 
 
 def write_report(output: Path, results: Mapping[str, Sequence[Row]], about: Mapping[str, str]) -> Path:
@@ -31,7 +29,6 @@ def write_report(output: Path, results: Mapping[str, Sequence[Row]], about: Mapp
     return page.write(
         output / "index.html",
         "paper.html",
-        title=TITLE,
         contents={part.name: part.title for part in parts},
         about={capital(name): value for name, value in about.items()},
         headline=headline(found),

@@ -8,6 +8,7 @@ import pandas as pd
 from tailsum.apps.paper import published
 from tailsum.apps.paper.report.compare import kept_text
 from tailsum.apps.paper.rows import Row
+from tailsum.apps.report.table import rows_of
 
 _LINE = ["model", "states", "quantity", "label", "kept"]
 
@@ -23,7 +24,7 @@ def summaries(results: Mapping[str, Sequence[Row]]) -> dict[str, pd.DataFrame]:
 def _errors(rows: pd.DataFrame) -> pd.DataFrame:
     """What the replicates of each estimator add up to: errors in nats, the median seconds, the largest memory.
 
-    Beside them stands the MSE that the paper prints; undefined where it prints none.
+    Beside them stands what the paper prints; undefined where it prints nothing.
 
     The variance is about the mean, so that squared bias and variance add up to the MSE. One draw says nothing of it;
     TopK draws nothing.
@@ -33,9 +34,9 @@ def _errors(rows: pd.DataFrame) -> pd.DataFrame:
         .groupby([*_LINE, "method"], sort=False, as_index=False)
         .agg(errors=("error", tuple), seconds=("seconds", "median"), peak_bytes=("peak_bytes", "max"))
     )
-    where = (found[name] for name in ("model", "quantity", "states", "method", "label"))
+    where = list(rows_of(found[["model", "quantity", "states", "method", "label"]]))
     errors = [np.array(each) for each in found.errors]
-    known = [len(each) > 1 or method == "TopK" for each, method in zip(errors, found.method, strict=True)]
+    known = (found.errors.map(len) > 1) | (found.method == "TopK")
     variance = [np.var(each) if said else None for each, said in zip(errors, known, strict=True)]
     found = found.assign(
         mse=[np.mean(each**2) for each in errors],
@@ -43,8 +44,10 @@ def _errors(rows: pd.DataFrame) -> pd.DataFrame:
         bias=[np.mean(each) for each in errors],
         bias_spread=[_standard_error(each) for each in errors],
         variance=pd.Series(variance, dtype=object),  # which keeps None and undefined apart
-        printed_mse=pd.Series([published.mse(*each) for each in zip(*where, strict=True)], dtype=float),
+        variance_spread=np.nan,
     )
+    for name in ("printed_mse", "notebook_mse", "printed_bias", "printed_variance"):
+        found[name] = pd.Series([published.figure(name, *each) for each in where], dtype=float)
     return _in_order(found.assign(rmse=np.sqrt(found.mse)))
 
 

@@ -1,56 +1,60 @@
-"""The tables of each experiment: Tables 2, 3 and 4 of the paper, and those of what goes beyond it."""
+"""The sections of the report and their tables: Tables 2, 3 and 4 of the paper, and those of what goes beyond it."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from tailsum.apps.paper import published
 from tailsum.apps.paper.report.compare import by_method, is_ours, lower, methods_in, shown
-from tailsum.apps.report.frames import groups, rows_of
-from tailsum.apps.report.table import Table
+from tailsum.apps.report.page import words
+from tailsum.apps.report.table import Table, groups, rows_of
 from tailsum.apps.report.wording import NOTHING, capital, number, with_spread
 
 BLOCK = ["structure", "quantity", "states"]  # what stands in one table
-
+WORDS = words("paper")
 RATIO = "Paper's method here / ours"
-
-TOPK_NOTE = (
-    "The paper labels its TopK rows 20% and 50% of the states; the authors' experiments kept 500 and 1,000 whatever N. "
-    "The printed figure stands beside both."
-)
-TREE_NOTE = (
-    "Behind the labels 1%, 10% and 20% the authors' experiments kept 20, 200 and 400 states at both N. Nothing couples "
-    "the states of a span with those of its children in these trees, so that the exact sum costs little more."
-)
-CHECKPOINT_NOTE = (
-    "The paper's entropies at N = 2,000 come from saved checkpoints that are not public: here the recipe of its other "
-    "chains stands in for them."
-)
-NOTEBOOK_NOTE = "In brackets: the output of the authors' own notebook, where it differs from the printed table."
-STATES_NOTE = "The paper says neither how many states Table 4 has nor how many are kept."
-FORMULA_NOTE = (
-    "\"As printed\": global parts are the norms of the states over their sum, as in the paper's formula. The authors' "
-    "experiments take the softmax of the norms instead."
-)
-Z_NOTE = "z is measured less predicted, over the standard error."
-STATEMENT_NOTES = {
-    "unbiased": "Unbiased: the mean of the estimate of Z over Z, at K states kept.",
-    "partition variance": "Partition variance: that of the estimate of Z over Z, at K2 states drawn.",
-    "lower bound": (
-        "Lower bound: the mean error of log Z, at K2 states drawn. Predicted to second order: only where the variance is "
-        "small should it agree."
-    ),
-    "log variance": "Log variance: that of log Z, at K2 states drawn. Predicted to first order, with the same limits.",
-    "tail variance": "Tail variance: that of the estimate of a sum from one draw, at K1 states kept for certain.",
-    "1/K2": "1/K2: the same variance with K2 draws.",
-    "same K": "Same K: the variance of a sum with K states kept, however they are chosen.",
-    "without replacement": (
-        "Without replacement: the mean of the estimate of Z over Z where K2 states are drawn without replacement and "
-        "weighted as if with, as in the authors' code."
-    ),
+# Table 3 takes the errors of Table 2 apart. A bias has a sign: it is not compared as the others are.
+_SHOWN = {
+    "table2": {"mse": "mean square error (nats²)"},
+    "table3": {"bias": "bias (nats)", "variance": "variance (nats²)"},
 }
+_HEADERS: dict[str | int, str] = {
+    "level": "Level",
+    "model": "Model",
+    "kept_text": "States kept",
+    "parameter": "Parameter",
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, a sentence or two, and the tables below them."""
+
+    name: str
+    title: str
+    words: str
+    tables: list[Table]
+
+
+def sections(found: Mapping[str, pd.DataFrame]) -> list[Section]:
+    """A section for each experiment that was run, from its summaries."""
+    made: dict[str, Callable[[str, pd.DataFrame], Iterable[Table]]] = {
+        "table2": compared,
+        "table3": compared,
+        "table4": table4,
+        "hard": suite,
+        "text": suite,
+        "gradients": gradients,
+        "theory": theory,
+    }
+    return [
+        Section(name, WORDS["titles"][name], WORDS["words"][name], list(make(name, found[name])))
+        for name, make in made.items()
+        if name in found
+    ]
 
 
 def key_of(name: str, *parts: str | int) -> str:
@@ -59,39 +63,55 @@ def key_of(name: str, *parts: str | int) -> str:
     return "-".join(words)
 
 
-def table2(found: pd.DataFrame) -> Iterator[Table]:
-    """Mean square errors: a table for each structure, quantity and number of states."""
+def compared(name: str, found: pd.DataFrame) -> Iterator[Table]:
+    """Tables 2 and 3: the paper's figures, its method here and ours, how these compare, then other methods.
+
+    There is a table for each structure, quantity, number of states and value.
+    """
+    names = ["level", "kept_text"]
     for block, group in groups(found, *BLOCK):
-        filled = group.assign(here=_spread(group, "mse"), printed=_each(group, _printed_mse))
-        caption = f"{_title(*block)}: mean square error (nats²)"
-        yield _compared(key_of("table2", *block), caption, filled, "mse", _notes(group, *block))
+        for value, what in _SHOWN[name].items():
+            here, printed = (by_method(_texts(group, value), names, column) for column in ("here", "printed"))
+            columns = {
+                "TopK: printed": printed.get("TopK"),
+                "TopK: here": here.get("TopK"),
+                "Paper's method: printed": printed.get("paper"),
+                "Paper's method: here": here.get("paper"),
+                "Ours": here.get("tailsum"),
+                RATIO: None if value == "bias" else lower(group, names, value),
+                **{capital(shown(each)): here[each] for each in here if each not in {"TopK", "paper", "tailsum"}},
+            }
+            notes = {
+                "topk": any(group.printed_mse[group.method == "TopK"].notna()),
+                "tree": value == "mse" and block[0] == "hypertree",
+                "checkpoint": value == "mse" and block == ("chain", "entropy", 2000),
+                "notebook": value == "mse" and any(group.notebook_mse.notna()),
+            }
+            key = key_of(name, *block, *([] if value == "mse" else [value]))
+            yield _table(key, f"{_title(*block)}: {what}", columns, _notes(notes))
 
 
-def table3(found: pd.DataFrame) -> Iterator[Table]:
-    """Bias and variance, a table for each."""
-    for block, group in groups(found, *BLOCK):
-        notes = [TOPK_NOTE] if _prints_topk(group) else []
-        bias = group.assign(here=_spread(group, "bias"), printed=_each(group, _printed_part("bias")))
-        yield _compared(key_of("table3", *block, "bias"), f"{_title(*block)}: bias (nats)", bias, None, notes)
-        variance = group.assign(here=_numbers(group.variance), printed=_each(group, _printed_part("variance")))
-        caption = f"{_title(*block)}: variance (nats²)"
-        yield _compared(key_of("table3", *block, "variance"), caption, variance, "variance", notes)
+def _texts(group: pd.DataFrame, value: str) -> pd.DataFrame:
+    """A value as it was measured here and as the paper prints it; in brackets what its authors' notebook has instead."""
+    printed = group[f"printed_{value}"].map(_printed)
+    if value == "mse":
+        printed += (" [" + group.notebook_mse.map(_printed) + "]").where(group.notebook_mse.notna(), "")
+    return group.assign(here=_spread(group, value), printed=printed)
 
 
-def table4(found: pd.DataFrame) -> Iterator[Table]:
+def table4(name: str, found: pd.DataFrame) -> Iterator[Table]:
     """Mean square errors of the proposals: a row for each, the levels side by side."""
     for (*block, label), group in proposals(found):
         methods, columns = methods_in(group), dict[str, list[str]]()
         for (model, level), alike in groups(group, "model", "level"):
             here = dict(zip(alike.method, _spread(alike, "mse"), strict=True))
-            columns[f"{capital(level)}: printed"] = [
-                _printed(published.proposal_mse(model, block[1], method)) for method in methods
-            ]
+            printed = (published.proposal_mse(model, block[1], method) for method in methods)
+            columns[f"{capital(level)}: printed"] = [_printed(each) for each in printed]
             columns[f"{capital(level)}: here"] = [here.get(method, NOTHING) for method in methods]
         frame = pd.DataFrame(columns, pd.Index(map(shown, methods), name="Proposal"))
-        notes = [STATES_NOTE, *([FORMULA_NOTE] if any("as printed" in method for method in methods) else [])]
+        notes = _notes({"states": True, "formula": any("as printed" in method for method in methods)})
         caption = f"{_title(*block)}, {group.kept_text.iloc[0]}: mean square error (nats²)"
-        yield Table.filled(key_of("table4", *block, label), caption, frame, notes=notes)
+        yield Table.filled(key_of(name, *block, label), caption, frame, notes=notes)
 
 
 def proposals(found: pd.DataFrame) -> list[tuple[Any, pd.DataFrame]]:
@@ -103,35 +123,31 @@ def suite(name: str, found: pd.DataFrame) -> Iterator[Table]:
     """Root mean square errors and seconds, for models the paper does not have."""
     names = ["model", "kept_text"]
     for (quantity, states), group in groups(found, "quantity", "states"):
-        text = group.assign(rmse=_numbers(group.rmse), seconds=_numbers(group.seconds, 2))
-        errors, seconds = (by_method(text, names, column) for column in ("rmse", "seconds"))
         columns = {
-            **{capital(shown(method)): each for method, each in errors.items()},
+            **_by_method("", group, names, "rmse"),
             RATIO: lower(group, names, "rmse"),
-            **{f"Seconds: {shown(method)}": each for method, each in seconds.items()},
+            **_by_method("Seconds: ", group, names, "seconds", 2),
         }
         caption = f"{capital(quantity)}, N = {states:,}: root mean square error (nats)"
         yield _table(key_of(name, quantity, states), caption, columns)
 
 
-def gradients(found: pd.DataFrame) -> Iterator[Table]:
+def gradients(name: str, found: pd.DataFrame) -> Iterator[Table]:
     """How far sketched gradients point away from the exact one, and how far they end from it."""
     names = ["kept_text", "parameter"]
     for (model, states, quantity), group in groups(found, "model", "states", "quantity"):
-        text = group.assign(off=_numbers(group.off), relative_error=_numbers(group.relative_error))
-        off, error = (by_method(text, names, column) for column in ("off", "relative_error"))
         whole = group[group.parameter == "all"]  # as one vector
-        ratios = {method: lower(whole, names, "off", method) for method in off if is_ours(method)}
+        ratios = {method: lower(whole, names, "off", method) for method in methods_in(group) if is_ours(method)}
         columns = {
-            **{f"1 - cosine: {shown(method)}": each for method, each in off.items()},
+            **_by_method("1 - cosine: ", group, names, "off"),
             **{f"1 - cosine: paper's method here / {shown(method)}": each for method, each in ratios.items()},
-            **{f"Relative error: {shown(method)}": each for method, each in error.items()},
+            **_by_method("Relative error: ", group, names, "relative_error"),
         }
         caption = f"Gradient of {quantity}, {model}, N = {states:,}: means over the replicates"
-        yield _table(key_of("gradients", model, states, quantity), caption, columns)
+        yield _table(key_of(name, model, states, quantity), caption, columns)
 
 
-def theory(rows: pd.DataFrame) -> Iterator[Table]:
+def theory(name: str, rows: pd.DataFrame) -> Iterator[Table]:
     """What the theory predicts and what was measured."""
     rows = rows.sort_values("statement", key=lambda each: each.map(list(each.unique()).index), kind="stable")
     columns = {
@@ -141,49 +157,33 @@ def theory(rows: pd.DataFrame) -> Iterator[Table]:
         "Predicted": _numbers(rows.predicted, 5),
         "Measured": _numbers(rows.measured, 5),
         "Standard error": _numbers(rows.standard_error, 2),
-        "z": _each(rows, _z_text),
+        "z": [_z_text(row) for row in rows_of(rows)],
     }
     frame = pd.DataFrame(columns).set_index(["Statement", "Setting"])
-    notes = [STATEMENT_NOTES[each] for each in rows.statement.unique() if each in STATEMENT_NOTES]
-    yield Table("theory", "Predicted and measured", frame, notes=[Z_NOTE, *notes])
-
-
-def _compared(key: str, caption: str, group: pd.DataFrame, value: str | None, notes: Sequence[str]) -> Table:
-    """The paper's figures, its method here and ours; how they compare in a value, if they do; then other methods."""
-    names = ["level", "kept_text"]
-    here, printed = (by_method(group, names, column) for column in ("here", "printed"))
-    columns = {
-        "TopK: printed": printed.get("TopK"),
-        "TopK: here": here.get("TopK"),
-        "Paper's method: printed": printed.get("paper"),
-        "Paper's method: here": here.get("paper"),
-        "Ours": here.get("tailsum"),
-        RATIO: lower(group, names, value) if value else None,
-        **{capital(shown(method)): here[method] for method in here if method not in {"TopK", "paper", "tailsum"}},
-    }
-    return _table(key, caption, columns, notes)
+    said = [WORDS["statements"][each] for each in rows.statement.unique() if each in WORDS["statements"]]
+    yield Table(name, "Predicted and measured", frame, notes=[WORDS["notes"]["z"], *said])
 
 
 def _table(key: str, caption: str, columns: Mapping[str, pd.Series | None], notes: Sequence[str] = ()) -> Table:
     """A table of these columns; those of our methods are marked."""
-    headers: dict[str | int, str] = {
-        "level": "Level",
-        "model": "Model",
-        "kept_text": "States kept",
-        "parameter": "Parameter",
-    }
     lines = next(each.index for each in columns.values() if each is not None)
-    frame = pd.DataFrame(columns, lines).rename_axis(index=headers)
+    frame = pd.DataFrame(columns, lines).rename_axis(index=_HEADERS)
     ours = [name for name in columns if name.rpartition(": ")[2].lower().startswith("ours")]
     return Table.filled(key, caption, frame, ours, notes)
+
+
+def _by_method(what: str, found: pd.DataFrame, names: list[str], column: str, digits: int = 3) -> dict[str, pd.Series]:
+    """A column of numbers for each method, as text, under what they are and whose."""
+    text = found.assign(**{column: _numbers(found[column], digits)})
+    return {capital(what + shown(method)): each for method, each in by_method(text, names, column).items()}
 
 
 def _title(structure: str, quantity: str, states: int) -> str:
     return f"{capital(structure)} {quantity}, N = {states:,}"
 
 
-def _each(found: pd.DataFrame, text: Callable[[Any], str]) -> list[str]:
-    return [text(row) for row in rows_of(found)]
+def _notes(holds: Mapping[str, bool]) -> list[str]:
+    return [WORDS["notes"][name] for name, said in holds.items() if said]
 
 
 def _numbers(values: Iterable[float | None], digits: int = 3) -> list[str]:
@@ -197,33 +197,6 @@ def _spread(found: pd.DataFrame, value: str) -> list[str]:
 def _printed(value: float | None) -> str:
     """A figure of the paper with all its digits."""
     return NOTHING if value is None or math.isnan(value) else f"{value:g}"
-
-
-def _printed_mse(row: Any) -> str:
-    notebook = published.notebook_mse(row.model, row.quantity, row.states, row.method, row.label)
-    return _printed(row.printed_mse) + (f" [{_printed(notebook)}]" if notebook is not None else "")
-
-
-def _printed_part(part: str) -> Callable[[Any], str]:
-    def text(row: Any) -> str:
-        found = published.bias_variance(row.model, row.quantity, row.states, row.method, row.label)
-        return _printed(getattr(found, part, None))
-
-    return text
-
-
-def _prints_topk(group: pd.DataFrame) -> bool:
-    return bool(group.printed_mse[group.method == "TopK"].notna().any())
-
-
-def _notes(group: pd.DataFrame, structure: str, quantity: str, states: int) -> list[str]:
-    notes = {
-        TOPK_NOTE: _prints_topk(group),
-        TREE_NOTE: structure == "hypertree",
-        CHECKPOINT_NOTE: (structure, quantity, states) == ("chain", "entropy", 2000),
-        NOTEBOOK_NOTE: any("[" in text for text in _each(group, _printed_mse)),
-    }
-    return [note for note, holds in notes.items() if holds]
 
 
 def _z_text(row: Any) -> str:

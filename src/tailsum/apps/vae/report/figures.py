@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from tailsum.apps.report.axes import WHOLE, log_axis
 from tailsum.apps.report.picture import WIDTH, Picture
-from tailsum.apps.vae.report.findings import Findings, bound, curve
+from tailsum.apps.vae.report.findings import WORDS, Findings, bound, curve
 from tailsum.apps.vae.report.layout import arrange, bend, choose
 from tailsum.plot.canvas import Canvas
 from tailsum.plot.lettering import text_width, visible
@@ -23,41 +22,29 @@ from tailsum.plot.style import INK, LINE, QUIET, SMALL, WORD, state_colour
 NODES, ARROWS = 20, 40  # of the graph
 QUIET_ON_COLOUR = "#3D444D"
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
-NAMES = {
-    "total": "ELBO, the sum",
-    "words": "log p(words | states)",
-    "states": "log p(states)",
-    "entropy": "entropy of q",
+CURVES = {
+    "total": ("ELBO, the sum", "#C5CBD2"),
+    "words": ("log p(words | states)", ORANGE),
+    "states": ("log p(states)", GREEN),
+    "entropy": ("entropy of q", "#CC79A7"),
 }
-COLOURS = {"total": "#C5CBD2", "words": ORANGE, "states": GREEN, "entropy": "#CC79A7"}
 
 
 def pictures(findings: Findings) -> list[Picture]:
     """All that there is something to draw for."""
     found = findings.occurrences
-    counts = found.counts.numpy()
-    pairs = found.transitions()
-    train, dev = curve(findings.losses, "train"), curve(findings.losses, "dev")
-    parts = bound(findings.losses)
-    use = (
-        "Left: how often each state occurs in one sample from q for every training sentence, the most frequent state "
-        "first: the aggregated posterior (the paper's Figure 2). Right: the share of all words that the most frequent "
-        "states cover together."
-    )
+    counts, pairs = found.counts.numpy(), found.transitions()
+    train, dev, parts = curve(findings.losses, "train"), curve(findings.losses, "dev"), bound(findings.losses)
     nodes, kept = choose(pairs, NODES, ARROWS)
-    graph = (
-        f"Frequent pairs of neighbouring states: {len(kept)} of {len(pairs):,}, joining {len(nodes)} states, each shown with "
-        "its number and its most frequent word. Wide arrows are frequent pairs; states that stand early in sentences tend to "
-        "the left."
-    )
-    learning = "Negative log-likelihood bound of the training batches, and of the dev part by a few samples."
-    elbo = "The parts of the training sentences' bound. The bound is their sum: the higher, the better."
-    return [
-        Picture("states", "use", use, lambda: use_of_states(counts)),
-        *([Picture("transitions", "transitions", graph, lambda: _graph_of(findings, nodes, kept))] if kept else []),
-        *([] if train.empty else [Picture("learning", "training", learning, lambda: learning_curve(train, dev))]),
-        *([] if parts.empty else [Picture("bound", "training", elbo, lambda: bound_curve(parts))]),
+    numbers = {"kept": len(kept), "pairs": len(pairs), "nodes": len(nodes)}
+    drawn = [
+        ("states", "use", True, lambda: use_of_states(counts)),
+        ("transitions", "transitions", bool(kept), lambda: transition_graph(findings, nodes, kept)),
+        ("learning", "training", not train.empty, lambda: learning_curve(train, dev)),
+        ("bound", "training", not parts.empty, lambda: bound_curve(parts)),
     ]
+    captions = {name: text.format(**numbers) for name, text in WORDS["pictures"].items()}
+    return [Picture(name, section, captions[name], draw) for name, section, there, draw in drawn if there]
 
 
 # How the states are used.
@@ -76,7 +63,10 @@ def use_of_states(counts: np.ndarray) -> Figure:
     left.set_ylim(floor, share[0] * 1.6)
     left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g}%"))
     _ranks(left, len(counts))
-    _mark_unused(left, used, len(counts))
+    if unused := len(counts) - used:
+        left.axvspan(used + 0.5, len(counts) + 0.5, facecolor="#F0F2F4", hatch="///", edgecolor="#DDE1E5", linewidth=0)
+    text = f"{unused:,} never occur" if unused else "every state occurs"
+    left.text(0.985, 0.95, text, transform=left.transAxes, ha="right", va="top", fontsize=8.5, color=INK)
     left.axhline(1 / len(counts), color=QUIET, linewidth=1.0, linestyle="--", zorder=2.5)
     left.text(
         0.985, 1 / len(counts), "if all were used alike", transform=left.get_yaxis_transform(), ha="right", va="bottom",
@@ -98,33 +88,16 @@ def _ranks(ax: Axes, count: int) -> None:
     ax.grid(visible=False, axis="x")
 
 
-def _mark_unused(ax: Axes, used: int, count: int) -> None:
-    unused = count - used
-    if unused:
-        ax.axvspan(used + 0.5, count + 0.5, facecolor="#F0F2F4", hatch="///", edgecolor="#DDE1E5", linewidth=0)
-    text = f"{unused:,} never occur" if unused else "every state occurs"
-    ax.text(0.985, 0.95, text, transform=ax.transAxes, ha="right", va="top", fontsize=8.5, color=INK)
-
-
 # How they follow one another.
 
 
-def _graph_of(findings: Findings, nodes: Sequence[int], pairs: Sequence[tuple[int, int, int]]) -> Figure:
+def transition_graph(findings: Findings, nodes: Sequence[int], pairs: Sequence[tuple[int, int, int]]) -> Figure:
+    """States as boxes, with their most frequent words, and the pairs that follow one another as arrows."""
     found, best = findings.occurrences, findings.occurrences.words_of(1)
     words = [findings.vocabulary.words[best[state][0][0]] for state in nodes]
-    counts = found.counts[list(nodes)].numpy()
-    return transition_graph(nodes, words, counts, pairs, found.how_late()[list(nodes)].numpy())
-
-
-def transition_graph(
-    nodes: Sequence[int],
-    words: Sequence[str],
-    counts: np.ndarray,
-    pairs: Sequence[tuple[int, int, int]],
-    late: np.ndarray,
-) -> Figure:
-    """States as boxes and the pairs that follow one another as arrows."""
-    texts = [(str(state), _short(word)) for state, word in zip(nodes, words, strict=True)]
+    short = [word if len(word) <= 14 else visible(word)[:13] + "…" for word in words]
+    counts, late = found.counts[list(nodes)].numpy(), found.how_late()[list(nodes)].numpy()
+    texts = list(zip(map(str, nodes), short, strict=True))
     size = WORD - 1 + 3.5 * np.sqrt(counts / counts.max())
     boxes = np.array(
         [
@@ -139,14 +112,15 @@ def transition_graph(
     links = [(index[a], index[b], count / most) for a, b, count in pairs]
     places = margin + arrange(links, boxes, late, (width - 2 * margin, height - 2 * margin))
     canvas = Canvas.on(None, width, height)
-    outlines = [_outline(place, box) for place, box in zip(places, boxes, strict=True)]
+    # What arrows end at, not seen itself: a little outside the box.
+    outer = boxes + 3.0
+    corners = places - outer / 2
+    outlines = [Rectangle((x, y), *box, fill=False, linewidth=0) for (x, y), box in zip(corners, outer, strict=True)]
     for outline in outlines:
         canvas.ax.add_patch(outline)
     for first, second, weight in sorted(links, key=lambda link: link[2]):
-        if first == second:
-            _loop(canvas.ax, outlines[first], weight)
-        else:
-            _arrow(canvas.ax, outlines[first], outlines[second], bend(first, second, places, boxes), weight)
+        bent = 0.0 if first == second else bend(first, second, places, boxes)
+        _arrow(canvas.ax, outlines[first], outlines[second], bent, weight)
     for (x, y), (wide, high), s, (number, word), state in zip(places, boxes, size, texts, nodes, strict=True):
         canvas.box(x, y, wide, high, state_colour(state))
         canvas.write(x, y + high / 2 - SMALL / 2 - 4, number, SMALL, QUIET_ON_COLOUR)
@@ -154,52 +128,31 @@ def transition_graph(
     return canvas.ax.figure  # type: ignore[return-value]
 
 
-def _short(word: str) -> str:
-    return word if len(word) <= 14 else visible(word)[:13] + "…"
-
-
-def _outline(place: np.ndarray, box: np.ndarray) -> Rectangle:
-    """What arrows end at, not seen itself: a little outside the box."""
-    wide, high = box + 3.0
-    return Rectangle((place[0] - wide / 2, place[1] - high / 2), wide, high, fill=False, linewidth=0)
-
-
 def _arrow(ax: Axes, leaves: Rectangle, meets: Rectangle, bent: float, weight: float) -> None:
-    """An arrow from box to box; one in the other direction bends to the other side."""
-    how = _arrow_style(weight)
+    """An arrow from box to box, where one in the other direction bends to the other side; or above a box, to itself."""
     start, end = ((float(x), float(y)) for x, y in (leaves.get_center(), meets.get_center()))
-    ax.add_patch(FancyArrowPatch(start, end, connectionstyle=f"arc3,rad={bent}", patchA=leaves, patchB=meets, **how))
-
-
-def _loop(ax: Axes, box: Rectangle, weight: float) -> None:
-    """An arrow above a box, to itself."""
-    x, top = box.get_center()[0], box.get_y() + box.get_height()
-    reach = min(0.3 * box.get_width(), 13.0)
-    how = _arrow_style(weight)
-    ax.add_patch(
-        FancyArrowPatch((x - reach, top), (x + reach, top), connectionstyle=f"arc3,rad={-17 / reach:.3f}", **how)
-    )
-
-
-def _arrow_style(weight: float) -> dict[str, Any]:
+    if leaves is meets:
+        top, reach = leaves.get_y() + leaves.get_height(), min(0.3 * leaves.get_width(), 13.0)
+        start, end, bent = (start[0] - reach, top), (start[0] + reach, top), -17 / reach
     line = 0.7 + 3.1 * weight
-    return {
-        "arrowstyle": f"-|>,head_length={4.0 + 1.1 * line:.2f},head_width={1.7 + 0.7 * line:.2f}",
-        "mutation_scale": 1.0,
-        "linewidth": line,
-        "color": _shade(weight),
-        "zorder": 2 + 0.5 * weight,
-        "shrinkA": 0,
-        "shrinkB": 0,
-        "capstyle": "butt",
-        "joinstyle": "miter",
-    }
-
-
-def _shade(weight: float) -> str:
-    """Rare pairs are paler, and stay behind the others."""
     pale, dark = (np.array(to_rgb(colour)) for colour in ("#BCC3CB", "#4A5360"))
-    return to_hex(tuple(pale + (dark - pale) * math.sqrt(weight)))
+    arrow = FancyArrowPatch(
+        start,
+        end,
+        arrowstyle=f"-|>,head_length={4.0 + 1.1 * line:.2f},head_width={1.7 + 0.7 * line:.2f}",
+        connectionstyle=f"arc3,rad={bent:.3f}",
+        patchA=None if leaves is meets else leaves,
+        patchB=None if leaves is meets else meets,
+        mutation_scale=1.0,
+        linewidth=line,
+        color=to_hex(tuple(pale + (dark - pale) * math.sqrt(weight))),
+        zorder=2 + 0.5 * weight,  # rare pairs are paler, and stay behind the others
+        shrinkA=0,
+        shrinkB=0,
+        capstyle="butt",
+        joinstyle="miter",
+    )
+    ax.add_patch(arrow)
 
 
 # How training went.
@@ -228,7 +181,8 @@ def bound_curve(parts: pd.DataFrame) -> Figure:
     ax = figure.subplots()
     smooth = {name: running_mean(each) for name, each in {"total": parts.sum(axis=1), **parts}.items()}
     for name, each in smooth.items():
-        ax.plot(each, color=COLOURS[name], linewidth=4.5 if name == "total" else 1.6, label=NAMES[name])
+        label, colour = CURVES[name]
+        ax.plot(each, color=colour, linewidth=4.5 if name == "total" else 1.6, label=label)
     ax.axhline(0, color=LINE, linewidth=0.8)
     everything = pd.concat(list(smooth.values()))
     _limits(ax, everything, everything)

@@ -7,12 +7,14 @@ from typing import Any
 
 import pandas as pd
 
+from tailsum.apps.report.page import words
 from tailsum.apps.text import Vocabulary
 from tailsum.apps.vae.generate import Generated
 from tailsum.apps.vae.occurrences import Occurrences
 from tailsum.apps.vae.settings import Settings
 
 PARTS = ["words", "states", "entropy"]
+WORDS = words("vae")
 Losses = Sequence[Mapping[str, str]]
 
 
