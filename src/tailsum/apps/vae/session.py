@@ -1,6 +1,7 @@
 """What the commands do: train, evaluate and explore a run, with progress on the screen and files in the run's folder."""
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import isfinite, nan
@@ -110,6 +111,9 @@ def _events(run: Run, console: Console) -> Iterator[Callable[[str, float, int], 
 def _until_interrupted() -> Iterator[Callable[[], bool]]:
     """Whether someone has asked to stop, by Ctrl-C or SIGTERM; who presses Ctrl-C twice is not kept waiting."""
     asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
+        yield lambda: False
+        return
 
     def ask(number: int, _: FrameType | None) -> None:
         if asked:
