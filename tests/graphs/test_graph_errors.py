@@ -360,7 +360,7 @@ BOTH = pytest.mark.parametrize("make", [pairs, triples, loop])
         (lambda m: m.score(tensor(0)), r"states must be \[..., V\] with V = 4: got \[\]"),
         (
             lambda m: m.score(zeros(3, 4).long()),
-            r"states has batch shape \[3\], which does not match the graph's \[2\]",
+            r"states has batch shape \[3\], which does not match the model's \[2\]",
         ),
         (lambda m: m.score(zeros(2, 4)), "states must be integers: got torch.float32"),
         (lambda m: m.score(zeros(2, 4).bool()), "states must be integers: got torch.bool"),

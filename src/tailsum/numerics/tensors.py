@@ -32,8 +32,9 @@ def largest(scores: Tensor) -> float:
 
 
 def scaled(scores: Tensor, factor: Tensor | float) -> Tensor:
-    """Every score times `factor`; what is forbidden stays forbidden, and no gradient comes from it."""
-    return (finite(scores) * factor).masked_fill(scores == -math.inf, -math.inf)
+    """Every score times `factor`; minus infinity and masks by the lowest number stay, and do not depend on the factor."""
+    masked = scores < torch.finfo(scores.dtype).min / 4
+    return torch.where(masked, scores, scores.masked_fill(masked, 0.0) * factor)
 
 
 def finite(scores: Tensor) -> Tensor:
