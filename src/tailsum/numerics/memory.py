@@ -32,7 +32,7 @@ class PeakMemory(TorchDispatchMode):
         return result
 
     def _count(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()  # noqa: SLF001  (the only id of a storage that outlives its wrapper)
+        key, size = storage._cdata, storage.nbytes()  # noqa: SLF001  (an id that outlives the wrapper)
         if key in self._seen:
             return
         self._seen.add(key)

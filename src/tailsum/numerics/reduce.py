@@ -1,7 +1,7 @@
 """Reductions, and their products with a table: the building blocks of every recursion.
 
-A reduction is called as `reduce(x, dim)`. `log_sum_exp` sums in log space; its gradient is the softmax. `highest` takes
-the maximum; its gradient is one at one best entry. `Draw` sums too, but its gradient is one at an entry sampled from the
+A reduction is called as `reduce(x, dim)`. `log_sum_exp` sums in log space; its gradient is the softmax. `highest` is
+the maximum; its gradient is one at one best entry. `Draw` sums too; its gradient is one at an entry sampled from the
 softmax. So the gradient of a sum over configurations is marginals, a best configuration or a sample, by the reduction.
 """
 
@@ -88,7 +88,7 @@ def column_tops(scores: Tensor) -> Tensor:
 
 
 class LogProduct:
-    """`out[r, j] = log sum_i exp(x[r, i] + scores[i, j])`, or the maximum in place of the sum; leading dimensions batch.
+    """`out[r, j] = log sum_i exp(x[r, i] + scores[i, j])`, or the maximum in place of the sum, in batches.
 
     The sum is a matrix product of exponentials, each side scaled by its maximum. Where that may underflow although the
     sum is positive, it is repeated in log space, which is accurate for scores of any size.

@@ -47,7 +47,7 @@ def as_values(scores: Tensor) -> Tensor:
 
 
 def flattened(x: Tensor, trailing: int, batch_shape: torch.Size) -> Tensor:
-    """`[*batch, steps, ...]`, with `trailing` dimensions last, as `[b, steps, ...]`; b is 1 where the batch shares it."""
+    """`[*batch, steps, ...]`, with `trailing` dimensions last, as `[b, steps, ...]`; b is 1 if the batch shares it."""
     lead, rest = x.shape[:-trailing], x.shape[-trailing:]
     if not lead:
         return x[None, None]

@@ -78,17 +78,17 @@ class LocalGlobal(Proposal):
 
 @dataclass(frozen=True)
 class Lookahead(Proposal):
-    """Approximate marginals, from messages of a few landmark states of each node to all states of its neighbours (default).
+    """Approximate marginals, by messages from a few landmark states to all states of neighbouring nodes (default).
 
     On a chain, a backward sweep selects landmarks at each node and sends their messages to all N states of the node
     before; then `rounds` times, a forward sweep guided by it and a backward sweep guided by that. Trees have inside and
-    outside sweeps instead, graphs walks from the last layer to the first. Each sweep has four times the landmarks of the
-    one before, so that all early sweeps together cost less than the last. With `sequential`, the states to keep are then
-    selected in one more sweep, each node given the states kept so far, so that errors do not multiply. Without, every
-    node is selected independently: cheaper for large K, and less accurate.
+    outside sweeps instead, graphs walks from the last layer to the first. Each round has four times the landmarks of
+    the one before, so that all early rounds together cost less than the last. With `sequential`, the states to keep are
+    then selected in one more sweep, each node given the states kept so far, so that errors do not multiply. Without,
+    every node is selected independently: cheaper for large K, and less accurate.
 
-    `landmarks` is the number at each node in the last sweep. Unless given it is 512 on chains and graphs and 64 on grammars
-    and dependency trees, where a landmark costs more. Cost on a chain: nodes x N x (2 landmarks + K), in tiles of a few MB.
+    `landmarks` is the number at each node in the last round: by default 512 on chains and graphs and 64 on grammars and
+    dependency trees, where a landmark costs more. Cost on a chain: nodes x N x (2 landmarks + K), in tiles of a few MB.
     """
 
     landmarks: int | None = None

@@ -101,7 +101,7 @@ class Optimal(Selection):
 
     The unbiased selection of least variance for independent inclusion (Fearnhead & Clifford 2003); no state is kept
     twice. Sampling is systematic, with one uniform number per row, over the states ordered by q to the nearest power of
-    two. So each magnitude gets its share of the kept states, which lowers the variance of the entropy. No sort is needed.
+    two. So each magnitude gets its share of the kept states, which lowers the variance of the entropy, without a sort.
 
     >>> Optimal(2)(torch.tensor([0.0, 9.0, 0.0, 0.0])).log_weight.exp().round(decimals=3).tolist()
     [1.0, 3.0]

@@ -1,10 +1,10 @@
 """The base of every structure: all operations that follow from one sum over configurations.
 
 A structure has scores of its parts (a chain: of each state at each position, and of each pair of neighbours), its
-*terms*, a named tuple. `total(terms, reduce)` reduces the scores of all configurations to one number, for any reduction:
-with `log_sum_exp` it is log Z. Its gradient in the first term is the marginals, a best configuration or a sample, by the
-reduction. Entropy, divergences, relaxed samples, the k best and sketches follow, of the whole model and of a sketch
-alike. A structure may override what it can do faster.
+*terms*, a named tuple. `total(terms, reduce)` reduces the scores of all configurations to one number: to log Z with
+`log_sum_exp`. Its gradient in the first term is the marginals, a best configuration or a sample, by the reduction.
+Entropy, divergences, relaxed samples, the k best and sketches follow, of a whole model and of a sketch alike. A
+structure may override what it can do faster.
 
 States have *local ids* `0 .. n-1` in a model, and *global ids* in the whole model that it is a sketch of.
 """
@@ -401,7 +401,7 @@ class Structure(Model, Generic[Terms, Configuration]):
     def chunked(
         self, draw: Callable[[int], Configuration], count: int, chunk: int, sample_shape: Sequence[int]
     ) -> Configuration:
-        """`count` configurations `[*sample_shape, *batch, ..]`, at most `chunk` at a time from `draw(some) [some, *batch, ..]`."""
+        """`count` configurations `[*sample_shape, *batch, ..]` from `draw(some) [some, *batch, ..]`, by chunks."""
         found = [draw(min(chunk, count - start)) for start in range(0, max(1, count), chunk)]
         return stacked(found, lambda x: torch.cat(x).reshape(*sample_shape, *x[0].shape[1:]))
 
@@ -488,7 +488,7 @@ class Structure(Model, Generic[Terms, Configuration]):
     ) -> This:
         """The model restricted to a small weighted subset of the states at each node, so that sums stay unbiased.
 
-        Give `k`, the number of states to keep (by `Optimal(k)`), or a `selection`. `proposal`, by default `Lookahead()`,
+        Give `k`, the number of states to keep (by `Optimal(k)`), or a `selection`. `proposal` (default `Lookahead()`)
         is any function from the model to `log_q [*batch, *node, N]`, how much each state matters.
         """
         if (k is None) == (selection is None):

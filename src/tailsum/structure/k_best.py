@@ -1,8 +1,8 @@
 """The k best configurations of any structure, by searches for the best one (Lawler 1972).
 
-The configurations other than the best are partitioned by the first of its parts that they lack: those without the first
-part, those with the first and without the second, and so on. The best of each class is a best configuration under scores
-that ban one part and demand others. So each further configuration costs one search for each of its parts, in one batch.
+The configurations other than the best are partitioned by the first of its parts that they lack: those without the
+first part, those with the first and without the second, and so on. The best of each class is found by scores that ban
+one part and demand others. So each further configuration costs one search for each of its parts, in one batch.
 """
 
 import math

@@ -20,8 +20,8 @@ Beliefs = Callable[[int], Tensor]  # from a node (flat index) to beliefs [*batch
 class LandmarkSweep(Sweep):
     """Beliefs about the states of every node from landmarks of all the others.
 
-    `nodes [*batch, *node, N]` are the scores of single nodes, and `node` their shape. `given(kept)` computes the beliefs
-    about one node where all the others are restricted to the kept states `[*batch, V, K]`.
+    `nodes [*batch, *node, N]` are the scores of single nodes. `given(kept)` computes beliefs about one node where all the
+    others are restricted to the kept states `[*batch, V, K]`.
     """
 
     landmarks = 64
@@ -57,7 +57,7 @@ class LandmarkSweep(Sweep):
 def by_restriction(
     nodes: Float[Tensor, "*batch V n"], log_mass: Callable[[Subset], Tensor]
 ) -> Callable[[Subset], Beliefs]:
-    """Beliefs by `log_mass(subset)`: the log of the sum over all configurations through each state `[.., *batch, V, K]`."""
+    """Beliefs by `log_mass`: log of the sum over all configurations through each state of a subset `[.., V, K]`."""
     n_states = nodes.shape[-1]
 
     def given(kept: Subset) -> Beliefs:
