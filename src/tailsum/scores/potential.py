@@ -67,8 +67,6 @@ class Potential(Scores):
 
     def blank_outside(self, inside: Bool[Tensor, "*#batch_steps"]) -> "Potential":
         """The potential with zeros where no sequence is `inside [*batch, *steps]`."""
-        if not self.lead:
-            return self
 
         def blank(x: Tensor) -> Tensor:
             lead = x.shape[: -self.trailing]

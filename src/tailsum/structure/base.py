@@ -293,8 +293,7 @@ class Structure(Model, Generic[Terms, Configuration]):
     def replaced(self: This, **fields: object) -> This:
         """A new model with some fields replaced; nothing is checked again."""
         model = object.__new__(type(self))
-        for name, value in (vars(self) | fields).items():
-            setattr(model, name, value)
+        vars(model).update(vars(self) | fields)
         return model
 
     def in_batch(self: This, shape: Sequence[int]) -> This:
@@ -516,6 +515,4 @@ class Structure(Model, Generic[Terms, Configuration]):
         return empty.scatter_add(-1, states.expand(shape), values.expand(shape))
 
 
-@register_kl(Structure, Structure)
-def _kl(p: Structure, q: Structure) -> Tensor:
-    return p.kl(q)
+register_kl(Structure, Structure)(lambda p, q: p.kl(q))

@@ -17,7 +17,7 @@ from tailsum.sketch.selection import Subset
 def check_potential(name: str, potential: Potential) -> None:
     """Every tensor of a potential is valid; factors must be finite."""
     for tensor in potential.tensors:
-        if not (isinstance(potential, Scored) and not tensor.is_floating_point()):
+        if tensor.is_floating_point() or not isinstance(potential, Scored):
             check_scores(name, tensor)
         if isinstance(potential, Factored) and not (tensor > -math.inf).all():
             raise ValueError(f"{name} must have finite factors: got -inf at {first_index(tensor == -math.inf)}")

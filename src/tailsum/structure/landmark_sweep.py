@@ -20,7 +20,7 @@ Beliefs = Callable[[int], Tensor]  # from a node (flat index) to beliefs [*batch
 class LandmarkSweep(Sweep):
     """Beliefs about the states of every node from landmarks of all the others.
 
-    `nodes [*batch, *node, N]` are the scores of single nodes. `given(kept)` computes beliefs about one node where all the
+    `nodes [*batch, *node, N]` are the scores of single nodes. `given(kept)` computes beliefs about one node where all
     others are restricted to the kept states `[*batch, V, K]`.
     """
 
