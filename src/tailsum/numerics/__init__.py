@@ -1,1 +1,1 @@
-"""Numerics that know only torch: precision, tiles, tables, reductions, charts and fixed points."""
+"""Numerics on plain tensors: precision, tiles, tables, reductions, charts and fixed points."""

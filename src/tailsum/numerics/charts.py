@@ -14,15 +14,15 @@ Watch = Callable[[int, Tensor], Tensor]
 
 
 def keep(_: int, entry: Tensor) -> Tensor:
-    """Watch, and change nothing."""
+    """A `Watch` that changes nothing."""
     return entry
 
 
 def fill_chart(leaves: Tensor, combine: Combine, watch: Watch = keep) -> list[Tensor]:
-    """The chart over `leaves [B, T, ...]`.
+    """The chart over `leaves [B, T, ...]`, each entry passed through `watch(width, entry)` before it is used.
 
-    `combine(width, left, right)` gives the entry of one width from its left and right children, two lists by split: the
-    left child has 1, 2, .. width-1 positions. `watch(width, entry)` sees each entry, and may change it.
+    `combine(width, left, right)` computes the entry of one width from its left and right children, two lists by split:
+    the left child has 1, 2, .. width-1 positions.
     """
     chart = [watch(1, leaves)]
     length = leaves.shape[1]
@@ -35,12 +35,12 @@ def fill_chart(leaves: Tensor, combine: Combine, watch: Watch = keep) -> list[Te
 
 
 def by_width(spans: Tensor) -> list[Tensor]:
-    """A chart from a square `[B, T, T, ...]` of first and last positions."""
+    """The chart of a square `[B, T, T, ...]` indexed by first and last position."""
     return [spans.diagonal(width, 1, 2).movedim(-1, 1) for width in range(spans.shape[1])]
 
 
 def square(chart: Sequence[Tensor]) -> Tensor:
-    """The chart as a square `[B, T, T, ...]` of first and last positions, minus infinity below the diagonal."""
+    """The inverse of `by_width`; minus infinity below the diagonal."""
     batch, length, *rest = chart[0].shape
     whole = chart[0].new_full((batch, length, length, *rest), -math.inf)
     for width, entry in enumerate(chart):
@@ -50,6 +50,6 @@ def square(chart: Sequence[Tensor]) -> Tensor:
 
 
 def of_length(chart: Sequence[Tensor], length: Tensor) -> Tensor:
-    """The entries of the spans that are whole sentences: `[B, ...]` for sentences of `length [B]` positions."""
+    """The entry `[B, ...]` of the span that covers each whole sentence, of `length [B]` positions."""
     whole = torch.stack([entry[:, 0] for entry in chart])
     return whole[length - 1, torch.arange(len(length), device=length.device)]

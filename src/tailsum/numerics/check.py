@@ -1,4 +1,4 @@
-"""Checks of numbers and tensors that users hand in. Each raises a ValueError: the argument, what it was and should be."""
+"""Checks of numbers and tensors from users. Each raises a ValueError that names the argument and its value."""
 
 import math
 from collections.abc import Sequence
@@ -28,10 +28,9 @@ def check_floating(name: str, tensor: Tensor) -> None:
 def check_scores(name: str, tensor: Tensor) -> None:
     """Floating-point, and neither NaN nor +inf anywhere."""
     check_floating(name, tensor)
-    if not (tensor < math.inf).all():
-        raise ValueError(
-            f"{name} must not hold NaN or +inf (-inf forbids): got one at {first_index(~(tensor < math.inf))}"
-        )
+    valid = tensor < math.inf
+    if not valid.all():
+        raise ValueError(f"{name} must not hold NaN or +inf (-inf forbids): got one at {first_index(~valid)}")
 
 
 def check_whole(name: str, tensor: Tensor) -> Tensor:
@@ -42,7 +41,7 @@ def check_whole(name: str, tensor: Tensor) -> Tensor:
 
 
 def as_whole(name: str, given: object, device: torch.device) -> Tensor:
-    """Integers from a tensor or lists of numbers, as int64, fit for backward passes also in inference mode."""
+    """Integers from a tensor or lists, as int64; usable in backward passes even if made in inference mode."""
     try:
         with torch.inference_mode(False):
             tensor = torch.as_tensor(given, device=device).clone()
@@ -53,7 +52,7 @@ def as_whole(name: str, given: object, device: torch.device) -> Tensor:
 
 
 def check_in_range(name: str, states: Tensor, n_states: int) -> None:
-    """States between 0 and N-1, or -1 for the padding."""
+    """State ids between 0 and N-1, or -1 for padding."""
     if ((states < -1) | (states >= n_states)).any():
         raise ValueError(f"{name} must lie between 0 and N-1 = {n_states - 1}: got one outside")
 
@@ -73,5 +72,5 @@ def check_broadcast(name: str, shape: torch.Size, other: torch.Size, what: str) 
 
 
 def first_index(bad: Tensor) -> list[int]:
-    """Where the first bad entry is."""
+    """The index of the first true entry."""
     return bad.nonzero()[0].tolist()

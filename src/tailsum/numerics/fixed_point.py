@@ -1,8 +1,7 @@
 """Fixed points `z = step(z)` with derivatives of every order and constant memory.
 
-The derivative at a fixed point needs none of the iterations that led to it: with J the step's derivative in z, the
-gradient g that arrives is pulled back as `w = g + J' w`, another fixed point, and then through the step once. As that is
-a fixed point again, so are its derivatives.
+By the implicit function theorem the backward pass does not need the iterations: with J the derivative of the step in z,
+an incoming gradient g becomes `w = g + J' w`, another fixed point, which is then pulled back through one step.
 """
 
 import math
@@ -16,11 +15,11 @@ from torch import Tensor
 from tailsum.numerics.precision import full_precision
 
 Step = Callable[[Tensor], Tensor]
-Prepare = Callable[[Sequence[Tensor]], Step]  # from parameters to a step
+Prepare = Callable[[Sequence[Tensor]], Step]  # builds the step from its parameters
 
 
 class Iterated(NamedTuple):
-    """Where iterations led, how many each row took, and how far the last one of each moved."""
+    """The final point `[B, Z]`, the number of iterations of each row, and the change in its last one, both `[B]`."""
 
     point: Tensor
     iterations: Tensor
@@ -29,9 +28,9 @@ class Iterated(NamedTuple):
 
 @dataclass(frozen=True)
 class Iteration:
-    """Steps from a start `[B, Z]` until no row moves by more than `tolerance`, at most `limit` of them.
+    """Steps from a start `[B, Z]` until no row changes by more than `tolerance`, at most `limit` of them.
 
-    `on_finish` gets the result, and whether it is a gradient of a fixed point (True) or the fixed point itself (False).
+    `on_finish` is called with the result and `linear`, which is True for the gradient of a fixed point.
     """
 
     limit: int
@@ -54,22 +53,18 @@ class Iteration:
         return z
 
     def _change(self, before: Tensor, after: Tensor) -> Tensor:
-        """How far the rows moved: relative to the size of each number above one, or (linear) of the row."""
+        """The change of each row, relative to `max(1, |entry|)`, or (linear) to the largest entry of the row."""
         if not before.shape[-1]:
             return before.new_zeros(len(before))
-        moved = torch.where(after == before, 0.0, (after - before).abs_())  # minus infinity that stays has not moved
+        moved = torch.where(after == before, 0.0, (after - before).abs_())  # -inf - -inf is NaN
         if self.linear:
             return moved.amax(-1) / after.abs().amax(-1).clamp_(min=torch.finfo(after.dtype).tiny)
         size = after.abs().clamp_(min=1.0)
         return (moved / size.masked_fill_(size == math.inf, 1.0)).amax(-1)
 
-    def of_gradient(self) -> "Iteration":
-        """The same for the gradient, whose size is any."""
-        return replace(self, linear=True)
-
 
 def fixed_point(prepare: Prepare, iterate: Iteration, start: Tensor, params: Sequence[Tensor]) -> Tensor:
-    """Where `prepare(params)` stays, from `start`; differentiable in the parameters."""
+    """The fixed point of `prepare(params)` reached from `start`; differentiable in the parameters."""
     return _FixedPoint.apply(prepare, iterate, start, *params)
 
 
@@ -84,15 +79,15 @@ class _FixedPoint(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         grad, z, *params = grads[0], *ctx.saved_tensors
-        given = (grad, z, *params)
-        w = fixed_point(_pull(ctx.prepare), ctx.iterate.of_gradient(), torch.zeros_like(grad), given)
+        iterate = replace(ctx.iterate, linear=True)
+        w = fixed_point(_pull(ctx.prepare), iterate, torch.zeros_like(grad), (grad, z, *params))
         point = z if torch.is_grad_enabled() else z.detach()
         found = _gradients(lambda p: ctx.prepare(p)(point), params, ctx.needs_input_grad[3:], w)
         return None, None, None, *found
 
 
 def _pull(prepare: Prepare) -> Prepare:
-    """From `(g, z, *params)` to the step `w -> g + J' w`, J the derivative of `prepare(params)` at z."""
+    """A function from `(g, z, *params)` to the step `w -> g + J' w`, J the derivative of `prepare(params)` at z."""
 
     def prepared(given: Sequence[Tensor]) -> Step:
         recording = torch.is_grad_enabled()
@@ -116,7 +111,7 @@ def _pull(prepare: Prepare) -> Prepare:
 
 
 def stationary(value: Callable[[Tensor, Sequence[Tensor]], Tensor], z: Tensor, params: Sequence[Tensor]) -> Tensor:
-    """`value(z, params)` that does not change with z to first order: its gradient holds z fixed, its gradient's does not."""
+    """`value(z, params)`, stationary in z: the first derivative holds z fixed, higher derivatives do not."""
     return _Stationary.apply(value, z, *params)
 
 
@@ -137,7 +132,7 @@ class _Stationary(torch.autograd.Function):
 def _gradients(
     function: Callable[[Sequence[Tensor]], Tensor], params: Sequence[Tensor], wanted: Sequence[bool], grad: Tensor
 ) -> list[Tensor | None]:
-    """The gradients of `function(params)` in the wanted ones, in which what it knows besides is held fixed."""
+    """The gradients of `function(params)` in the wanted parameters, everything else held fixed."""
     recording = torch.is_grad_enabled()
     tracked = [_tracked(p, want=want, recording=recording) for p, want in zip(params, wanted, strict=True)]
     with torch.enable_grad(), full_precision(grad.device):
@@ -148,9 +143,9 @@ def _gradients(
 
 
 def _tracked(x: Tensor, *, want: bool, recording: bool) -> Tensor:
-    """A tensor to differentiate in, or not. Where the derivative will be differentiated too it stays connected."""
+    """A tensor to differentiate in if `want`; connected to the graph if the derivative is itself recorded."""
     if not recording:
         return x.detach().requires_grad_(want)
     if want and not x.requires_grad:
         return x.detach().requires_grad_()
-    return x.view_as(x)  # a name of its own: z depends on x too, and what it hands on must not be counted here
+    return x.view_as(x)  # a new node: z depends on x too, and its gradient must not be counted here

@@ -1,4 +1,4 @@
-"""How much memory a computation holds: the tensors alive at once, on any device."""
+"""Peak memory of a computation: the tensors alive at once, on any device."""
 
 import weakref
 from typing import Any
@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class PeakMemory(TorchDispatchMode):
-    """Within it, every tensor that is made is counted until it is freed; workspaces inside an operator are not seen.
+    """Within it, every new tensor is counted until it is freed; workspaces inside an operator are not.
 
     >>> with PeakMemory() as memory:
     ...     total = (torch.zeros(1000, 1000) + 1).sum()
@@ -32,7 +32,7 @@ class PeakMemory(TorchDispatchMode):
         return result
 
     def _count(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()  # noqa: SLF001  (the one name of a storage that outlives its wrapper)
+        key, size = storage._cdata, storage.nbytes()  # noqa: SLF001  (an id that outlives the wrapper)
         if key in self._seen:
             return
         self._seen.add(key)

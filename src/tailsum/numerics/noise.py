@@ -1,11 +1,11 @@
-"""Gumbel noise: what turns a maximum into a draw."""
+"""Gumbel noise: the argmax of perturbed logits is a sample of their softmax."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-Choose = Callable[[Tensor], Tensor]  # from logits `[R, n]` to one choice a row
+Choose = Callable[[Tensor], Tensor]  # from logits `[R, n]` to one index per row
 
 
 def gumbel(logits: Tensor, generator: torch.Generator | None) -> Tensor:

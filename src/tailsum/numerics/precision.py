@@ -1,4 +1,4 @@
-"""Inference keeps its own precision: under `torch.autocast`, products of messages would lose theirs."""
+"""Full precision within `torch.autocast`: products of messages must not be computed in half precision."""
 
 import contextlib
 from typing import Any
@@ -8,14 +8,14 @@ from torch import Tensor
 
 
 def full_precision(device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Within it, autocast is off."""
+    """A context in which autocast is off."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return contextlib.nullcontext()
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """`a @ b` in the type of a and b; where both have the same leading dimensions, in its derivatives too."""
+    """`a @ b` without autocast, nor in its derivatives where a and b have the same leading dimensions."""
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad) and a.shape[:-2] == b.shape[:-2]:
         return _Product.apply(a, b)
     with full_precision(a.device):
@@ -23,13 +23,12 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """A product whose backward pass is products again: one that is run within autocast keeps its precision."""
+    """A product whose backward pass calls `product`, so that it is in full precision within autocast too."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
         ctx.save_for_backward(a, b)
-        with full_precision(a.device):
-            return a @ b
+        return product(a, b)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:

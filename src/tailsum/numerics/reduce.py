@@ -1,9 +1,8 @@
-"""Reductions, and their products with a table: what every recursion is made of.
+"""Reductions, and their products with a table: the building blocks of every recursion.
 
-A reduction is called as `reduce(x, dim)`. `log_sum_exp` sums in log space, and its gradient is the probability of each
-entry. `highest` takes the maximum, and its gradient is one at one best entry. `Draw` sums too, but its gradient is one at
-an entry drawn by these probabilities. So a sum over configurations that is written for any reduction gives marginals, a
-best configuration or a random one, by its gradient.
+A reduction is called as `reduce(x, dim)`. `log_sum_exp` sums in log space; its gradient is the softmax. `highest` is
+the maximum; its gradient is one at one best entry. `Draw` sums too; its gradient is one at an entry sampled from the
+softmax. So the gradient of a sum over configurations is marginals, a best configuration or a sample, by the reduction.
 """
 
 import math
@@ -18,25 +17,24 @@ from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import product
 from tailsum.numerics.stream import Parts, streamed
 from tailsum.numerics.table import tile_size
+from tailsum.numerics.tensors import finite
 
 Reduce = Callable[[Tensor, int], Tensor]
 
 
 def log_sum_exp(x: Tensor, dim: int) -> Tensor:
     """`torch.logsumexp` with gradients, of every order, that stay finite where all entries are minus infinity."""
-    highest = x.detach().amax(dim, keepdim=True)
-    highest = highest.masked_fill(highest == -math.inf, 0.0)
-    total = _exp(x - highest).sum(dim)
-    return log_or_never(total) + highest.squeeze(dim)
+    highest = finite(x.detach().amax(dim, keepdim=True))
+    return log_or_never(_exp(x - highest).sum(dim)) + highest.squeeze(dim)
 
 
 def _exp(fresh: Tensor) -> Tensor:
-    """The exponential of a tensor that nobody else uses."""
+    """The exponential of a temporary, in place where no graph is recorded."""
     return fresh.exp() if torch.is_grad_enabled() else fresh.exp_()
 
 
 def log_or_never(total: Tensor) -> Tensor:
-    """The logarithm, minus infinity (with no gradient) of zero."""
+    """The logarithm; minus infinity, with zero gradient, of zero."""
     empty = total == 0
     return total.masked_fill(empty, 1.0).log().masked_fill(empty, -math.inf)
 
@@ -48,12 +46,11 @@ def highest(x: Tensor, dim: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Draw:
-    """`log_sum_exp` whose gradient is one at an entry drawn by its probability, with fresh noise in each backward pass."""
+    """`log_sum_exp` with gradient one at an entry sampled from the softmax, with new noise in each backward pass."""
 
     generator: torch.Generator | None
 
     def __call__(self, x: Tensor, dim: int) -> Tensor:
-        """The sum over one dimension."""
         return _Draw.apply(x, dim, self.generator)
 
 
@@ -72,9 +69,8 @@ class _Draw(torch.autograd.Function):
 
 
 def log_product(x: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
-    """`log sum_i exp(x[r, i]) table[i, j]`, and where it is so small that the product may have lost something."""
-    peak = x.detach().amax(-1, keepdim=True)
-    peak = peak.masked_fill(peak == -math.inf, 0.0)
+    """`log sum_i exp(x[r, i]) table[i, j]`, and where it is so small that terms may have underflowed."""
+    peak = finite(x.detach().amax(-1, keepdim=True))
     total = product(_exp(x - peak), table)
     limits = torch.finfo(x.dtype)
     return log_or_never(total) + peak, total.detach() < limits.tiny / limits.eps * x.shape[-1]
@@ -82,21 +78,20 @@ def log_product(x: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def reached(x: Tensor, scores: Tensor) -> Tensor:
-    """Where something arrives, however little."""
+    """Where `sum_i exp(x[r, i] + scores[i, j])` is positive, however small."""
     return product((x > -math.inf).to(x.dtype), (scores > -math.inf).to(x.dtype)) > 0
 
 
 def column_tops(scores: Tensor) -> Tensor:
     """The largest score of each column, zero where all are minus infinity."""
-    top = scores.detach().amax(-2, keepdim=True)
-    return top.masked_fill(top == -math.inf, 0.0)
+    return finite(scores.detach().amax(-2, keepdim=True))
 
 
 class LogProduct:
-    """`out[r, j] = log sum_i exp(x[r, i] + scores[i, j])`, or the maximum in place of the sum; leading dimensions batch.
+    """`out[r, j] = log sum_i exp(x[r, i] + scores[i, j])`, or the maximum in place of the sum, in batches.
 
-    The sum is a matrix product of exponentials, each side scaled by its maximum. Where that could lose something that
-    matters below the smallest number of the type, it is repeated in log space, which is right for scores of any size.
+    The sum is a matrix product of exponentials, each side scaled by its maximum. Where that may underflow although the
+    sum is positive, it is repeated in log space, which is accurate for scores of any size.
     """
 
     def __init__(self, scores: Tensor, reduce: Reduce = log_sum_exp) -> None:
@@ -112,11 +107,11 @@ class LogProduct:
         return self._tiled(x) if self._lost(x, small) else out + self.top
 
     def _lost(self, x: Tensor, small: Tensor) -> bool:
-        """Whether the product may lack something that no rounding explains."""
+        """Whether the product may have underflowed where the sum is positive."""
         return bool(small.any()) and bool((small & reached(x, self.scores)).any())
 
     def _tiled(self, x: Tensor) -> Tensor:
-        """With no product: a tile of columns at a time."""
+        """The same in log space, a tile of columns at a time."""
 
         def tile(parts: Parts) -> Parts:
             (columns,), (x,) = parts

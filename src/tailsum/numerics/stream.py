@@ -1,9 +1,9 @@
 """Sums over tiles of a table that is never built, differentiable any number of times.
 
-Every tensor is one of two kinds: *row* tensors `[..., rows, x]`, cut along dimension -2, and *whole* tensors, which
-every tile sees entire. A tile function maps them to row outputs, which are put back together, and whole outputs,
-which are added up. Its derivative has the same form (the gradient of a row input is a row output, that of a whole
-input is a sum), so the backward pass is itself a streamed function, and so is the backward pass of that.
+Every tensor is one of two kinds: *row* tensors `[..., rows, x]`, cut along dimension -2, and *whole* tensors, passed
+entire to every tile. A tile function maps them to row outputs, which are concatenated, and whole outputs, which are
+summed. Its derivative has the same form (the gradient of a row input is a row output, that of a whole input is a sum),
+so the backward pass, to any order, is itself a streamed function.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from tailsum.numerics.precision import full_precision
 
 
 class Parts(NamedTuple):
-    """The row tensors and the whole tensors that a tile function takes, or gives."""
+    """The row tensors and the whole tensors that a tile function takes or returns."""
 
     rows: tuple[Tensor, ...]
     whole: tuple[Tensor, ...] = ()
@@ -26,7 +26,7 @@ Tile = Callable[[Parts], Parts]
 
 
 def streamed(tile: Tile, parts: Parts, chunk: int, row_outputs: int) -> Parts:
-    """`tile` over `chunk` rows at a time. Only inputs are kept for the backward pass, which recomputes each tile."""
+    """`tile` over `chunk` rows at a time. The backward pass keeps only the inputs, and recomputes each tile."""
     outputs = _Streamed.apply(tile, len(parts.rows), row_outputs, chunk, *parts.rows, *parts.whole)
     return Parts(outputs[:row_outputs], outputs[row_outputs:])
 
@@ -42,10 +42,7 @@ class _Streamed(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         tile, row_inputs, row_outputs, chunk = ctx.settings
         tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[4:]
-        parts = Parts(
-            (*tensors[:row_inputs], *grads[:row_outputs]),
-            (*tensors[row_inputs:], *grads[row_outputs:]),
-        )
+        parts = Parts((*tensors[:row_inputs], *grads[:row_outputs]), (*tensors[row_inputs:], *grads[row_outputs:]))
         pullback = _pullback(tile, row_inputs, len(tensors) - row_inputs, wanted)
         result = streamed(pullback, parts, chunk, sum(wanted[:row_inputs]))
         found = iter((*result.rows, *result.whole))

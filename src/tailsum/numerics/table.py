@@ -1,9 +1,9 @@
-"""The exponentiated pair scores that a sum over paths multiplies with: kept as a table, or streamed in tiles.
+"""Exponentiated pair scores, the matrices of a sum over paths: kept as a table, or streamed in tiles.
 
 Shapes, here and in `scan.py`: time comes first, `[T, B, N]`. A table is `[G, S, N, M]`: G is 1 where the batch shares
 it and B where each sequence has its own; S is 1 where the steps share it and T-1 where each has its own.
 
-Column j of the table is divided by `exp(scale_j)`, its largest entry, so every entry lies in [0, 1].
+Column j is divided by its largest entry, `exp(scale_j)`, so every entry of the table lies in [0, 1].
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from tailsum.numerics.precision import product
 from tailsum.numerics.stream import Parts, streamed
 
 _budget = contextvars.ContextVar("table_budget", default=4 << 30)
-# Entries of a streamed tile: on a CPU it should stay in the cache between its passes, on a GPU it should fill the chip.
+# Entries of a streamed tile: few enough to stay in the cache of a CPU, many enough to occupy a GPU.
 _TILE = {"cpu": 1 << 20}
 _TILE_ELSEWHERE = 1 << 26
 
@@ -48,17 +48,17 @@ def fits_budget(size: int) -> bool:
 
 
 def tile_rows(entries_per_row: int, device: torch.device) -> int:
-    """How many rows a tile has. A product with fewer than 16 would waste the machine, whatever the size of a row."""
+    """The number of rows of a tile: at least 16, as smaller products are slow whatever the size of a row."""
     return max(16, tile_size(device) // max(1, entries_per_row))
 
 
 def tile_size(device: torch.device) -> int:
-    """How many entries a tile has."""
+    """The number of entries of a tile."""
     return _TILE.get(device.type, _TILE_ELSEWHERE)
 
 
 class Table:
-    """`exp(scores - scale)` with the products that dynamic programming needs. It records no gradients itself.
+    """`exp(scores - scale)` and its products with messages, which record no gradients.
 
     `params` are either `(scores [G, S, N, M],)` or `(left [G, S, N, d], right [G, S, M, d])`.
     """
@@ -70,15 +70,15 @@ class Table:
         self.device = params[0].device
         self.chunk = tile_rows(self.groups * self.n_to, self.device)
         limits = torch.finfo(params[0].dtype)
-        self.floor = limits.tiny / limits.eps * 100 * self.n_from  # a sum of products below it may have lost terms
+        self.floor = limits.tiny / limits.eps * 100 * self.n_from  # below it, terms of a product may have underflowed
         with torch.no_grad():
             self.scale = self._column_max()
-            # The scale in two parts, so that no digits are lost to an offset that all scores share.
+            # The scale in two parts, so that an offset common to all scores costs no digits.
             scale = self.scale[:, :, 0].transpose(0, 1)  # [S, G, M]
             self.centre = scale.amax(-1).double()  # [S, G]
             self.column_scale = scale - scale.amax(-1, keepdim=True)
             size = math.prod((self.groups, self.steps, self.n_from, self.n_to)) * params[0].element_size()
-            self.kept = self._fill() if size <= _budget.get() else None
+            self.kept = self._fill() if fits_budget(size) else None
 
     def _rows(self, step: slice, start: int, stop: int) -> Tensor:
         return block_scores(tuple(p[:, step] for p in self.params), slice(start, stop))
@@ -135,7 +135,7 @@ class Table:
     def gradient(self, x: Tensor, y: Tensor, params: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The gradient of `sum_t x_t @ table_t @ y_t` in `params`, for x `[T-1, B, N]` and y `[T-1, B, M]`.
 
-        One product over all steps that share a table, tile by tile; itself differentiable in x, y and `params`.
+        One product over all steps that share a table, in tiles; itself differentiable in x, y and `params`.
         """
         x, y = self.by_table(x).mT, self.by_table(y)
         scale, chunk = self.scale, tile_rows(self.groups * self.steps * self.n_to, self.device)
@@ -156,7 +156,7 @@ class Table:
         return result.rows + result.whole
 
     def by_table(self, x: Tensor) -> Tensor:
-        """`[T-1, B, N]` as `[G, S, everything that shares a table, N]`."""
+        """`[T-1, B, N]` as `[G, S, R, N]`: the R rows of each table together."""
         steps, batch, size = x.shape
         together = batch // max(1, self.groups)
         x = x.reshape(steps, self.groups, together, size).movedim(1, 0)
@@ -174,17 +174,17 @@ def pull(table: Tensor, y: Tensor) -> Tensor:
 
 
 def _grouped(x: Tensor, groups: int) -> Tensor:
-    """`[B, N]` as `[G, everything that shares a table, N]`."""
+    """`[B, N]` as `[G, B/G, N]`."""
     return x.reshape(groups, len(x) // max(1, groups), x.shape[-1])
 
 
 def _times(x: Tensor, table: Tensor) -> Tensor:
-    """`x @ table`, the way round that CPU libraries are fastest at: measured, and up to eight times faster."""
+    """`x @ table`, transposed for 16 rows or more: up to eight times faster on a CPU, measured."""
     return product(x, table) if x.shape[-2] < 16 else product(table.mT, x.mT).mT
 
 
 def block_scores(params: tuple[Tensor, ...], rows: slice = slice(None)) -> Tensor:
-    """The scores of some rows: cut from the table, or products of the factors."""
+    """The scores of some rows, sliced from a table or computed from factors."""
     if len(params) == 1:
         return params[0][..., rows, :]
     return product(params[0][..., rows, :], params[1].mT)

@@ -1,4 +1,4 @@
-"""Small operations on tensors of scores that several rooms need. Minus infinity stands for what is forbidden."""
+"""Small operations on tensors of scores. Minus infinity is the score of a forbidden part."""
 
 import functools
 import math
@@ -11,7 +11,7 @@ from torch import Tensor
 def take(table: Tensor, index: Tensor) -> Tensor:
     """Rows `index [*lead, k]` of `table [*lead, n, d]`, the leading dimensions broadcast: `[*lead, k, d]`.
 
-    One look-up in one flat table, whose backward pass adds up the rows that were used, not all.
+    One look-up in a flat table: its backward pass adds up only the rows that were used.
     """
     *lead, n, d = table.shape
     if lead:
@@ -21,13 +21,13 @@ def take(table: Tensor, index: Tensor) -> Tensor:
 
 
 def working_type(*tensors: Tensor) -> torch.dtype:
-    """The type to compute in: the widest of the scores' types, float32 for half precision."""
+    """The dtype to compute in: the widest of the scores', at least float32."""
     widest = functools.reduce(torch.promote_types, [x.dtype for x in tensors if x.is_floating_point()])
     return torch.float32 if widest in (torch.float16, torch.bfloat16) else widest
 
 
 def largest(scores: Tensor) -> float:
-    """The size of the largest finite score; zero of none."""
+    """The largest absolute value of the finite scores; zero if there are none."""
     return finite(scores).abs().max().item() if scores.numel() else 0.0
 
 
@@ -43,12 +43,12 @@ def finite(scores: Tensor) -> Tensor:
 
 
 def as_values(scores: Tensor) -> Tensor:
-    """Scores to take means of: zero in place of minus infinity, and of masks by the lowest number, whose sums overflow."""
+    """Zero in place of minus infinity, and of masks by the lowest finite number, whose sums would overflow."""
     return scores.masked_fill(scores < torch.finfo(scores.dtype).min / 4, 0.0)
 
 
 def flattened(x: Tensor, trailing: int, batch_shape: torch.Size) -> Tensor:
-    """`[*batch, steps, ...]` as `[b, steps, ...]`, `trailing` dimensions last; b, and steps if there are none, may be 1."""
+    """`[*batch, steps, ...]`, with `trailing` dimensions last, as `[b, steps, ...]`; b is 1 if the batch shares it."""
     lead, rest = x.shape[:-trailing], x.shape[-trailing:]
     if not lead:
         return x[None, None]
@@ -58,12 +58,12 @@ def flattened(x: Tensor, trailing: int, batch_shape: torch.Size) -> Tensor:
 
 
 def without_common(scores: Tensor, axes: int) -> Tensor:
-    """Scores less the highest over the last few axes, which is the same to whatever holds one entry of each table."""
+    """Scores minus their maximum over the last `axes`: the same distribution if each table is used exactly once."""
     return scores - finite(scores.detach().amax(tuple(range(-axes, 0)), keepdim=True)) if scores.numel() else scores
 
 
 def at_step(tensor: Tensor, trailing: int, t: int) -> Tensor:
-    """Step t of a tensor `[*batch, steps, ...]` with `trailing` dimensions after the steps, which may be shared."""
+    """Step t of `[*batch, steps, ...]`, with `trailing` dimensions after the steps, which may be 1 or absent."""
     if tensor.dim() <= trailing:
         return tensor
     steps = tensor.shape[-trailing - 1]

@@ -1,4 +1,4 @@
-"""What every kind of scores can do, whatever parts of a structure they belong to."""
+"""The interface of all scores, whatever parts of a structure they belong to."""
 
 import math
 from abc import ABC, abstractmethod
@@ -14,22 +14,21 @@ from tailsum.numerics.tensors import as_values, largest, scaled
 class Scores(ABC):
     """Scores of the parts of a structure, in any form. Minus infinity forbids a part.
 
-    A kind of scores says what tensors it consists of and how to write itself out as tables. Arithmetic follows; a kind
-    overrides what it can do without tables.
+    Subclasses define `map` and `tabled`; arithmetic follows, and is overridden where it can do without tables.
     """
 
-    tensors: tuple[Tensor, ...]  # what the scores are computed from, as far as it is accessible
+    tensors: tuple[Tensor, ...]  # what the scores are computed from, except for tensors inside a function
 
     @abstractmethod
     def map(self, change: Callable[[Tensor], Tensor]) -> "Scores":
-        """The same kind of scores, every tensor changed."""
+        """The same kind of scores with `change` applied to every tensor."""
 
     @abstractmethod
     def tabled(self) -> "Scores":
-        """The same scores as tables: every entry of `tensors` is then the score of a part."""
+        """The scores as tables: each entry of `tensors` is the score of one part."""
 
     def evaluated(self) -> "Scores":
-        """The scores as they are, or a table of them where they come from a function."""
+        """The scores themselves, or a table of them if they come from a function."""
         return self
 
     def scaled(self, factor: Float[Tensor, ""] | float) -> "Scores":
@@ -42,7 +41,7 @@ class Scores(ABC):
         return self.tabled().map(lambda x: x + next(others))
 
     def finite(self) -> "Scores":
-        """Zero in place of minus infinity, and of masks by the lowest number."""
+        """Zero in place of minus infinity, and of masks by the lowest finite number."""
         return self.tabled().map(as_values)
 
     def forbidden(self, dtype: torch.dtype) -> "Scores":
@@ -50,7 +49,7 @@ class Scores(ABC):
         return self.tabled().map(lambda x: (x == -math.inf).to(dtype))
 
     def centred(self) -> "Scores":
-        """The scores up to a constant, where every configuration has equally many of the parts; else themselves."""
+        """The scores less a constant, if every configuration has the same number of these parts; else themselves."""
         return self
 
     def bound(self) -> float:

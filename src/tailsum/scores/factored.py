@@ -3,17 +3,17 @@
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from tailsum.numerics.precision import product
 from tailsum.numerics.tensors import largest, take
 from tailsum.scores.base import Scores
-from tailsum.scores.potential import Potential
+from tailsum.scores.potential import Columns, Potential, Rows
 
 
 class Factored(Potential):
-    """Scores that are inner products, `left[i] . right[j]`: the table of all pairs is never built where it is large.
+    """Scores that are inner products, `left[i] . right[j]`. A large table of all pairs is never built.
 
     As a transition, `left [*lead, n_from, d]` and `right [*lead, n_to, d]` hold state embeddings. As an emission,
     `Factored(context [*batch, T, d], states [N, d])` scores position t with state i as `context[t] . states[i]`.
@@ -41,13 +41,11 @@ class Factored(Potential):
     def map(self, change: Callable[[Tensor], Tensor]) -> "Factored":
         return Factored(change(self.left), change(self.right))
 
-    def block(
-        self, rows: Int[Tensor, "*#lead a"] | None = None, cols: Int[Tensor, "*#lead b"] | None = None
-    ) -> Float[Tensor, "*lead a b"]:
+    def block(self, rows: Rows = None, cols: Columns = None) -> Float[Tensor, "*lead a b"]:
         part = self.gather(rows, cols)
         return product(part.left, part.right.mT)
 
-    def gather(self, rows: Int[Tensor, "*#lead a"] | None, cols: Int[Tensor, "*#lead b"] | None) -> "Factored":
+    def gather(self, rows: Rows, cols: Columns) -> "Factored":
         left = self.left if rows is None else take(self.left, rows)
         right = self.right if cols is None else take(self.right, cols)
         return Factored(left, right)
@@ -62,12 +60,10 @@ class Factored(Potential):
         return Factored(self.left * factor, self.right)
 
     def plus(self, other: Scores) -> Scores:
-        if not isinstance(other, Factored):
-            return super().plus(other)
-        return self.side_by_side(other)
+        return self.side_by_side(other) if isinstance(other, Factored) else super().plus(other)
 
     def side_by_side(self, other: "Factored") -> "Factored":
-        """The sum of two factored scores: their factors lie side by side."""
+        """The sum of two factored scores, by concatenation of their factors."""
 
         def joined(a: Tensor, b: Tensor) -> Tensor:
             lead = torch.broadcast_shapes(a.shape[:-1], b.shape[:-1])
@@ -88,7 +84,7 @@ class Factored(Potential):
 
 
 def embedding_norms(nodes: Potential | None, pairs: Potential | None, needed: str) -> Tensor:
-    """The L1 norms of the state embeddings, from the scores of pairs or else of nodes; an error says what is needed."""
+    """The L1 norms of the state embeddings, from the scores of pairs or else of nodes; `needed` is for the error."""
     if isinstance(pairs, Factored) and not pairs.lead:
         return pairs.left.abs().sum(-1)
     if isinstance(nodes, Factored):

@@ -14,18 +14,15 @@ from tailsum.scores.potential import Dense, Potential
 def message(potential: Potential, index: Tensor | None, value: Tensor) -> Tensor:
     """`logsumexp_m(value_m + score(index_m, j))` for every j: `[*batch, N]` from index and value `[*batch, M]`.
 
-    Without an index the values are those of all states. Tiled over j so that no more than a few MB of scores exist at a time.
+    Without an index, `value` has all states. Tiled over j: only a few MB of scores exist at a time.
     """
-    rows: Tensor | None = index
-    if isinstance(potential, Factored):  # the values are one more factor: the product adds them on its way
+    rows = index
+    if isinstance(potential, Factored):  # the values are one more factor, so that the product adds them
         values = Factored(value[..., None], value.new_ones(potential.n_to, 1))
         potential, rows = potential.gather(index, None).side_by_side(values), None
     elif isinstance(potential, Dense) and value.numel() * potential.n_to <= 4 * tile_size(value.device):
-        # whole rows of a table lie together: one look-up serves all tiles
-        rows, potential = (
-            None,
-            Dense((potential.block() if index is None else potential.block(index)) + value[..., None]),
-        )
+        # Rows of a table are contiguous: one look-up serves all tiles.
+        rows, potential = None, Dense(potential.block(index) + value[..., None])
     chunk = tile_rows(value.numel(), value.device)
     tiles = []
     for start in range(0, potential.n_to, chunk):

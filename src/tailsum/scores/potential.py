@@ -1,8 +1,8 @@
 """Potentials: scores between the states of two neighbouring nodes, as a table, as factors, or as a function.
 
-A potential stands for scores `[*lead, n_from, n_to]`. `lead` is what they vary with, broadcast against the model's
-`[*batch, steps]`: `()` is shared by all, `(steps,)` varies with time, `(*batch, 1)` with the sequence. Scores of single
-nodes are potentials too, with `n_from = 1` and `lead = (*batch, T)`.
+A potential represents scores `[*lead, n_from, n_to]`. `lead` broadcasts against the model's `[*batch, steps]`: `()` is
+shared by all, `(steps,)` varies with time, `(*batch, 1)` with the sequence. Scores of single nodes are potentials too,
+with `n_from = 1` and `lead = (*batch, T)`.
 """
 
 import math
@@ -16,43 +16,43 @@ from torch import Tensor
 from tailsum.numerics.tensors import at_step, flattened, take, without_common
 from tailsum.scores.base import Scores
 
+Rows = Int[Tensor, "*#lead a"] | None  # state ids; None means every state
+Columns = Int[Tensor, "*#lead b"] | None
+
 
 class Potential(Scores):
     """Scores of pairs of states. Three kinds: `Dense`, `Factored` and `Scored`."""
 
     arity = 2  # how many states are scored together
     trailing = 2  # how many dimensions its tensors have after `lead`
-
-    lead: torch.Size  # what the scores vary with, beside the two states
-    n_from: int  # how many states a step leaves from
-    n_to: int  # how many states a step arrives at
+    lead: torch.Size
+    n_from: int
+    n_to: int
 
     def on(self, device: torch.device) -> "Potential":
-        """The potential for states numbered on `device`."""
+        """The potential for state ids on `device`."""
         return self
 
     @abstractmethod
     def map(self, change: Callable[[Tensor], Tensor]) -> "Potential": ...
 
     def to(self, dtype: torch.dtype) -> "Potential":
-        """The potential with scores of the given type."""
+        """The potential with scores of the given dtype."""
         return self.map(lambda x: x.to(dtype))
 
     @abstractmethod
-    def block(
-        self, rows: Int[Tensor, "*#lead a"] | None = None, cols: Int[Tensor, "*#lead b"] | None = None
-    ) -> Float[Tensor, "*lead a b"]:
-        """Scores of all given rows with all given columns; None means every state."""
+    def block(self, rows: Rows = None, cols: Columns = None) -> Float[Tensor, "*lead a b"]:
+        """Scores of all given rows with all given columns."""
 
     def at_step(self, t: int) -> "Potential":
-        """The potential of step t: the last dimension of `lead` is taken away."""
+        """The potential of step t: the last dimension of `lead` is removed."""
         return self.map(lambda x: at_step(x, self.trailing, t))
 
     def at(self, i: Int[Tensor, "*#lead"], j: Int[Tensor, "*#lead"]) -> Float[Tensor, "*lead"]:
         """Scores of single pairs of states."""
         return self.block(i[..., None], j[..., None])[..., 0, 0]
 
-    def gather(self, rows: Int[Tensor, "*#lead a"] | None, cols: Int[Tensor, "*#lead b"] | None) -> "Potential":
+    def gather(self, rows: Rows, cols: Columns) -> "Potential":
         """The potential restricted to some states."""
         return Dense(self.block(rows, cols))
 
@@ -66,15 +66,13 @@ class Potential(Scores):
         return self
 
     def blank_outside(self, inside: Bool[Tensor, "*#batch_steps"]) -> "Potential":
-        """The potential with zeros for everything outside the sequences; `inside [*batch, *steps]`."""
-        if not self.lead:
-            return self
+        """The potential with zeros where no sequence is `inside [*batch, *steps]`."""
 
         def blank(x: Tensor) -> Tensor:
             lead = x.shape[: -self.trailing]
             if math.prod(lead) == 0 or not lead:
                 return x
-            used = inside.long().sum_to_size(lead)  # what several sequences share counts if one of them uses it
+            used = inside.long().sum_to_size(lead)  # shared scores are used if one sequence uses them
             return x.masked_fill((used == 0).reshape(*lead, *(1,) * self.trailing), 0)
 
         return self.map(blank)
@@ -88,7 +86,7 @@ class Potential(Scores):
         """The potential to the states `start .. stop-1`."""
 
     def table_params(self) -> tuple[Tensor, ...]:
-        """`(scores,)` or `(left, right)`: what the kernels work on."""
+        """`(scores,)` or `(left, right)`, the parameters of a `Table`."""
         return (self.block(),)
 
     def flat_params(self, batch_shape: torch.Size) -> tuple[Tensor, ...]:
@@ -116,9 +114,7 @@ class Dense(Potential):
     def centred(self) -> "Dense":
         return self.map(lambda x: without_common(x, 2))
 
-    def block(
-        self, rows: Int[Tensor, "*#lead a"] | None = None, cols: Int[Tensor, "*#lead b"] | None = None
-    ) -> Float[Tensor, "*lead a b"]:
+    def block(self, rows: Rows = None, cols: Columns = None) -> Float[Tensor, "*lead a b"]:
         if cols is None:
             return self.scores if rows is None else take(self.scores, rows)
         if rows is None and not self.lead:

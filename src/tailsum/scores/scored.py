@@ -1,23 +1,22 @@
-"""Scores from a function of the user's."""
+"""Scores computed by a user's function."""
 
 import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int, Num
+from jaxtyping import Float, Num
 from torch import Tensor
 
-from tailsum.scores.potential import Dense, Potential
+from tailsum.scores.potential import Columns, Dense, Potential, Rows
 
 
 class Scored(Potential):
     """Scores from any differentiable function of two index tensors, for instance a network over state embeddings.
 
-    `function(i, j)` gets tensors of state numbers that broadcast together and gives one score for each pair. With
-    `context [*lead, c]` it is called as `function(i, j, context)`, the context shaped `[*lead, 1, 1, c]` to broadcast
-    with them: this is how scores vary with time or sequence. Exact inference evaluates all pairs; a sketch only those
-    of the states it keeps.
+    `function(i, j)` takes tensors of state ids that broadcast together and returns one score for each pair. With
+    `context [*lead, c]`, for scores that vary with time or sequence, it is called as `function(i, j, context)`, the
+    context shaped `[*lead, 1, 1, c]`. Exact inference evaluates all pairs; a sketch only those of the states it keeps.
 
     >>> states = torch.randn(1000, 8)
     >>> potential = Scored(lambda i, j: -(states[i] - states[j]).square().sum(-1), 1000, 1000)
@@ -42,7 +41,7 @@ class Scored(Potential):
         self.tensors = () if context is None else (context,)
         self.lead = torch.Size() if context is None else context.shape[:-1]
         self.device = device if context is None else context.device
-        self.dtype = dtype  # what the scores are converted to: nothing, unless a model asked for it
+        self.dtype = dtype  # of the scores; None: as the function returns them
 
     def _changed(self, **fields: Any) -> "Scored":
         names = ("function", "n_from", "n_to", "context", "device", "dtype")
@@ -60,9 +59,7 @@ class Scored(Potential):
     def on(self, device: torch.device) -> "Scored":
         return self._changed(device=device)
 
-    def block(
-        self, rows: Int[Tensor, "*#lead a"] | None = None, cols: Int[Tensor, "*#lead b"] | None = None
-    ) -> Float[Tensor, "*lead a b"]:
+    def block(self, rows: Rows = None, cols: Columns = None) -> Float[Tensor, "*lead a b"]:
         rows = torch.arange(self.n_from, device=self.device) if rows is None else rows
         cols = torch.arange(self.n_to, device=self.device) if cols is None else cols
         extra = () if self.context is None else (self.context[..., None, None, :],)

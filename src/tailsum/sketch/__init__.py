@@ -1,1 +1,1 @@
-"""Sketches: which states matter (proposals), which are kept (selections), and how far estimates scatter."""
+"""Sketches: proposals score the states of each node, selections keep some of them."""

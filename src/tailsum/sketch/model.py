@@ -1,4 +1,4 @@
-"""What proposals ask of a model."""
+"""The interface of a model to proposals."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from tailsum.sketch.sweep import Sweep
 
 
 class Model(ABC):
-    """Nodes with N states each, which can be sketched."""
+    """A model of nodes with N states each that can be sketched."""
 
     batch_shape: torch.Size
     node_shape: torch.Size
@@ -32,4 +32,4 @@ class Model(ABC):
         """Messages between neighbouring nodes, for `Lookahead`."""
 
 
-Propose = Callable[[Model], Tensor]  # any function from a model to `log_q [*batch, *node, N]` is a proposal
+Propose = Callable[[Model], Tensor]  # from a model to `log_q [*batch, *node, N]`

@@ -1,8 +1,7 @@
 """Proposals: how much each state matters at each node, as `log_q [*batch, *node, N]`, unnormalised.
 
-A proposal is any function from a model to `log_q`. Sums over a sketch are unbiased whatever it says, as long as it
-gives no state that matters minus infinity; how far they scatter depends on how close it comes to the marginals.
-None of this records gradients.
+A proposal is any function from a model to `log_q`. Sums over a sketch are unbiased as long as no state of positive
+probability has minus infinity; their variance is lower the closer q is to the marginals. No gradients are recorded.
 """
 
 import math
@@ -27,12 +26,12 @@ class Proposal(ABC):
         """`log_q`, unnormalised."""
 
     def choose(self, model: Model, selection: Selection, generator: torch.Generator | None) -> Subset:
-        """Propose, and select at every node on its own."""
+        """Select at every node independently."""
         return selection(self(model), generator)
 
 
 class Uniform(Proposal):
-    """Every state that is not forbidden matters the same."""
+    """The same for every state that is not forbidden."""
 
     @torch.no_grad()
     def __call__(self, model: Model) -> Float[Tensor, "*batch_node n"]:
@@ -41,7 +40,7 @@ class Uniform(Proposal):
 
 
 class Local(Proposal):
-    """The softmax of the node's own scores: it knows neither past nor future."""
+    """The softmax of the scores of single nodes, without their neighbours."""
 
     @torch.no_grad()
     def __call__(self, model: Model) -> Float[Tensor, "*batch_node n"]:
@@ -61,7 +60,7 @@ class Global(Proposal):
     @torch.no_grad()
     def __call__(self, model: Model) -> Float[Tensor, "*batch_node n"]:
         norms = model.state_norms()
-        # No state is ruled out for a zero embedding.
+        # A state with a zero embedding must stay possible.
         norms = norms.clamp(min=max(1e-30, 1e-3 * norms.mean().item()))
         log_q = norms.log_softmax(-1) if self.softmax else (norms / norms.sum(-1, keepdim=True)).log()
         return log_q.expand(*model.batch_shape, *model.node_shape, -1)
@@ -79,20 +78,17 @@ class LocalGlobal(Proposal):
 
 @dataclass(frozen=True)
 class Lookahead(Proposal):
-    """What the neighbours of each node say, from messages that a few landmark states send to all (default).
+    """Approximate marginals, by messages from a few landmark states to all states of neighbouring nodes (default).
 
-    On a chain a backward sweep selects landmarks at each node and passes their messages to all N states of the node
-    before; then `rounds` times, a forward sweep guided by it and a backward sweep guided by that. On trees an inside and
-    an outside sweep take their places, on graphs walks from the last layer to the first. Each sweep has more landmarks
-    than the one before, `landmarks` the last: the early ones need only show the way, and together they cost no more than
-    the last. With `sequential`, the states to keep are then selected in one more sweep of their own messages, so that
-    each choice knows the earlier ones and errors do not multiply. Without, every node is selected on its own: cheaper
-    where K is large, and less accurate.
+    On a chain, a backward sweep selects landmarks at each node and sends their messages to all N states of the node
+    before; then `rounds` times, a forward sweep guided by it and a backward sweep guided by that. Trees have inside and
+    outside sweeps instead, graphs walks from the last layer to the first. Each round has four times the landmarks of
+    the one before, so that all early rounds together cost less than the last. With `sequential`, the states to keep are
+    then selected in one more sweep, each node given the states kept so far, so that errors do not multiply. Without,
+    every node is selected independently: cheaper for large K, and less accurate.
 
-    `landmarks` is a number of states at each node, on every structure. Unless given it is 512 on chains and graphs and 64
-    on grammars and dependency trees, where a landmark costs more.
-
-    Cost on a chain: nodes x N x (2 landmarks + K), in tiles of a few MB.
+    `landmarks` is the number at each node in the last round: by default 512 on chains and graphs and 64 on grammars and
+    dependency trees, where a landmark costs more. Cost on a chain: nodes x N x (2 landmarks + K), in tiles of a few MB.
     """
 
     landmarks: int | None = None
@@ -126,7 +122,7 @@ class Lookahead(Proposal):
 
 @dataclass(frozen=True)
 class Custom(Proposal):
-    """A proposal from a function of the user's."""
+    """A user's function, its result checked."""
 
     function: Propose
 
@@ -147,7 +143,7 @@ class Custom(Proposal):
 
 
 def proposal_from(given: Propose) -> Proposal:
-    """`given` itself if it is one of ours, a checked wrapping of it if it is any other function."""
+    """`given` if it is a `Proposal`; any other function is wrapped in `Custom`."""
     if isinstance(given, Proposal):
         return given
     if not callable(given) or isinstance(given, type):

@@ -1,7 +1,7 @@
 """Selections: keep K of N states, each with a weight, so that weighted sums over the kept estimate sums over all.
 
-A selection is called with `log_q [..., N]`, how much each state matters (unnormalised, minus infinity for never), and
-gives a `Subset`. Every leading dimension is a selection of its own; none of them is looped over.
+A selection maps `log_q [..., N]`, how much each state matters (unnormalised, minus infinity for never), to a `Subset`.
+Leading dimensions are independent selections, without loops over them.
 """
 
 import math
@@ -14,13 +14,14 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from tailsum.numerics.check import at_least
+from tailsum.numerics.tensors import finite
 
 
 @dataclass(frozen=True)
 class Subset:
-    """Kept states and the logarithms of their weights. A weight of zero (minus infinity) marks an empty place.
+    """Kept states and their log weights. A log weight of minus infinity marks an empty place.
 
-    `pilot` is another subset, drawn before this one, whose messages guided the choice, where there was one.
+    `pilot` is the earlier subset, if any, whose messages guided the selection of this one.
     """
 
     index: Int[Tensor, "*lead k"]
@@ -28,7 +29,7 @@ class Subset:
     pilot: "Subset | None" = None
 
     def repeated(self) -> Bool[Tensor, "*lead k"]:
-        """Which kept states are copies of an earlier place, or empty places."""
+        """Which places are empty or repeat the state of an earlier place."""
         empty = self.log_weight == -math.inf
         ordered, order = self.index.masked_fill(empty, -1).sort(dim=-1, stable=True)
         again = F.pad(ordered[..., 1:] == ordered[..., :-1], (1, 0))
@@ -36,7 +37,7 @@ class Subset:
 
 
 class Selection(ABC):
-    """Chooses states by how much they matter."""
+    """A way to keep states by how much they matter."""
 
     @abstractmethod
     def __call__(self, log_q: Float[Tensor, "*lead n"], generator: torch.Generator | None = None) -> Subset:
@@ -45,7 +46,7 @@ class Selection(ABC):
 
 @dataclass(frozen=True)
 class TopK(Selection):
-    """The k states that matter most, with weight one. Not random, and too low: what is left out is lost.
+    """The k states that matter most, with weight one. Not random, and biased: sums are too low.
 
     >>> TopK(2)(torch.tensor([0.1, 0.5, 0.4]).log()).index.tolist()
     [1, 2]
@@ -83,10 +84,10 @@ class TopAndSample(Selection):
         head = log_q.topk(min(self.top, log_q.shape[-1])).indices
         rest = log_q.scatter(-1, head, -math.inf).double()
         highest = rest.amax(-1, keepdim=True)
-        reach = _cumulative((rest - highest.masked_fill(highest == -math.inf, 0.0)).exp_())
+        reach = _cumulative((rest - finite(highest)).exp_())
         total = reach[..., -1:]
         draws = _uniform((*log_q.shape[:-1], self.sampled), log_q.device, generator) * total
-        # The first state whose cumulative sum exceeds the draw: a state of zero probability never is.
+        # The first state whose cumulative sum exceeds the draw: never one of zero probability.
         tail = torch.searchsorted(reach, draws, right=True).clamp_(max=log_q.shape[-1] - 1)
         log_probability = rest.gather(-1, tail) - highest - total.log()
         log_weight = (-math.log(self.sampled) - log_probability).to(log_q.dtype)
@@ -98,10 +99,9 @@ class TopAndSample(Selection):
 class Optimal(Selection):
     """Keep state i with probability `min(1, q_i / c)`, weight the inverse, c such that k are kept (the default).
 
-    The selection of least variance for independent inclusion (Fearnhead & Clifford 2003). It decides by itself how many
-    states are kept for certain, keeps none twice, and is unbiased. The draw is systematic, one uniform number a row, over
-    the states ordered by how much they matter, to the nearest power of two: so each magnitude gets its share of the
-    kept states, which steadies whatever depends on the magnitude, the entropy above all. No sort is needed.
+    The unbiased selection of least variance for independent inclusion (Fearnhead & Clifford 2003); no state is kept
+    twice. Sampling is systematic, with one uniform number per row, over the states ordered by q to the nearest power of
+    two. So each magnitude gets its share of the kept states, which lowers the variance of the entropy, without a sort.
 
     >>> Optimal(2)(torch.tensor([0.0, 9.0, 0.0, 0.0])).log_weight.exp().round(decimals=3).tolist()
     [1.0, 3.0]
@@ -120,7 +120,7 @@ class Optimal(Selection):
         inclusion = inclusion_probability(log_q, self.k)
         reach = _cumulative_by_magnitude(inclusion)
         mark = _uniform((*lead, 1), log_q.device, generator)
-        # State i takes the place m if the mark m + u falls between its neighbour's cumulative sum and its own.
+        # State i takes place m if m + mark falls between the cumulative sums before and after it.
         place = (reach - inclusion - mark).ceil_()
         taken = place < reach - mark
         place = torch.where(taken, place, self.k).long().clamp_(0, self.k)
@@ -132,7 +132,7 @@ class Optimal(Selection):
 
 
 def _cumulative_by_magnitude(inclusion: Float64[Tensor, "*lead n"], levels: int = 9) -> Float64[Tensor, "*lead n"]:
-    """The cumulative sum of the probabilities, taken from the likeliest power of two to the least likely."""
+    """The cumulative sum of the probabilities in the order of their powers of two, largest first."""
     level = (1 - torch.frexp(inclusion).exponent).clamp_(0, levels - 1)
     reach = torch.zeros_like(inclusion)
     before: Tensor | float = 0.0
@@ -145,7 +145,7 @@ def _cumulative_by_magnitude(inclusion: Float64[Tensor, "*lead n"], levels: int 
 
 
 def _cumulative(x: Float64[Tensor, "*lead n"], block: int = 512) -> Float64[Tensor, "*lead n"]:
-    """The cumulative sum of the last dimension, in blocks: a GPU would leave most of itself idle on a few long rows."""
+    """The cumulative sum of the last dimension, in blocks: faster on a GPU for a few long rows."""
     n = x.shape[-1]
     if n <= 4 * block:
         return x.cumsum(-1)
@@ -158,13 +158,12 @@ def _cumulative(x: Float64[Tensor, "*lead n"], block: int = 512) -> Float64[Tens
 def inclusion_probability(log_q: Float[Tensor, "*lead n"], k: int) -> Float64[Tensor, "*lead n"]:
     """`min(1, q / c)` with c such that it sums to k; where fewer than k states have q > 0, one for each of them.
 
-    The sum h is increasing, concave and piecewise linear in `x = 1 / c`. So a Newton step, from wherever it is taken,
-    ends at or below the root: that is the bound `low`. It crawls while many states are still to be clipped, where h
-    is closer to linear in log x; so from below the root the step is taken there, and from above we go back to `low`.
+    The sum is increasing, concave and piecewise linear in `x = 1 / c`, so a Newton step from any point ends at or below
+    the root: the bound `low`. Such steps are slow while many states are still to be clipped, where the sum is closer to
+    linear in log x. So from below the root the step is taken in log x, and from above it goes back to `low`.
     """
-    highest = log_q.amax(-1, keepdim=True)
-    q = (log_q - highest.masked_fill(highest == -math.inf, 0.0)).double().exp_()
-    q = torch.where(log_q > -math.inf, q.clamp_(min=1e-280), 0.0)  # what is possible stays possible
+    q = (log_q - finite(log_q.amax(-1, keepdim=True))).double().exp_()
+    q = torch.where(log_q > -math.inf, q.clamp_(min=1e-280), 0.0)  # possible states must not underflow
     positive = (q > 0).sum(-1, keepdim=True)
     x = low = k / q.sum(-1, keepdim=True).clamp_(min=1e-280)
     for _ in range(100):

@@ -14,24 +14,24 @@ from tailsum.sketch.selection import Selection, Subset
 
 
 class Sweep(ABC):
-    """What landmark states say of all states: messages from a few selected states of each node to all of its neighbours.
+    """Beliefs about all states, from messages of landmarks, a few selected states of each node, to its neighbours.
 
-    In what is handed out as a proposal, minus infinity means forbidden, never just not reached by a landmark.
+    In `log_q` minus infinity means forbidden, never just not reached by a landmark.
     """
 
-    landmarks = 512  # at each node, unless `Lookahead` says otherwise
+    landmarks = 512  # at each node, unless given to `Lookahead`
 
     @abstractmethod
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
-        """One round of messages from so many landmarks at each node, selected by what earlier rounds found."""
+        """One round of messages from landmarks at each node, selected by the beliefs of earlier rounds."""
 
     @abstractmethod
     def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch_node n"]:
-        """How much each state matters, by what was found."""
+        """How much each state matters, by the current beliefs."""
 
     @abstractmethod
     def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
-        """Select node after node, each by the messages that the states kept so far send, and by what was found."""
+        """Select node after node, by messages from the states kept so far and by the current beliefs."""
 
 
 def send(potential: Potential, messages: Tensor, kept: Subset) -> Tensor:
@@ -42,8 +42,8 @@ def send(potential: Potential, messages: Tensor, kept: Subset) -> Tensor:
 def fill_unreached(sent: Tensor) -> Tensor:
     """Replace minus infinity in a message by the mean of its finite entries.
 
-    Where transitions are forbidden, a state that no selected state reaches may still matter: the message has no
-    information about it. Minus infinity would rule it out, and bias whatever is selected by this message.
+    A state that no selected state reaches, where transitions are forbidden, may still matter: minus infinity would rule
+    it out, and bias whatever is selected by this message.
     """
     unreached = sent == -math.inf
     count = (~unreached).sum(-1, keepdim=True).clamp_(min=1)
@@ -51,5 +51,5 @@ def fill_unreached(sent: Tensor) -> Tensor:
 
 
 def together(kept: Sequence[Subset]) -> Subset:
-    """The selections of successive positions as one."""
+    """The subsets of successive positions, stacked."""
     return Subset(torch.stack([k.index for k in kept], -2), torch.stack([k.log_weight for k in kept], -2))

@@ -1,11 +1,10 @@
 """The base of every structure: all operations that follow from one sum over configurations.
 
 A structure has scores of its parts (a chain: of each state at each position, and of each pair of neighbours), its
-*terms*, a named tuple. Marginals are the gradient of log Z in the first term. A structure says how to reduce the scores of
-all its configurations to one number, for any reduction: `total(terms, reduce)`. Summed in log space it is log Z. Its
-gradient is the marginals, a best configuration or a random one, by the reduction that it is taken with. From it follow
-entropy, divergences, relaxed samples, the k best and the sketch, in the same way for the whole model and for a restricted
-one. A structure may override what it can do faster.
+*terms*, a named tuple. `total(terms, reduce)` reduces the scores of all configurations to one number: to log Z with
+`log_sum_exp`. Its gradient in the first term is the marginals, a best configuration or a sample, by the reduction.
+Entropy, divergences, relaxed samples, the k best and sketches follow, of a whole model and of a sketch alike. A
+structure may override what it can do faster.
 
 States have *local ids* `0 .. n-1` in a model, and *global ids* in the whole model that it is a sketch of.
 """
@@ -49,7 +48,7 @@ class Structure(Model, Generic[Terms, Configuration]):
     kept: Subset | None = None
     _origin: "Structure[Terms, Configuration] | None" = None
 
-    # What a structure supplies.
+    # Required of every structure.
 
     @abstractmethod
     def terms(self) -> Terms:
@@ -57,29 +56,29 @@ class Structure(Model, Generic[Terms, Configuration]):
 
     @abstractmethod
     def total(self, terms: Terms, reduce: Reduce) -> Float[Tensor, "*batch"]:
-        """The reduction of the scores of all configurations, differentiable in them.
+        """The reduction of the scores of all configurations, with derivatives of every order for `log_sum_exp`.
 
-        In `log_sum_exp` it is differentiable any number of times. A configuration must use each entry that is reduced at
-        most once. Terms may have more leading dimensions than this model's batch has, if `in_batch` made them.
+        A configuration must use each entry that is reduced at most once. Terms have this model's batch shape, which is
+        larger than that of its tensors after `in_batch`.
         """
 
     def gather(self: This, index: Int[Tensor, "*#batch_node k"]) -> This:
-        """A new model over the states `index` of each node alone, weights left aside: `self.replaced(...)`."""
+        """A new model over the states `index` of each node, without weights: `self.replaced(...)`."""
         raise ValueError(f"{type(self).__name__} has no latent states to restrict or sketch")
 
-    # What a structure may supply: where it has other parts than the states of nodes, or a faster way.
+    # Optional: for parts other than the states of nodes, or for speed.
 
     def add_to_states(self, terms: Terms, extra: Float[Tensor, "*batch_node n"]) -> Terms:
         """The scores with `extra` added once for each node of a configuration, by the node's state."""
         return each(lambda term: term.plus(Dense(extra)) if term is terms[0] else term, terms)
 
     def read(self, used: Sequence[Float[Tensor, "..."]]) -> Configuration:
-        """The configuration in local ids that uses the given parts of each part term, tables of zeros and ones."""
+        """The configuration in local ids, from the parts of each part term that it uses (ones; else zeros)."""
         states = used[0].argmax(-1)
         return states.masked_fill(used[0].sum(-1) == 0, -1)  # pyright: ignore[reportReturnType]
 
     def used(self, configuration: Any) -> tuple[Float[Tensor, "..."], ...]:
-        """One for each part of each part term that a configuration in local ids uses; zero for the others."""
+        """The inverse of `read`."""
         one_hot = F.one_hot(configuration.clamp(min=0), self.n_states).to(self.dtype)
         return (one_hot.masked_fill((configuration < 0)[..., None], 0.0),)
 
@@ -91,7 +90,7 @@ class Structure(Model, Generic[Terms, Configuration]):
         return torch.where(configuration < 0, configuration, states)  # pyright: ignore[reportReturnType]
 
     def check_configuration(self, configuration: Any) -> Configuration:
-        """The configuration in a batch that holds this model's; a ValueError where it is none, by shape or by ids."""
+        """The configuration, its batch broadcast with this model's; a ValueError if its shape or ids are invalid."""
         return check_states(configuration, self.inside(), self.node_shape, self.n_states, "")  # pyright: ignore[reportReturnType]
 
     def node_scores(self) -> Float[Tensor, "*batch_node n"]:
@@ -101,29 +100,45 @@ class Structure(Model, Generic[Terms, Configuration]):
         raise ValueError(f"the global proposal needs an embedding for each state, and {type(self).__name__} has none")
 
     def sweep(self) -> Sweep:
-        """Without messages of its own, a structure learns what states are worth from sums of restricted models."""
+        """Beliefs from sums of restricted models; a structure that can pass messages has a faster sweep."""
         nodes = self.weighted_nodes()
         given = by_restriction(nodes.flatten(-len(self.node_shape) - 1, -2), self._log_mass_of_states)
         return LandmarkSweep(nodes, self.node_shape, given)
 
     def centred(self, terms: Terms) -> Terms:
-        """The same distribution by scores without a common offset, which would cost digits where sums are subtracted."""
+        """The same distribution by scores without a common offset, which would cost digits in differences of sums."""
         return terms
 
     def form(self) -> tuple[object, ...]:
-        """What, beside positions and states, two models must share to be compared."""
+        """What two models must share to be compared, beside positions and states."""
         return ()
 
     def n_scores(self) -> int:
-        """How many scores of one term, at most, make up the score of a configuration."""
+        """The largest number of scores of one term in the score of a configuration."""
         return 2 * self.node_shape.numel()
 
     def log_sum_and_mean(self, own: Terms, values: Terms) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-        """The log-partition under `own`, and the mean of the sum of `values` under it."""
-        return self._slope(own, values)
+        """The log-partition under `own`, and its slope in the direction of `values`: the mean of their sum.
+
+        The slope of the batch's sum is linear in a factor on each sequence. Its gradient in the factors is the slope of
+        each sequence, in one pass.
+        """
+        recording = torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
+            own, values = recordable(own), recordable(values)
+            recording &= requires_grad(own, values)
+            tilt = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=True)
+            factor = torch.ones(self.batch_shape, dtype=self.dtype, device=self.device, requires_grad=True)
+            tilted = each(lambda a, b: a.scaled(1.0 + tilt) if a is b else a.plus(b.finite().scaled(tilt)), own, values)
+            total = self.log_sum(tilted)
+            if not total.requires_grad:  # nothing is summed, as in a sentence of one word without a tree
+                return total, torch.zeros_like(total)
+            (slope,) = torch.autograd.grad((factor * total).sum(), tilt, create_graph=True)
+            (mean,) = torch.autograd.grad(slope, factor, create_graph=recording, materialize_grads=True)
+        return total if recording else total.detach(), mean
 
     def _log_mass_of_states(self, subset: Subset) -> Tensor:
-        """Log of the sum over all configurations through each state of subsets `[chunk, *batch, V, K]`."""
+        """Log of the sum over all configurations through each state of `subset [chunk, *batch, V, K]`."""
         index, log_weight = (x.unflatten(-2, self.node_shape) for x in (subset.index, subset.log_weight))
         small = self.in_batch((len(index), *self.batch_shape)).restrict(Subset(index, log_weight))
         own = small.summed()
@@ -134,7 +149,7 @@ class Structure(Model, Generic[Terms, Configuration]):
         total = total.detach().reshape(*total.shape, *(1,) * (chance.dim() - total.dim()))
         return (chance.log() + total).nan_to_num(-math.inf, neginf=-math.inf).flatten(-len(self.node_shape) - 1, -2)
 
-    # What follows: sums.
+    # Sums.
 
     @property
     def whole(self: This) -> This:
@@ -160,7 +175,7 @@ class Structure(Model, Generic[Terms, Configuration]):
 
     @property
     def log_weight(self) -> Float[Tensor, "*batch_node n"]:
-        """The logarithm of each state's weight: zero unless the model is a sketch."""
+        """The log weight of each state: zero unless the model is a sketch."""
         if self.kept is None:
             return torch.zeros((), dtype=self.dtype, device=self.device).expand(self.states.shape)
         return self.kept.log_weight.expand(*self.batch_shape, *self.node_shape, -1)
@@ -170,11 +185,11 @@ class Structure(Model, Generic[Terms, Configuration]):
         return self.node_scores() if self.kept is None else self.node_scores() + self.log_weight
 
     def weighted(self, terms: Terms) -> Terms:
-        """The scores with the logarithms of the weights added: what is summed."""
+        """The scores with the log weights added."""
         return terms if self.kept is None else self.add_to_states(terms, self.log_weight)
 
     def summed(self) -> Terms:
-        """What is summed, in the caller's mode: what was made in inference mode must not meet parameters in another."""
+        """The weighted scores. Call it in the user's grad mode: parameters may be inference tensors."""
         with full_precision(self.device):
             return self.weighted(self.terms())
 
@@ -193,21 +208,21 @@ class Structure(Model, Generic[Terms, Configuration]):
         return (score - self.log_partition()).masked_fill(score == -math.inf, -math.inf)
 
     def marginals(self) -> Float[Tensor, "*batch_part n"]:
-        """The probability of each part, such as a state at a position: the gradient of the log-partition in its score."""
+        """The probability of each part, such as a state at a position."""
         return self.term_gradients(0)[0]
 
     def term_gradients(self, which: int, expand: Callable[[Tensor], Tensor] = lambda x: x) -> list[Tensor]:
-        """The gradient of the log-partition in one of the terms, written out as tables and expanded."""
+        """The gradient of the log-partition in the tables of one term, each passed through `expand`."""
         recording, own = torch.is_grad_enabled(), self.summed()
         with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
             terms = recordable(own)
             recording &= requires_grad(terms)
-            targets = [expand(x) for x in terms[which].tabled().tensors]
+            tabled = terms[which].tabled()
+            targets = [expand(x) for x in tabled.tensors]
             targets = [x if recording and x.requires_grad else x.detach().requires_grad_() for x in targets]
             tables = iter(targets)
-            total = self.log_sum(
-                each(lambda x: x.tabled().map(lambda _: next(tables)) if x is terms[which] else x, terms)
-            )
+            changed = tabled.map(lambda _: next(tables))
+            total = self.log_sum(each(lambda x: changed if x is terms[which] else x, terms))
             if not total.requires_grad or not targets:  # a single position has no pairs
                 return [torch.zeros_like(target) for target in targets]
             return list(torch.autograd.grad(total.sum(), targets, create_graph=recording, materialize_grads=True))
@@ -215,7 +230,7 @@ class Structure(Model, Generic[Terms, Configuration]):
     def entropy(self) -> Float[Tensor, "*batch"]:
         """Shannon entropy in nats: `log Z - E[score]`.
 
-        In a sketch the weights count in the sums and stay out of the score: algebraically the paper's Algorithm 3.
+        In a sketch the weights enter the sums and not the score: algebraically the paper's Algorithm 3.
         """
         with full_precision(self.device):
             terms = self.centred(self.terms())
@@ -231,9 +246,9 @@ class Structure(Model, Generic[Terms, Configuration]):
             return self._forbid(other.log_sum(other.weighted(terms)) - mean, own, terms)
 
     def kl(self, other: "Structure[Terms, Configuration]") -> Float[Tensor, "*batch"]:
-        """Kullback-Leibler divergence from `other`, in nats. In a sketch both are summed over the kept states.
+        """Kullback-Leibler divergence from `other`, in nats; infinite for an impossible model.
 
-        Infinite for an impossible model.
+        In a sketch both models are summed over the kept states.
         """
         with full_precision(self.device):
             other = self._matching(other)
@@ -244,42 +259,18 @@ class Structure(Model, Generic[Terms, Configuration]):
             divergence = mean - log_sum + other.log_sum(other.weighted(theirs))
             return self._forbid(divergence, own, theirs).masked_fill(log_sum == -math.inf, math.inf)
 
-    def _slope(self, own: Terms, values: Terms) -> tuple[Tensor, Tensor]:
-        """`log_sum_and_mean` by the slope of the log-partition in the direction of the values.
-
-        The slope of the batch's sum is linear in a factor on each sequence: its gradient in the factors has the slope of
-        each sequence, in one pass.
-        """
-        recording = torch.is_grad_enabled()
-        with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
-            own, values = recordable(own), recordable(values)
-            recording &= requires_grad(own, values)
-            tilt = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=True)
-            factor = torch.ones(self.batch_shape, dtype=self.dtype, device=self.device, requires_grad=True)
-            total = self.log_sum(
-                each(
-                    lambda a, b: a.scaled(1.0 + tilt) if a is b else a.plus(b.finite().scaled(tilt)),
-                    own,
-                    values,
-                )
-            )
-            if not total.requires_grad:  # nothing is summed, as in a sentence of one word without a tree
-                return total, torch.zeros_like(total)
-            (slope,) = torch.autograd.grad((factor * total).sum(), tilt, create_graph=True)
-            (mean,) = torch.autograd.grad(slope, factor, create_graph=recording, materialize_grads=True)
-        return total if recording else total.detach(), mean
-
     def _forbid(self, value: Tensor, own: Terms, terms: Terms) -> Tensor:
-        """`value`, infinite for each sequence that has a chance of a part with score minus infinity."""
+        """`value`, infinite where a part with score minus infinity in `terms` has positive probability under `own`."""
         if not any((x == -math.inf).any() for term in terms for x in term.tensors):
             return value
         with torch.no_grad():
-            # By the slope, which has no rounding where nothing forbidden has a chance.
-            _, chance = self._slope(own, each(lambda term: term.forbidden(self.dtype), terms))
+            # Not by an override, which may round: the slope is exactly zero where nothing forbidden has a chance.
+            forbidden = each(lambda term: term.forbidden(self.dtype), terms)
+            _, chance = Structure.log_sum_and_mean(self, own, forbidden)
         return value.masked_fill(chance > 0, math.inf)
 
     def _matching(self, other: "Structure[Terms, Configuration]") -> "Structure[Terms, Configuration]":
-        """`other` over the same states as this model, or a ValueError that says why that cannot be."""
+        """`other` over the states of this model; a ValueError if they cannot be compared."""
         if not (isinstance(other, type(self)) or isinstance(self, type(other))):
             raise ValueError(f"other must be a {type(self).__name__}: got {type(other).__name__}")
         if (other.node_shape, other.whole.n_states) != (self.node_shape, self.whole.n_states):
@@ -291,24 +282,22 @@ class Structure(Model, Generic[Terms, Configuration]):
         other = other.in_batch(self.batch_shape)
         if self.kept is not None and other.kept is None:
             other = other.restrict(self.kept)
-        same = other.n_states == self.n_states and other.form() == self.form()
-        if not same or not torch.equal(self.states, other.states):
+        if other.form() != self.form() or not torch.equal(self.states, other.states):
             raise ValueError(f"other must have the same positions and states as {self}: got {other}")
         if not torch.equal(self.sequence_lengths(), other.sequence_lengths()):
             raise ValueError("other must have the same lengths")
         return other
 
-    # Copies, positions.
+    # Copies and positions.
 
     def replaced(self: This, **fields: object) -> This:
         """A new model with some fields replaced; nothing is checked again."""
         model = object.__new__(type(self))
-        for name, value in (vars(self) | fields).items():
-            setattr(model, name, value)
+        vars(model).update(vars(self) | fields)
         return model
 
     def in_batch(self: This, shape: Sequence[int]) -> This:
-        """The same model in a larger batch: every element stands for a row of them."""
+        """The same model broadcast to a larger batch shape."""
         shape = torch.Size(shape)
         return self.replaced(batch_shape=shape, lengths=None if self.lengths is None else self.lengths.expand(shape))
 
@@ -326,18 +315,18 @@ class Structure(Model, Generic[Terms, Configuration]):
     # Configurations.
 
     def parts(self, configuration: Configuration) -> Float[Tensor, "*sample_batch_part"]:
-        """One for each part of the first term that a configuration in local ids uses; zero for the others."""
+        """The parts of the first term that a configuration in local ids uses: ones; else zeros."""
         return self.used(configuration)[0]
 
     def score(self, configuration: Configuration) -> Float[Tensor, "*sample_batch"]:
-        """The score of given configurations in global ids, kept or not; minus infinity of none at all (-1)."""
+        """The score of configurations in global ids, kept or not; minus infinity where all ids are -1."""
         whole = self.whole
         return whole.score_of(whole.check_configuration(configuration))
 
     def score_of(self, configuration: Configuration) -> Float[Tensor, "*sample_batch"]:
-        """The score of checked configurations; minus infinity where their parts are not those of one configuration.
+        """The score of checked configurations; minus infinity where their parts do not make up one configuration.
 
-        It is the sum over all configurations that use no other parts. One that uses all of them has as many as they are.
+        It is the sum over all configurations that use no other parts, valid if the largest of them uses all parts.
         """
         used, terms = self.used(configuration), self.terms()
         tables = [torch.where(u > 0, x.tensors[0], -math.inf) for x, u in zip(terms, used, strict=False)]
@@ -350,11 +339,11 @@ class Structure(Model, Generic[Terms, Configuration]):
         return model.log_sum(with_tables(terms, tables)).masked_fill(found != count, -math.inf)
 
     def best(self, terms: Terms) -> Configuration:
-        """The configuration of highest score under the given scores, in local ids."""
+        """The configuration of highest score under `terms`, in local ids."""
         return self.read(self.chosen(terms, highest))
 
     def chosen(self, terms: Terms, reduce: Reduce) -> list[Tensor]:
-        """What one configuration, the best or a random one, uses of each part term; nothing where none is possible."""
+        """The parts of each part term that the best or a random configuration uses; none if it is impossible."""
         with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
             tables = [term.tensors[0].detach().clone().requires_grad_() for term in terms[: self.part_terms]]
             total = self.total(with_tables(recordable(terms), tables), reduce)
@@ -364,14 +353,14 @@ class Structure(Model, Generic[Terms, Configuration]):
 
     @torch.no_grad()
     def argmax(self) -> Configuration:
-        """The configuration of highest score; in a sketch, among the kept states, their weights left aside."""
+        """The configuration of highest score; in a sketch, among the kept states, without their weights."""
         return self.to_global(self.best(self.distinct()))
 
     @torch.no_grad()
     def topk(self, k: int) -> Best:
         """The k configurations of highest score, best first, and their scores (Lawler's partition).
 
-        Each costs as many searches for the best as a configuration has parts.
+        Each costs one search for the best per part of a configuration.
         """
         at_least(1, k=k)
         terms = each(lambda term: term.map(lambda x: x.double() if x.is_floating_point() else x), self.distinct())
@@ -386,7 +375,7 @@ class Structure(Model, Generic[Terms, Configuration]):
         return k_best(k, [term.tensors[0] for term in terms[: self.part_terms]], self.batch_shape, bonus, solve)
 
     def distinct(self) -> Terms:
-        """The scores, minus infinity for kept states that are copies of another, or empty places."""
+        """The scores, minus infinity for empty places and for repeated kept states."""
         terms = self.terms()
         if self.kept is None:
             return terms
@@ -411,7 +400,7 @@ class Structure(Model, Generic[Terms, Configuration]):
     def chunked(
         self, draw: Callable[[int], Configuration], count: int, chunk: int, sample_shape: Sequence[int]
     ) -> Configuration:
-        """`count` configurations `[*sample_shape, *batch, ..]` from `draw(some)`, a few `[some, *batch, ..]` at a time."""
+        """`count` configurations `[*sample_shape, *batch, ..]` from `draw(some) [some, *batch, ..]`, by chunks."""
         found = [draw(min(chunk, count - start)) for start in range(0, max(1, count), chunk)]
         return stacked(found, lambda x: torch.cat(x).reshape(*sample_shape, *x[0].shape[1:]))
 
@@ -426,7 +415,7 @@ class Structure(Model, Generic[Terms, Configuration]):
 
         The weights are the marginals of `(scores + Gumbel noise) / temperature`; towards temperature zero they become
         those of the best configuration under the noisy scores. `hard=True` gives these, with the relaxed gradient
-        (straight-through). Noise on parts does not give exact samples of the model: that is what `sample` does.
+        (straight-through). Noise on parts does not give exact samples of the model; `sample` does.
         """
         weights, best = self.relaxed(temperature, hard, generator, sample_shape)
         return RelaxedSample(weights[0], self.part_states(), best)
@@ -437,17 +426,13 @@ class Structure(Model, Generic[Terms, Configuration]):
 
     @property
     def part_shape(self) -> tuple[int, ...]:
-        """The shape of what has a value for each state, such as the marginals: states last."""
+        """The shape of the marginals without the batch: states last."""
         return (*self.node_shape, self.n_states)
 
     def relaxed(
-        self,
-        temperature: float,
-        hard: bool,
-        generator: torch.Generator | None,
-        sample_shape: Sequence[int],
+        self, temperature: float, hard: bool, generator: torch.Generator | None, sample_shape: Sequence[int]
     ) -> tuple[list[Tensor], Configuration]:
-        """Relaxed weights of the part terms, and the configuration that they relax, in global ids."""
+        """Relaxed weights of each part term, and the configuration that they relax, in global ids."""
         if not temperature > 0:
             raise ValueError(f"temperature must be above 0: got {temperature}")
         check_sample_shape(sample_shape)
@@ -475,9 +460,7 @@ class Structure(Model, Generic[Terms, Configuration]):
     # Sketches.
 
     def restrict(self: This, subset: Subset) -> This:
-        """The same structure over the states `subset.index [*batch, *node, K]` alone, their weights added to the scores.
-
-        Sums over it are sums of the kept, weighted terms: the paper's Eq. 8.
+        """The model over the states `subset.index [*batch, *node, K]` alone, weighted: the paper's Eq. 8.
 
         >>> from tailsum import LinearChain
         >>> chain = LinearChain(torch.randn(5, 9), torch.randn(9, 9))
@@ -504,8 +487,8 @@ class Structure(Model, Generic[Terms, Configuration]):
     ) -> This:
         """The model restricted to a small weighted subset of the states at each node, so that sums stay unbiased.
 
-        Give `k`, the number of states to keep (chosen by `Optimal(k)`), or a `selection`. `proposal` says how much each
-        state matters (`Lookahead()` unless given; any function from the model to `log_q [*batch, *node, N]` will do).
+        Give `k`, the number of states to keep (by `Optimal(k)`), or a `selection`. `proposal` (default `Lookahead()`)
+        is any function from the model to `log_q [*batch, *node, N]`, how much each state matters.
         """
         if (k is None) == (selection is None):
             raise ValueError("give either k, the number of states to keep, or a selection: got both or neither")
@@ -520,7 +503,7 @@ class Structure(Model, Generic[Terms, Configuration]):
             return self.restrict(subset)
 
     def scatter(self, values: Float[Tensor, "*sample_batch_node n"]) -> Float[Tensor, "*sample_batch_node all"]:
-        """Values of the kept states of each part, such as `marginals()`, spread over all N states (zero elsewhere)."""
+        """Values of the kept states, such as `marginals()`, in a tensor over all N states (zero elsewhere)."""
         if self.kept is None:
             return values
         states, part = self.part_states(), self.part_shape
@@ -532,6 +515,4 @@ class Structure(Model, Generic[Terms, Configuration]):
         return empty.scatter_add(-1, states.expand(shape), values.expand(shape))
 
 
-@register_kl(Structure, Structure)
-def _kl(p: Structure, q: Structure) -> Tensor:
-    return p.kl(q)
+register_kl(Structure, Structure)(lambda p, q: p.kl(q))

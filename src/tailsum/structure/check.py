@@ -1,4 +1,4 @@
-"""Checks of what users hand in. Each raises a ValueError that names the argument, what it was and what it should be."""
+"""Checks of users' arguments. Each raises a ValueError that names the argument, what it was and what it should be."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from tailsum.numerics.check import check_broadcast, check_device, check_scores, check_whole, first_index
+from tailsum.numerics.check import check_broadcast, check_device, check_in_range, check_scores, check_whole, first_index
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
 from tailsum.scores.scored import Scored
@@ -15,9 +15,9 @@ from tailsum.sketch.selection import Subset
 
 
 def check_potential(name: str, potential: Potential) -> None:
-    """Every tensor of a potential is in order; factors must be finite."""
+    """Every tensor of a potential is valid; factors must be finite."""
     for tensor in potential.tensors:
-        if not (isinstance(potential, Scored) and not tensor.is_floating_point()):
+        if tensor.is_floating_point() or not isinstance(potential, Scored):
             check_scores(name, tensor)
         if isinstance(potential, Factored) and not (tensor > -math.inf).all():
             raise ValueError(f"{name} must have finite factors: got -inf at {first_index(tensor == -math.inf)}")
@@ -52,7 +52,7 @@ def checked_lengths(
     name: str = "lengths",
     least: int = 1,
 ) -> tuple[torch.Size, Tensor | None]:
-    """The batch shape of the scores and the lengths together, and the lengths in it, if they are given."""
+    """The joint batch shape of scores and lengths, and the lengths expanded to it, if given."""
     if lengths is None:
         return batch, None
     lengths = check_whole(name, torch.as_tensor(lengths, device=device))
@@ -64,7 +64,7 @@ def checked_lengths(
 def check_states(
     states: Tensor, inside: Tensor, node: torch.Size, n_states: int, letter: str = "T"
 ) -> Int[Tensor, "*sample_batch_node"]:
-    """States of nodes within range, -1 in the padding (`inside [*batch, T]`), or none at all (-1 throughout)."""
+    """States of nodes within range, or -1 throughout; set to -1 in the padding (outside `inside [*batch, T]`)."""
     states, batch = check_whole("states", states), inside.shape[:-1]
     if states.shape[states.dim() - len(node) :] != node:
         sizes = f"{letter}] with {letter} = {node[0]}" if len(node) == 1 else f"{', '.join(map(str, node))}]"
@@ -73,8 +73,7 @@ def check_states(
     dims = tuple(range(-len(node), 0))
     inside = inside.reshape(*inside.shape, *(1,) * (len(node) - 1))
     states = torch.where(inside, states.expand(*shape, *node), -1)
-    if ((states < -1) | (states >= n_states)).any():
-        raise ValueError(f"states must lie between 0 and N-1 = {n_states - 1}: got one outside")
+    check_in_range("states", states, n_states)
     gaps = (states < 0) & inside & (states >= 0).any(dims, keepdim=True)
     if letter and gaps.any():
         raise ValueError(f"states must lie between 0 and N-1 = {n_states - 1}: got one outside")
@@ -90,7 +89,7 @@ def check_lead(
     like: str,
     what: str = "steps",
 ) -> Potential:
-    """A potential between N states and N states, its last leading dimension (if any) 1 or one of `last`."""
+    """A potential between N and N states, its last leading dimension (if any) 1 or one of `last`."""
     if not isinstance(given, Potential):
         if not isinstance(given, Tensor) or given.dim() < 2:
             got = list(given.shape) if isinstance(given, Tensor) else type(given).__name__
@@ -108,7 +107,7 @@ def check_lead(
 
 
 def check_subset(subset: Subset, batch: torch.Size, node: torch.Size, n_states: int, name: str = "subset") -> None:
-    """Index and weights of one shape that broadcasts to `[*batch, *node, K]`, states within range."""
+    """Index and log weights of one shape that broadcasts to `[*batch, *node, K]`, states within range."""
     if not isinstance(subset, Subset):
         raise ValueError(f"{name} must be a Subset: got {type(subset).__name__}")
     index, log_weight = subset.index, subset.log_weight

@@ -1,8 +1,8 @@
-"""Lookahead for any structure: what a state of a node is worth, given landmark states of all the other nodes.
+"""Lookahead for any structure: beliefs about each state of a node, given landmark states of all the other nodes.
 
-Nothing need be known of how the nodes are connected. The model is restricted to landmarks at all nodes but one, and to some
-of the states of that one; the sum over all configurations through each of these states says how much it matters. That
-costs nodes x N / landmarks sums of the restricted model, so a structure that can pass messages has a faster sweep.
+The model is restricted to landmarks at all nodes but one, and to some of the states of that one; the belief in each of
+these is the log of the sum over all configurations through it. This needs no messages, but costs nodes x N / landmarks
+sums of the restricted model.
 """
 
 from collections.abc import Callable
@@ -14,15 +14,14 @@ from torch import Tensor
 from tailsum.sketch.selection import Optimal, Selection, Subset
 from tailsum.sketch.sweep import Sweep, fill_unreached
 
-# From a node, counted in one dimension, to what each of its states is worth, its own score left out: [*batch, N].
-Beliefs = Callable[[int], Tensor]
+Beliefs = Callable[[int], Tensor]  # from a node (flat index) to beliefs [*batch, N], without the node's own scores
 
 
 class LandmarkSweep(Sweep):
     """Beliefs about the states of every node from landmarks of all the others.
 
-    `nodes [*batch, *node, N]` are the scores of single nodes, of which `node` says the dimensions. `given(kept)` says what
-    the states of any one node are worth, where of all the others the kept states `[*batch, V, K]` count.
+    `nodes [*batch, *node, N]` are the scores of single nodes. `given(kept)` computes beliefs about one node where all
+    others are restricted to the kept states `[*batch, V, K]`.
     """
 
     landmarks = 64
@@ -35,14 +34,14 @@ class LandmarkSweep(Sweep):
         self.belief = self.nodes
 
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
-        worth = self.given(Optimal(landmarks)(self.belief, generator))
-        self.belief = torch.stack([self._filled(worth, node) for node in range(self.nodes.shape[-2])], -2)
+        beliefs = self.given(Optimal(landmarks)(self.belief, generator))
+        self.belief = torch.stack([self._filled(beliefs, node) for node in range(self.nodes.shape[-2])], -2)
 
     def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch_node n"]:
         return self.belief.reshape(self.shape)
 
     def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
-        """Node after node, each by the states kept of those before it, and for now of those after it."""
+        """Node after node, given the states kept before it, and those selected provisionally after it."""
         kept = selection(self.belief, generator)
         index, log_weight = kept.index.clone(), kept.log_weight.clone()
         for node in range(1, self.nodes.shape[-2]):
@@ -51,33 +50,30 @@ class LandmarkSweep(Sweep):
         shape = (*self.shape[:-1], index.shape[-1])
         return Subset(index.reshape(shape), log_weight.reshape(shape))
 
-    def _filled(self, worth: Beliefs, node: int) -> Tensor:
-        return fill_unreached(worth(node)) + self.nodes[..., node, :]
+    def _filled(self, beliefs: Beliefs, node: int) -> Tensor:
+        return fill_unreached(beliefs(node)) + self.nodes[..., node, :]
 
 
 def by_restriction(
     nodes: Float[Tensor, "*batch V n"], log_mass: Callable[[Subset], Tensor]
 ) -> Callable[[Subset], Beliefs]:
-    """Beliefs from `log_mass(subset)`, the sum over all configurations through each state of a restricted model.
-
-    It takes subsets `[chunk, *batch, V, K]` and gives as many numbers.
-    """
+    """Beliefs by `log_mass`: log of the sum over all configurations through each state of a subset `[.., V, K]`."""
     n_states = nodes.shape[-1]
 
     def given(kept: Subset) -> Beliefs:
         size = kept.index.shape[-1]
-        everything = torch.arange(-(-n_states // size) * size, device=kept.index.device).reshape(-1, size)
-        lead = (len(everything), *kept.index.shape)
+        chunks = -(-n_states // size)
+        some = torch.arange(chunks * size, device=kept.index.device)
+        some = some.reshape(chunks, *(1,) * (kept.index.dim() - 2), size)
 
-        def worth(node: int) -> Tensor:
-            index, log_weight = (x.expand(lead).clone() for x in (kept.index, kept.log_weight))
-            some = everything.reshape(len(everything), *(1,) * (kept.index.dim() - 2), size)
+        def beliefs(node: int) -> Tensor:
+            index, log_weight = (x.repeat(chunks, *(1,) * x.dim()) for x in (kept.index, kept.log_weight))
             index[..., node, :] = some.clamp(max=n_states - 1)
             log_weight[..., node, :] = torch.where(some < n_states, 0.0, -torch.inf)
             found = log_mass(Subset(index, log_weight))[..., node, :]
             own = nodes[..., node, :]
             return torch.where(own > -torch.inf, found.movedim(0, -2).flatten(-2)[..., :n_states] - own, -torch.inf)
 
-        return worth
+        return beliefs
 
     return given

@@ -10,10 +10,9 @@ from torch import Tensor
 class RelaxedSample(NamedTuple):
     """A differentiable sample: weights on the parts of a structure in place of zeros and ones.
 
-    On a chain the weights `[.., T, n]` of each position sum to one. `states` are the global ids of the states that the
-    weights refer to. `hard` is the discrete sample that was relaxed, in global ids too. `chances`, on a chain, are the
-    probabilities `[.., T, n]` that each state was drawn with, given the `hard` states of all later positions: with them
-    in place of the weights, sums over the states of one position have no noise of their own.
+    On a chain the weights `[.., T, n]` of each position sum to one. `states` are their global ids, and `hard` is the
+    discrete sample that was relaxed, in global ids too. `chances`, on a chain, are the probabilities `[.., T, n]` of
+    each state given the `hard` states of all later positions: used as weights, they add no noise at one position.
     """
 
     weights: Float[Tensor, "*sample_batch_part n"]
@@ -22,7 +21,7 @@ class RelaxedSample(NamedTuple):
     chances: Float[Tensor, "*sample_batch_node n"] | None = None
 
     def mix(self, embeddings: Float[Tensor, "all d"]) -> Float[Tensor, "*sample_batch_part d"]:
-        """The mixture of the states' embeddings: what a decoder reads in place of one state's embedding."""
+        """The mean of the states' embeddings under the weights: the input of a decoder."""
         states = self.states
         while states.dim() > 1 and (states.stride(0) == 0 or states.shape[0] == 1):  # the same for all: embedded once
             states = states[0]

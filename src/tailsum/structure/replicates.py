@@ -1,4 +1,4 @@
-"""Replicates of a sketch: how far its answers scatter, and what several of them say together."""
+"""Replicates of a sketch: independent estimates, combined with a standard error."""
 
 import math
 import time
@@ -17,7 +17,7 @@ from tailsum.structure.base import Structure
 
 @dataclass(frozen=True)
 class Replicates:
-    """Independent estimates of one model's log-partition and entropy, and the mean time that one took."""
+    """Independent estimates of one model's log-partition and entropy, and the mean seconds of one."""
 
     log_partition: Float[Tensor, "r *batch"]
     entropy: Float[Tensor, "r *batch"]
@@ -32,11 +32,10 @@ class Replicates:
         """
         count = len(self.log_partition)
         together = self.log_partition.logsumexp(0) - math.log(count)
-        if count == 1:  # one estimate does not say how far it may be off
+        if count == 1:  # one estimate has no standard error
             return together, torch.full_like(together, math.inf)
-        relative = (self.log_partition - together).exp()
-        spread = relative.masked_fill(together == -math.inf, 0.0).std(0)
-        return together, spread / math.sqrt(count)
+        relative = (self.log_partition - together).exp().masked_fill(together == -math.inf, 0.0)
+        return together, relative.std(0) / math.sqrt(count)
 
 
 @torch.no_grad()

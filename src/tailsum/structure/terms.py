@@ -1,4 +1,4 @@
-"""Terms: the scores of a structure, as a named tuple with a field for each kind of part."""
+"""Terms: the scores of a structure, a named tuple with a field for each kind of part."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
@@ -13,12 +13,12 @@ Terms = TypeVar("Terms", bound=tuple[Scores, ...])
 
 
 def each(change: Callable[..., Scores], terms: Terms, *others: Terms) -> Terms:
-    """The same named tuple, every field changed, together with the same field of the others."""
+    """`change` applied to every field, together with the same field of the others."""
     return _remade(terms, map(change, terms, *others))
 
 
 def with_tables(terms: Terms, tables: Sequence[Tensor]) -> Terms:
-    """The terms with the given tables in place of the first ones."""
+    """The terms with `tables` in place of the first ones."""
     return _remade(terms, (*map(Dense, tables), *terms[len(tables) :]))
 
 
@@ -27,7 +27,7 @@ def _remade(terms: Terms, fields: Any) -> Terms:
 
 
 def recordable(terms: Terms) -> Terms:
-    """The same scores, fit for a backward pass where they were made in inference mode."""
+    """The same scores, cloned where they were made in inference mode, which backward passes do not allow."""
 
     def cloned(term: Scores) -> Scores:
         return term.map(torch.clone) if any(x.is_inference() for x in term.tensors) else term
@@ -36,5 +36,5 @@ def recordable(terms: Terms) -> Terms:
 
 
 def requires_grad(*terms: tuple[Scores, ...]) -> bool:
-    """Whether a gradient reaches any of the scores."""
+    """Whether any of the scores requires a gradient."""
     return any(x.requires_grad for fields in terms for term in fields for x in term.tensors)
