@@ -59,9 +59,8 @@ def sample(
 
     Eliminated words are restored one by one. Each arc of a tree of the other words is either direct or a path through
     the eliminated word c, drawn in proportion to the two weights. If no arc passes through c, c is a leaf and draws its
-    head. Otherwise the children of these arcs become children of c. Their heads may differ; the head of c must be one
-    that reaches the root without passing through c. At least one of them does, and as the weight of a path through c
-    is a product, each that does is a fair draw from the allowed heads of c: the first is taken.
+    head. Otherwise the children of these arcs become children of c, and the head of c is the first of their heads that
+    reaches the root without c: as the weight of a path through c is a product, each such head is a fair draw.
     """
     weight = _weights(arc.detach(), root.detach(), length)
     batch, n_words = root.shape

@@ -105,20 +105,16 @@ class DependencySweep(LandmarkSweep):
             right[last] = torch.stack([right[s - 1] + sent[:, s, last] for s in range(word + 1, last + 1)]).logsumexp(0)
         for first in range(word - 1, -1, -1):
             left[first] = torch.stack([left[e + 1] + sent[:, first, e] for e in range(first, word)]).logsumexp(0)
-        halves = (
-            torch.stack([left[s] for s in range(word + 1)], 1)[:, :, None]
-            + torch.stack([right[e] for e in range(word, length)], 1)[:, None]
-        )
-        belief = (halves + self._heads(around, index, word)).flatten(1, 2).logsumexp(1)
+        lefts = torch.stack([left[s] for s in range(word + 1)], 1)[:, :, None]
+        rights = torch.stack([right[e] for e in range(word, length)], 1)[:, None]
+        belief = (lefts + rights + self._heads(around, index, word)).flatten(1, 2).logsumexp(1)
         return torch.where(word < self.length[:, None], belief, 0.0).reshape(*shape, size)
 
     def _children(self, around: Around, index: Tensor, word: int) -> Tensor:
         """Messages `[B, T, T, N]` (first, last) from every subtree, as a child, to the states of `word`."""
         length = around.arc.shape[1]
         found = self.nodes.new_full((len(around.arc), length, length, self.nodes.shape[-1]), -math.inf)
-        for child in range(length):
-            if child == word:
-                continue
+        for child in (*range(word), *range(word + 1, length)):
             low, high = (word + 1, length) if child > word else (0, word)
             place = slice(low, child + 1), slice(child, high)
             table = self._pairs(word, child).transposed().block(index[:, child])  # [B, M, N]
@@ -131,9 +127,7 @@ class DependencySweep(LandmarkSweep):
         first, last = slice(0, word + 1), slice(word, length)
         as_root = around.free[:, first, last] + around.root[:, word, None, None]
         found = as_root[..., None].expand(*as_root.shape, self.nodes.shape[-1]).clone()
-        for head in range(length):
-            if head == word:
-                continue
+        for head in (*range(word), *range(word + 1, length)):
             low, high = (0, head) if head > word else (head + 1, length)
             table = self._pairs(head, word).block(index[:, head])  # [B, M, N]
             rows = around.outside[:, low : word + 1, word:high, head]

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -276,8 +275,7 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
         used = used.unflatten(-1, (length, length, size) if self.labelled else (length, length))
         if states is None:
             return (used,)
-        one_hot = F.one_hot(states.clamp(min=0), self.n_states).to(self.dtype)
-        return used, torch.where(states[..., None] < 0, 0.0, one_hot)
+        return used, *super().used(states)
 
     def state_marginals(self) -> Float[Tensor, "*batch T n"]:
         """The probability of each state of each word."""
