@@ -4,9 +4,9 @@ Scores are `arc [B, T, T]` (head, child; the diagonal is ignored) and `root [B, 
 padding. With `multiroot` any number of words may hang on the root, else exactly one. A tree is written as the head of
 each word: itself for a root, -1 in the padding and where no tree is possible.
 
-The sum of all trees is a determinant (the matrix-tree theorem), and a determinant subtracts: peaked scores leave it
-without a right digit. Here words are eliminated one by one, and what would have passed through a word is added to
-the arcs between the others. Nothing is subtracted, so log space works, whatever the range of the scores.
+The sum over all trees is a determinant (the matrix-tree theorem), but computing it subtracts, which loses all digits
+for peaked scores. Here words are eliminated one by one: the weight of each path through the word is added to the arc
+that it bypasses. Nothing is subtracted, so it works in log space for scores of any range.
 """
 
 import math
@@ -22,7 +22,7 @@ from tailsum.numerics.reduce import Draw, Reduce, log_sum_exp
 
 
 def total(arc: Tensor, root: Tensor, length: Tensor, multiroot: bool, reduce: Reduce) -> Tensor:
-    """The reduction over all trees, `[B]`. Elimination is of sums alone; others find or draw a tree and add it up."""
+    """The reduction over all trees, `[B]`. Elimination computes sums only; others find or draw a tree and score it."""
     if reduce is log_sum_exp:
         return log_sum(arc, root, length, multiroot)
     if isinstance(reduce, Draw):
@@ -40,7 +40,7 @@ def total(arc: Tensor, root: Tensor, length: Tensor, multiroot: bool, reduce: Re
 def log_sum(arc: Tensor, root: Tensor, length: Tensor, multiroot: bool) -> Tensor:
     """Log of the sum over all trees, `[B]`: T steps over T^2 numbers, in float64.
 
-    Derivatives of every order are finite; where no tree is possible the value is minus infinity and they are zero.
+    Derivatives of every order are finite, and zero where no tree is possible and the value is minus infinity.
     """
     weight = _weights(arc, root, length)
     if not multiroot:
@@ -57,12 +57,10 @@ def sample(
 ) -> Tensor:
     """Exact and independent samples: heads `[count, B, T]`. The elimination (T^3) is shared, a sample adds T^2 log T.
 
-    A tree of the words that remain after an elimination becomes a tree with the eliminated word c, in two draws. Each
-    of its arcs either stood there before or leads through c, in proportion to the two weights. If none leads through
-    c, then c is a leaf, and draws its head. If some do, all of these words become children of c, but they may have
-    come from different heads. The head of c must not lie below c: it has to be one from which the root is reached
-    without passing through c. Any tree of the arcs through c has such a one, and each of them is a fair draw from the
-    allowed heads of c, as the weights of the arcs through c are a product: the first is taken.
+    Eliminated words are restored one by one. Each arc of a tree of the other words is either direct or a path through
+    the eliminated word c, drawn in proportion to the two weights. If no arc passes through c, c is a leaf and draws its
+    head. Otherwise the children of these arcs become children of c, and the head of c is the first of their heads that
+    reaches the root without c: as the weight of a path through c is a product, each such head is a fair draw.
     """
     weight = _weights(arc.detach(), root.detach(), length)
     batch, n_words = root.shape
@@ -120,11 +118,11 @@ def _reordered(weight: Tensor, order: Tensor) -> Tensor:
 
 
 class _Step(NamedTuple):
-    """What the elimination of the last of n words leaves: `entering [B]` is the log weight of all its heads."""
+    """The elimination of the last of n words."""
 
-    entering: Tensor
-    chances: Tensor  # [B, n]: of each head (the root first), if the word is a leaf
-    through: Tensor  # [B, n, n - 1]: log weights of the ways through the word, head to child
+    entering: Tensor  # [B]: log of the total weight of its heads
+    chances: Tensor  # [B, n]: the probability of each head (the root first), if the word is a leaf
+    through: Tensor  # [B, n, n - 1]: log weights of the paths through the word, head to child
     rest: Tensor  # [B, n, n - 1]: log weights of the smaller graph
 
 
@@ -134,31 +132,31 @@ def _eliminate(weight: Tensor, length: Tensor, multiroot: bool) -> Iterator[_Ste
         into, out_of, direct = weight[:, :-1, -1], weight[:, -1, :-1], weight[:, :-1, :-1]
         choices = into
         if not multiroot and n > 1:
-            # The term of first order in a factor on the root scores: the root itself carries only the last word.
+            # One root: the first-order term in a factor on the root scores. Only the last word attaches to the root.
             choices = into.masked_fill(torch.arange(n, device=into.device) == 0, -math.inf)
         entering = log_sum_exp(choices, -1).masked_fill(length < n, 0.0)
         divisor = entering.masked_fill(entering == -math.inf, 0.0)[:, None]
         through = (into - divisor)[:, :, None] + out_of[:, None]
-        weight = _log_add(direct, through)  # also from a word to itself, which is read nowhere
+        weight = _log_add(direct, through)  # also from a word to itself, which is never read
         yield _Step(entering, (choices.detach() - divisor.detach()).exp(), through, weight)
 
 
 def _log_add(a: Tensor, b: Tensor) -> Tensor:
-    """`logaddexp` with finite derivatives of every order; it keeps a single number for the backward pass."""
+    """`logaddexp` with finite derivatives of every order, which saves one tensor for the backward pass."""
     swap = b > a
     high, low = torch.where(swap, b, a), torch.where(swap, a, b)
-    nothing = high == -math.inf
-    high = high.masked_fill(nothing, 0.0)
-    return (high + softplus(low - high)).masked_fill(nothing, -math.inf)
+    empty = high == -math.inf
+    high = high.masked_fill(empty, 0.0)
+    return (high + softplus(low - high)).masked_fill(empty, -math.inf)
 
 
 def _elimination_order(weight: Tensor, length: Tensor) -> Tensor:
     """An order `[B, T]` of the words, the first eliminated last and the padding at the end, for a single root.
 
-    A word that cannot but be the root must stay to the last. More than that: to eliminate the most likely root means
-    to divide by a small number what is then multiplied by it, and the logarithms of these (-1e30 for a mask) cancel
-    badly. So elimination runs once with max in place of sum, always of the word with the highest score of its best
-    head over its score as root: then the root of some best tree remains, whoever was eliminated.
+    The only possible root must be eliminated last. Eliminating the most likely root early divides by a small number and
+    multiplies by it later, and their logarithms (-1e30 for a mask) cancel badly. So elimination is run once with max in
+    place of sum, each time of the word with the largest margin of its best head over its score as root: the word that
+    remains is the root of a best tree.
     """
     root, arc = weight[:, 0].clone(), weight[:, 1:].clone()
     lowest, highest = torch.finfo(arc.dtype).min, torch.finfo(arc.dtype).max
@@ -183,20 +181,20 @@ def _elimination_order(weight: Tensor, length: Tensor) -> Tensor:
 
 
 def _restore(row: Tensor, cumulative: Tensor, through: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Adds the last eliminated word to trees `row [B, S, n - 1]` of the others: `[B, S, n]`."""
+    """Add the last eliminated word to trees `row [B, S, n - 1]` of the others: `[B, S, n]`."""
     batch, n, _ = through.shape
     drawn = torch.rand(batch, row.shape[1], n, dtype=through.dtype, device=row.device, generator=generator)
     place = row * (n - 1) + torch.arange(n - 1, device=row.device)
     moved = drawn[..., 1:] < through.flatten(1).gather(1, place.flatten(1)).view(row.shape)
-    # Which rows do not reach the root but through the word? Each looks at its ancestor 1, 2, 4, ... steps above; what
-    # is asked below is asked of heads, so it matters for n - 2 words on a way at most.
+    # Rows that reach the root only through the word, by ancestors 1, 2, 4, ... steps above. Only heads are read below,
+    # so paths of at most n - 2 words matter.
     ancestor, below = pad(row, (1, 0)), pad(moved, (1, 0))
     for _ in range(max(0, n - 3).bit_length()):
         below = below | below.gather(-1, ancestor)
         ancestor = ancestor.gather(-1, ancestor)
     fair = moved & ~below.gather(-1, row)
     first = fair.to(torch.uint8).argmax(-1, keepdim=True)
-    # Divided by itself the last is 1 and above every draw, so a head of chance 0 is never taken.
+    # The last quotient is exactly 1, above every draw, so a head of probability 0 is never taken.
     leaf = ((cumulative / cumulative[:, -1:])[:, None] <= drawn[..., :1]).sum(-1, keepdim=True)
     head = torch.where(moved.any(-1, keepdim=True), row.gather(-1, first), leaf)
     return torch.cat((row.masked_fill(moved, n), head), -1)
@@ -205,14 +203,13 @@ def _restore(row: Tensor, cumulative: Tensor, through: Tensor, generator: torch.
 def _best_rows(weight: np.ndarray, multiroot: bool) -> np.ndarray | None:
     """The row of each word's head in `weight [1 + n, n]` (0: the root) in a best tree, or None if there is no tree.
 
-    From each word the best heads are followed until they lead to the root, or to a word from which they did; a cycle
-    on the way becomes one node (Tarjan). A single root results if the root is taken for a head only where there is no
-    other: that is to order trees by their number of roots first, exactly and whatever the scores.
+    From each word the best heads are followed up to the root or to a settled node; a cycle on the way is contracted to
+    one node (Tarjan). For a single root, the root is chosen as head only where there is no other head: this orders
+    trees by their number of roots first, exactly and for any scores.
     """
-    n = weight.shape[1]
     graph = _Contracted(weight)
     settled: set[int] = set()
-    for word in range(n):
+    for word in range(weight.shape[1]):
         node, path = int(graph.node[1 + word]), []
         while node not in settled:
             row = graph.choose(node, multiroot)
@@ -232,16 +229,15 @@ def _best_rows(weight: np.ndarray, multiroot: bool) -> np.ndarray | None:
 
 
 class _Contracted:
-    """A graph whose cycles become nodes: 0 to n - 1 are the words, then come the cycles."""
+    """A graph with cycles contracted to nodes: 0 to n - 1 are the words, then come the cycles."""
 
     def __init__(self, weight: np.ndarray) -> None:
         n = weight.shape[1]
         self.node = np.arange(-1, n)  # [1 + n]: the outermost node of each row, -1 for the root
-        self.gain = list(weight.T)  # by node, [1 + n]: the score of each head over the heads chosen inside the node
-        self.word = [np.full(1 + n, c) for c in range(n)]  # by node, [1 + n]: the word that the head gets as its child
+        self.gain = list(weight.T)  # by node, [1 + n]: the score of each head over the head chosen inside the node
+        self.word = [np.full(1 + n, c) for c in range(n)]  # by node, [1 + n]: the child of each head
         self.chosen = [(0, c) for c in range(n)]  # by node: head and child
-        self.words = [{c} for c in range(n)]
-        self.parts: list[list[int]] = [[] for _ in range(n)]
+        self.cycle = [-1] * n  # by node: the cycle that it was contracted to
 
     def choose(self, node: int, multiroot: bool) -> int | None:
         gain = self.gain[node]
@@ -257,20 +253,16 @@ class _Contracted:
         self.gain.append(np.where(inside, -math.inf, np.take_along_axis(gain, which, 0)[0]))
         self.word.append(np.take_along_axis(np.stack([self.word[i] for i in cycle]), which, 0)[0])
         self.chosen.append((0, 0))
-        self.words.append(set().union(*(self.words[i] for i in cycle)))
-        self.parts.append(cycle)
+        self.cycle.append(-1)
+        for i in cycle:
+            self.cycle[i] = node
         self.node[inside] = node
         return node
 
     def expand(self) -> np.ndarray:
-        """The head's row of each word: in every cycle the word that is entered from outside drops its own."""
-        rows = np.zeros(len(self.node) - 1, dtype=np.int64)
-        todo = [(node, self.chosen[node]) for node in {int(i) for i in self.node[1:]}]
-        while todo:
-            node, (row, word) = todo.pop()
-            if not self.parts[node]:
-                rows[word] = row
-            for part in self.parts[node]:
-                entered = word in self.words[part]
-                todo.append((part, (row, word) if entered else self.chosen[part]))
-        return rows
+        """The row of each word's head: the arc into a cycle replaces the chosen one of every node that it enters."""
+        for node in range(len(self.chosen) - 1, -1, -1):  # outer cycles first
+            _, inner = self.chosen[node]
+            while inner != node:
+                self.chosen[inner], inner = self.chosen[node], self.cycle[inner]
+        return np.array([row for row, _ in self.chosen[: len(self.node) - 1]])

@@ -1,12 +1,12 @@
-"""Dependency trees as users get and give them, and the check that they are trees."""
+"""Configurations of dependency trees, and the test whether heads form a tree."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from tailsum.structure.relaxed import RelaxedSample
 
 
 class Dependencies(NamedTuple):
@@ -19,16 +19,11 @@ class Dependencies(NamedTuple):
     labels: Int[Tensor, "*sample_batch T"] | None = None
     states: Int[Tensor, "*sample_batch T"] | None = None
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> "Dependencies":
-        """The same change to heads, labels and states."""
-        labels, states = (None if x is None else change(x) for x in (self.labels, self.states))
-        return Dependencies(change(self.heads), labels, states)
-
 
 class RelaxedDependencies(NamedTuple):
     """A differentiable sample: weights on arcs (those into a word sum to one), and on the states of words if they have any.
 
-    `states` are the original numbers of the states that the weights refer to; `hard` is the tree that was relaxed.
+    `states` are the global ids of the states that the weights refer to; `hard` is the tree that was relaxed.
     """
 
     arcs: Float[Tensor, "*sample_batch_part"]
@@ -40,23 +35,21 @@ class RelaxedDependencies(NamedTuple):
         """The mixture of the states' embeddings, for each word."""
         if self.weights is None or self.states is None:
             raise ValueError("the words of this tree have no states to mix the embeddings of")
-        kept = F.embedding(self.states, embeddings).to(self.weights.dtype)
-        return (self.weights[..., None, :] @ kept)[..., 0, :]
+        return RelaxedSample(self.weights, self.states, self.hard).mix(embeddings)
 
 
 def are_trees(
     heads: Int[Tensor, "*sample_batch T"], lengths: Int[Tensor, "*batch"], projective: bool, multiroot: bool
 ) -> Bool[Tensor, "*sample_batch"]:
-    """Which of the given heads make a tree, projective if that is asked for, with one root or several."""
+    """Whether the heads form a tree, projective if `projective`, with one root or, if `multiroot`, at least one."""
     child = torch.arange(heads.shape[-1], device=heads.device)
     inside = (child < lengths[..., None]).expand(heads.shape)
     above = torch.where(inside, heads, child)
     whole = ((above >= 0) & (above <= lengths[..., None] - 1) | ~inside).all(-1)
     above = above.clamp(min=0)
-    root = inside & (above == child)
-    count = root.sum(-1)
+    count = (inside & (above == child)).sum(-1)
     whole &= (count >= 1) if multiroot else (count == 1)
-    # Who descends from whom: in as many steps as there are words, everyone arrives at a root.
+    # In a tree, T steps from head to head lead from every word to a root.
     descends = torch.eye(len(child), dtype=torch.bool, device=heads.device).expand(*heads.shape, -1)
     at = child.expand(heads.shape)
     for _ in range(len(child)):

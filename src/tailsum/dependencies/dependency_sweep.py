@@ -1,8 +1,8 @@
 """Sweeps over the words of dependency trees with latent states.
 
-The tree is latent, so it is not given which words are neighbours. What a state of a word is worth is the sum over all trees
-and over a few landmark states of all the other words. The model restricted to landmarks gives, by its inside and outside
-sums, what every subtree is worth, and what is around it; messages take both to all N states of the word.
+The tree is latent, so a word has no fixed neighbours. The belief in a state of a word is the log of the sum over all trees
+and over a few landmark states of all other words. The model restricted to landmarks provides the inside and outside sums
+of every subtree, and messages extend them to all N states of the word.
 Cost: T^3 N x landmarks for one word, and a chart of the landmarks.
 """
 
@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.dependencies.projective import Attach, roots, stateful
+from tailsum.dependencies.projective import attach_by, roots, stateful
 from tailsum.numerics.reduce import LogProduct, log_sum_exp
 from tailsum.scores.potential import Potential
 from tailsum.sketch.selection import Subset
@@ -23,18 +23,18 @@ from tailsum.structure.landmark_sweep import Beliefs, LandmarkSweep
 
 @dataclass(frozen=True)
 class Around:
-    """Of the restricted model: arcs and roots; the subtrees by first, last and head, and what is around them."""
+    """Arc and root scores of the restricted model, and its inside and outside log sums by first word, last word, head."""
 
     arc: Tensor  # [B, T, T]
     root: Tensor  # [B, T]
     inside: Tensor  # [B, T, T, T, M]
-    outside: Tensor  # [B, T, T, T, M]: around the subtree, with the head that it is attached to, and its state
-    free: Tensor  # [B, T, T]: around the subtree under a root
+    outside: Tensor  # [B, T, T, T, M]: by the head that the subtree is attached to, and its state
+    free: Tensor  # [B, T, T]: outside of a subtree under a root
 
 
-def around(nodes: Tensor, arc: Tensor, root: Tensor, attach: Attach, length: Tensor, multiroot: bool) -> Around:
-    """The inside and outside sums of a model with few states, from scores `[B, ..]` that record no gradients."""
-    sent: list[Tensor] = []
+def around(nodes: Tensor, pairs: Tensor, arc: Tensor, root: Tensor, length: Tensor, multiroot: bool) -> Around:
+    """The inside and outside sums of a model with few states, from scores `[B, ..]` that need no gradient."""
+    attach, sent = attach_by(arc, pairs, log_sum_exp), list[Tensor]()
 
     def watch(_: int, values: Tensor) -> Tensor:
         sent.append(values if values.requires_grad else values.requires_grad_())
@@ -60,7 +60,7 @@ def around(nodes: Tensor, arc: Tensor, root: Tensor, attach: Attach, length: Ten
 
 
 def _around_roots(inside: Tensor, root: Tensor, before: list[Tensor], length: Tensor, multiroot: bool) -> Tensor:
-    """What lies around a subtree of the words s .. e under a root: `[B, T, T]`."""
+    """Outside log sums `[B, T, T]` of a subtree of the words s .. e under a root."""
     longest = inside.shape[1]
     position = torch.arange(longest, device=inside.device)
     if not multiroot:
@@ -68,7 +68,7 @@ def _around_roots(inside: Tensor, root: Tensor, before: list[Tensor], length: Te
         return torch.where(whole, 0.0, -math.inf).to(inside.dtype)
     alone = (inside + root[:, None, None, :, None]).flatten(3).logsumexp(-1)  # [B, s, e]
     after = torch.where(torch.arange(longest + 1, device=inside.device) == length[:, None], 0.0, -math.inf)
-    after = after.to(inside.dtype)  # the words from s on, under roots of their own
+    after = after.to(inside.dtype)  # the words from s on, under separate roots
     for s in range(longest - 1, -1, -1):
         ways = (alone[:, s, s:] + after[:, s + 1 :]).logsumexp(-1)
         after[:, s] = torch.where(s < length, ways, after[:, s])
@@ -77,7 +77,7 @@ def _around_roots(inside: Tensor, root: Tensor, before: list[Tensor], length: Te
 
 
 class DependencySweep(LandmarkSweep):
-    """Beliefs about the states of every word from landmarks of all the others; `sums(kept)` are those of kept states."""
+    """Beliefs in the states of every word from landmarks of all the others; `sums(kept)` restricts the model to them."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class DependencySweep(LandmarkSweep):
         return lambda word: self._belief(around, kept, word)
 
     def _belief(self, around: Around, kept: Subset, word: int) -> Tensor:
-        """How much every state of one word matters, `[*batch, N]`."""
+        """Log beliefs `[*batch, N]` in the states of one word, without its node scores."""
         *shape, length, size = self.nodes.shape
         index = kept.index.expand(*shape, -1, -1).reshape(len(around.arc), length, kept.index.shape[-1])
         own = self.nodes.new_zeros(len(around.arc), size)
@@ -105,65 +105,46 @@ class DependencySweep(LandmarkSweep):
             right[last] = torch.stack([right[s - 1] + sent[:, s, last] for s in range(word + 1, last + 1)]).logsumexp(0)
         for first in range(word - 1, -1, -1):
             left[first] = torch.stack([left[e + 1] + sent[:, first, e] for e in range(first, word)]).logsumexp(0)
-        halves = (
-            torch.stack([left[s] for s in range(word + 1)], 1)[:, :, None]
-            + torch.stack([right[e] for e in range(word, length)], 1)[:, None]
-        )
-        belief = (halves + self._heads(around, index, word)).flatten(1, 2).logsumexp(1)
+        lefts = torch.stack([left[s] for s in range(word + 1)], 1)[:, :, None]
+        rights = torch.stack([right[e] for e in range(word, length)], 1)[:, None]
+        belief = (lefts + rights + self._heads(around, index, word)).flatten(1, 2).logsumexp(1)
         return torch.where(word < self.length[:, None], belief, 0.0).reshape(*shape, size)
 
     def _children(self, around: Around, index: Tensor, word: int) -> Tensor:
-        """What every subtree gives the states of `word` as its child: `[B, T, T, N]` (first, last)."""
+        """Messages `[B, T, T, N]` (first, last) from every subtree, as a child, to the states of `word`."""
         length = around.arc.shape[1]
         found = self.nodes.new_full((len(around.arc), length, length, self.nodes.shape[-1]), -math.inf)
-        for child in range(length):
-            if child == word:
-                continue
+        for child in (*range(word), *range(word + 1, length)):
             low, high = (word + 1, length) if child > word else (0, word)
-            first, last = torch.meshgrid(
-                torch.arange(low, child + 1, device=found.device),
-                torch.arange(child, high, device=found.device),
-                indexing="ij",
-            )
-            table = self._pairs(word, child).transposed().block(index[:, child])  # [B, M, N]
-            rows = around.inside[:, first.flatten(), last.flatten(), child]
-            sent = LogProduct(table)(rows) + around.arc[:, word, child, None, None]
             place = slice(low, child + 1), slice(child, high)
-            found[:, *place] = torch.logaddexp(found[:, *place], sent.unflatten(1, first.shape))
+            table = self._pairs(word, child).transposed().block(index[:, child])  # [B, M, N]
+            _add_product(found[:, *place], around.inside[:, *place, child], table, around.arc[:, word, child])
         return found
 
     def _heads(self, around: Around, index: Tensor, word: int) -> Tensor:
-        """What is around subtrees headed by `word`, by its state: `[B, word + 1, T - word, N]` (first, last)."""
+        """Outside log sums `[B, word + 1, T - word, N]` (first, last) of subtrees headed by `word`, by its state."""
         length = around.arc.shape[1]
         first, last = slice(0, word + 1), slice(word, length)
         as_root = around.free[:, first, last] + around.root[:, word, None, None]
         found = as_root[..., None].expand(*as_root.shape, self.nodes.shape[-1]).clone()
-        for head in range(length):
-            if head == word:
-                continue
-            first, last = (
-                (slice(0, word + 1), slice(word, head))
-                if head > word
-                else (slice(head + 1, word + 1), slice(word, length))
-            )
+        for head in (*range(word), *range(word + 1, length)):
+            low, high = (0, head) if head > word else (head + 1, length)
             table = self._pairs(head, word).block(index[:, head])  # [B, M, N]
-            rows = around.outside[:, first, last, head]
-            sent = LogProduct(table)(rows.flatten(1, 2)) + around.arc[:, head, word, None, None]
-            part = found[:, first, last.start - word : last.stop - word]
-            part.copy_(torch.logaddexp(part, sent.unflatten(1, rows.shape[1:3])))
+            rows = around.outside[:, low : word + 1, word:high, head]
+            _add_product(found[:, low:, : high - word], rows, table, around.arc[:, head, word])
         return found
 
     def _pairs(self, head: int, child: int) -> Potential:
         """The scores between the states of a head and a child, leading dimensions `[B]` or none."""
-        pairs, batch, trailing = self.pairs, self.nodes.shape[:-2], self.pairs.trailing
-        if not pairs.lead:
-            return pairs
+        batch, trailing = self.nodes.shape[:-2], self.pairs.trailing
 
-        def at(x: Tensor) -> Tensor:
-            if x.dim() == trailing:
-                return x
-            x = x.movedim((-trailing - 2, -trailing - 1), (0, 1))
-            x = x[head if len(x) > 1 else 0, child if x.shape[1] > 1 else 0]
-            return x.expand(*batch, *x.shape[-trailing:]).reshape(batch.numel(), *x.shape[-trailing:])
+        def flat(x: Tensor) -> Tensor:
+            return x if x.dim() == trailing else x.expand(*batch, *x.shape[-trailing:]).flatten(0, len(batch) - 1)
 
-        return pairs.map(at)
+        return self.pairs.at_step(child).at_step(head).map(flat)
+
+
+def _add_product(found: Tensor, rows: Tensor, table: Tensor, arc: Tensor) -> None:
+    """Add to `found [B, s, e, N]`, in log space, `rows [B, s, e, M]` times `table [B, M, N]` and the arc `[B]`."""
+    sent = LogProduct(table)(rows.flatten(1, 2)) + arc[:, None, None]
+    found.copy_(torch.logaddexp(found, sent.unflatten(1, rows.shape[1:3])))

@@ -4,37 +4,26 @@
 every arc (and root) has one of L labels. Heads are numbered as words; a root is its own head. Words are `0 .. T-1`.
 
 Words may have latent states: `node[t, i]` scores state i of word t, and `transition[i, j]` that a head in state i has a
-child in state j. Roots have no transition. This is the form that sketches scale: K weighted states for each word.
+child in state j. Roots have no transition. Only this form can be sketched: K weighted states for each word.
 
-*Projective* trees have no crossing arcs: every word between a head and its child descends from the head, so that no arc
-spans a root. Sums without states cost T^3 (Eisner), with N states T^3 N^2 + T^4 N for a transition shared by all arcs,
+*Projective* trees have no crossing arcs: every word between a head and its child descends from the head, so no arc
+spans a root. Sums cost T^3 without states (Eisner), T^3 N^2 + T^4 N with N states and a transition shared by all arcs,
 and T^4 K^2 in a sketch. *Non-projective* trees are any trees: the matrix-tree theorem, T^3, by an elimination that never
-subtracts, so that it is exact for scores of any range (`arborescence.py`); the best one by Chu-Liu-Edmonds.
+subtracts and is exact for scores of any range (`arborescence.py`); the best tree by Chu-Liu-Edmonds.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tailsum.dependencies import arborescence
 from tailsum.dependencies.configuration import Dependencies, RelaxedDependencies, are_trees
 from tailsum.dependencies.dependency_sweep import Around, DependencySweep, around
-from tailsum.dependencies.projective import (
-    Attach,
-    Halves,
-    OwnAttach,
-    SharedAttach,
-    TreeScores,
-    eisner,
-    read_dependencies,
-    roots,
-    stateful,
-)
+from tailsum.dependencies.projective import Charts, attach_by, eisner, read_dependencies, roots, stateful
 from tailsum.numerics.check import (
     check_broadcast,
     check_device,
@@ -47,7 +36,7 @@ from tailsum.numerics.check import (
 from tailsum.numerics.noise import Choose, gumbel
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
 from tailsum.numerics.table import tile_rows
-from tailsum.numerics.tensors import finite, without_common, working_type
+from tailsum.numerics.tensors import finite, flattened, without_common, working_type
 from tailsum.scores.factored import embedding_norms
 from tailsum.scores.potential import Dense, Potential
 from tailsum.structure.base import Structure
@@ -56,7 +45,7 @@ from tailsum.structure.terms import each
 
 
 class DependencyTerms(NamedTuple):
-    """Scores of the arcs `[*batch, T, T (, L)]`, of the states of words `[*batch, T, N]` and of heads with children."""
+    """Scores of arcs `[*batch, T, T (, L)]`, of states of words `[*batch, T, N]`, and of states of heads and children."""
 
     arcs: Dense
     nodes: Dense
@@ -66,10 +55,10 @@ class DependencyTerms(NamedTuple):
 class DependencyTree(Structure[DependencyTerms, Dependencies]):
     """A distribution over dependency trees, projective or not, with one root or several.
 
-    `arc` is `[*batch, T, T]` (head, child; roots on the diagonal) or `[*batch, T, T, L]` with labels. Whether the last
-    dimension holds labels is seen from the shape; say `labelled` where it cannot be (L = T). `node [*batch, T, N]` and
-    `transition` (a tensor `[N, N]` or any potential, leading dimensions broadcast against `[*batch, T, T]`: head, child)
-    give words latent states; both or neither, and projective trees only.
+    `arc` is `[*batch, T, T]` (head, child; roots on the diagonal) or `[*batch, T, T, L]` with labels. Labels are inferred
+    from the shape; set `labelled` where that is ambiguous (L = T). `node [*batch, T, N]` and `transition` (a tensor
+    `[N, N]` or any potential, leading dimensions broadcast against `[*batch, T, T]`: head, child) give words latent
+    states; both or neither, and projective trees only.
 
     >>> count = lambda **how: round(DependencyTree(torch.zeros(4, 4), **how).log_partition().exp().item())
     >>> count(), count(multiroot=True), count(projective=False), count(projective=False, multiroot=True)
@@ -102,9 +91,8 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
                 "latent states need projective=True: sums over states of non-projective trees are intractable"
             )
         self.device, self.projective, self.multiroot = arc.device, projective, multiroot
-        length = arc.shape[-trailing]
+        shape, length = arc.shape[:-trailing], arc.shape[-trailing]
         self.node_shape = torch.Size((length,))
-        shape = arc.shape[:-trailing]
         tensors = [arc]
         pairs: Potential | None = None
         if node is not None and transition is not None:
@@ -112,6 +100,7 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
                 got = list(node.shape) if isinstance(node, Tensor) else type(node).__name__
                 raise ValueError(f"node must be [*batch, T, N] with T = {length}, as arc has: got {got}")
             check_device("node", node, self.device)
+            check_floating("node", node)
             pairs = check_lead("transition", transition, node.shape[-1], (length,), self.device, "node")
             if len(pairs.lead) == 1 or pairs.lead[-2:-1] not in ((), (1,), (length,)):
                 raise ValueError(
@@ -126,15 +115,15 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
         check_scores("arc", arc)
         self.arc = arc.to(self.dtype)
         self.stateful = node is not None
-        if node is None or pairs is None:  # one state for all
+        if node is None or pairs is None:  # one state
             node, pairs = self.arc.new_zeros(length, 1), Dense(self.arc.new_zeros(1, 1))
-        check_floating("node", node)
-        inside = self.inside()
-        node = torch.where(inside[..., None], node, 0.0)
-        if self.lengths is not None:
-            pairs = pairs.blank_outside(inside[..., :, None] & inside[..., None, :])
-        check_scores("node", node)
-        check_potential("transition", pairs)
+        else:
+            inside = self.inside()
+            node = torch.where(inside[..., None], node, 0.0)
+            if self.lengths is not None:
+                pairs = pairs.blank_outside(inside[..., :, None] & inside[..., None, :])
+            check_scores("node", node)
+            check_potential("transition", pairs)
         self.node, self.transition = node.to(self.dtype), pairs.to(self.dtype)
         self.n_states, self.part_terms = node.shape[-1], 2 if self.stateful else 1
 
@@ -146,7 +135,7 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
         return f"{super().__repr__()[:-1]}{labels}{states}, {kind}, {roots})"
 
     def _arcs_inside(self) -> Bool[Tensor, "..."]:
-        """Which arcs join two words of one sentence, `[*batch, T, T (, 1)]`."""
+        """Whether both words of an arc lie inside the sentence, `[*batch, T, T (, 1)]`."""
         inside = self.inside()
         both = inside[..., :, None] & inside[..., None, :]
         return both[..., None] if self.labelled else both
@@ -171,51 +160,39 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
         if not self.projective:
             total = arborescence.total(*self._arcs(terms, reduce), self.sequence_lengths(), self.multiroot, reduce)
         else:
-            _, before = self._charts(terms, reduce)
+            before = self._charts(terms, reduce).before
             total = torch.stack(before).gather(0, self.sequence_lengths()[None] - 1)[0]
         return total.reshape(self.batch_shape)
 
     def _arcs(self, terms: DependencyTerms, reduce: Reduce) -> tuple[Tensor, Tensor]:
-        """Scores of arcs `[B, T, T]` and roots `[B, T]`, their labels summed out (or the best taken)."""
+        """Scores of arcs `[B, T, T]` and roots `[B, T]`, reduced over labels."""
         arc = terms.arcs.scores
         arc = reduce(arc, -1) if self.labelled else arc
         arc = arc.reshape(self.batch_shape.numel(), *arc.shape[-2:])
         return arc, arc.diagonal(dim1=1, dim2=2)
 
-    def _charts(self, terms: DependencyTerms, reduce: Reduce) -> tuple[Halves, list[Tensor]]:
-        """Half subtrees, and the sums (or maxima) over all trees of the first 1, 2, .. T words."""
+    def _charts(self, terms: DependencyTerms, reduce: Reduce) -> Charts:
         arc, root = self._arcs(terms, reduce)
-        nodes = self._flat_nodes(terms)
-        if self.stateful:
-            halves, _ = stateful(nodes, self._attach(terms, arc, reduce), reduce)
-        else:
-            halves = eisner(arc, reduce)
-        return halves, roots(halves, nodes, root, self.multiroot, reduce)
+        nodes, pairs = self._flat_states(terms)
+        halves = stateful(nodes, attach_by(arc, pairs, reduce), reduce)[0] if self.stateful else eisner(arc, reduce)
+        return Charts(arc, root, nodes, pairs, halves, roots(halves, nodes, root, self.multiroot, reduce))
 
-    def _flat_nodes(self, terms: DependencyTerms) -> Tensor:
+    def _flat_states(self, terms: DependencyTerms) -> tuple[Tensor, Tensor]:
+        """Scores of states `[B, T, n]`, and of pairs of states: `[n, n]` shared by all arcs, or `[B or 1, T, T, n, n]`."""
         nodes = terms.nodes.scores.expand(*self.batch_shape, -1, -1)
-        return nodes.reshape(self.batch_shape.numel(), *nodes.shape[-2:])
+        nodes, pairs = nodes.reshape(self.batch_shape.numel(), *nodes.shape[-2:]), terms.pairs.block()
+        if not terms.pairs.lead:
+            return nodes, pairs
+        pairs = pairs.expand(*pairs.shape[:-4], *self.node_shape, *self.node_shape, -1, -1)
+        return nodes, flattened(pairs, 3, self.batch_shape)
 
-    def _attach(self, terms: DependencyTerms, arc: Tensor, reduce: Reduce) -> Attach:
-        pairs = terms.pairs
-        if not pairs.lead:
-            return SharedAttach(arc, pairs.block(), reduce)
-        return OwnAttach(arc, self._by_arc(pairs.block()), reduce)
-
-    def _by_arc(self, scores: Tensor) -> Tensor:
-        """Pair scores `[B or 1, T, T, n, n]` of every arc."""
-        shape = (*self.node_shape, *self.node_shape, *scores.shape[-2:])
-        if scores.shape[:-4].numel() == 1:
-            return scores.expand(*scores.shape[:-4], *shape).reshape(1, *shape)
-        return scores.expand(*self.batch_shape, *shape).reshape(self.batch_shape.numel(), *shape)
-
-    # What is particular to words and arcs.
+    # Words and arcs.
 
     def add_to_states(self, terms: DependencyTerms, extra: Float[Tensor, "*batch T n"]) -> DependencyTerms:
         return terms._replace(nodes=Dense(terms.nodes.scores + extra))
 
     def centred(self, terms: DependencyTerms) -> DependencyTerms:
-        """Every word has one arc into it (or is a root), and one state."""
+        """Every word has exactly one incoming arc (or is a root), and one state."""
         arc, over = terms.arcs.scores, (-3, -1) if self.labelled else (-2,)
         top = arc.detach().masked_fill(~self._arcs_inside(), -math.inf).amax(over, keepdim=True)
         return DependencyTerms(Dense(arc - finite(top)), terms.nodes.map(lambda x: without_common(x, 1)), terms.pairs)
@@ -233,78 +210,59 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
         return DependencySweep(self.weighted_nodes(), self.transition, self.sequence_lengths(), sums)
 
     def around(self) -> Around:
-        """The inside and outside sums of all subtrees, where words have states."""
+        """The inside and outside sums of all subtrees of a model with states."""
         with torch.inference_mode(False):
             terms = self.weighted(each(lambda term: term.map(lambda x: x.detach().clone()), self.terms()))
             arc, root = self._arcs(terms, log_sum_exp)
-            attach = self._attach(terms, arc, log_sum_exp)
-            return around(self._flat_nodes(terms), arc, root, attach, self.sequence_lengths(), self.multiroot)
+            return around(*self._flat_states(terms), arc, root, self.sequence_lengths(), self.multiroot)
 
     # Trees.
 
     @torch.no_grad()
     def best(self, terms: DependencyTerms) -> Dependencies:
-        tree = self._read(terms, highest, lambda logits: logits.argmax(-1), 1, None)
-        return tree.each(lambda x: x[0])
+        return self.chunked(self._reader(terms, highest, lambda logits: logits.argmax(-1)), 1, 1, ())
 
     @torch.no_grad()
     def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Dependencies:
-        """Exact samples, in original states; -1 throughout where no tree is possible.
+        """Exact samples, in global ids; -1 throughout where no tree is possible.
 
         >>> DependencyTree(torch.randn(6, 6), projective=False).sample((1000,)).heads.shape
         torch.Size([1000, 6])
         """
         check_sample_shape(sample_shape)
+        count, size = math.prod(sample_shape), self.node_shape[0] ** 2 * self.n_states
+        chunk = tile_rows(self.batch_shape.numel() * size, self.device) if self.projective else max(1, count)
         choose = lambda logits: gumbel(logits, generator).argmax(-1)  # noqa: E731
-        tree = self._read(self.summed(), log_sum_exp, choose, math.prod(sample_shape), generator)
-        shape = (*sample_shape, *self.batch_shape, *self.node_shape)
-        return self.to_global(tree.each(lambda x: x.reshape(shape)))
+        read = self._reader(self.summed(), log_sum_exp, choose, generator)
+        return self.to_global(self.chunked(read, count, chunk, sample_shape))
 
-    def _read(
-        self, terms: DependencyTerms, reduce: Reduce, choose: Choose, count: int, generator: torch.Generator | None
-    ) -> Dependencies:
-        """`count` trees `[count, *batch, T]` in local ids."""
-        (arc, root), length = self._arcs(terms, reduce), self.sequence_lengths()
-        shape = (count, *self.batch_shape, *self.node_shape)
-        states = None
-        if self.projective:
-            heads, states = self._read_projective(terms, reduce, choose, count)
-        elif reduce is highest:
-            heads = arborescence.best(arc, root, length, self.multiroot)
-        else:
-            heads = arborescence.sample(arc, root, length, self.multiroot, count, generator)
-        heads = heads.reshape(shape) if heads.numel() else heads.new_empty(shape)
-        labels = self._labels(terms.arcs.scores, heads, choose) if self.labelled else None
-        return Dependencies(heads, labels, states.reshape(shape) if self.stateful and states is not None else None)
+    def _reader(
+        self, terms: DependencyTerms, reduce: Reduce, choose: Choose, generator: torch.Generator | None = None
+    ) -> Callable[[int], Dependencies]:
+        """A function that reads `count` trees `[count, *batch, T]` in local ids; charts are computed once."""
+        length = self.sequence_lengths()
+        charts = self._charts(terms, reduce) if self.projective else None
 
-    def _read_projective(
-        self, terms: DependencyTerms, reduce: Reduce, choose: Choose, count: int
-    ) -> tuple[Tensor, Tensor]:
-        halves, before = self._charts(terms, reduce)
-        (arc, root), length = self._arcs(terms, reduce), self.sequence_lengths()
-        nodes, pairs = self._flat_nodes(terms), terms.pairs
-        table = self._by_arc(pairs.block()) if pairs.lead else None
+        def read(count: int) -> Dependencies:
+            states = None
+            if charts is not None:
+                batch = torch.arange(len(length), device=self.device).repeat(count)
+                heads, states = read_dependencies(charts, length, batch, self.multiroot, choose)
+            elif reduce is highest:
+                heads = arborescence.best(*self._arcs(terms, reduce), length, self.multiroot)
+            else:
+                heads = arborescence.sample(*self._arcs(terms, reduce), length, self.multiroot, count, generator)
+            shape = (count, *self.batch_shape, *self.node_shape)
+            heads = heads.reshape(shape)
+            labels = self._labels(terms.arcs.scores, heads, choose) if self.labelled else None
+            return Dependencies(heads, labels, states.reshape(shape) if self.stateful and states is not None else None)
 
-        def columns(batch: Tensor, head: Tensor, state: Tensor) -> Tensor:
-            if table is None:
-                return pairs.block(state[:, None])  # [R, 1, n]
-            return table[batch if len(table) > 1 else torch.zeros_like(batch), head, :, state]
-
-        scores = TreeScores(arc, root, nodes, columns)
-        chunk = max(1, tile_rows(len(length) * arc.shape[-1] ** 2 * nodes.shape[-1], self.device))
-        found = []
-        for start in range(0, max(1, count), chunk):
-            batch = torch.arange(len(length), device=self.device).repeat(min(chunk, count - start))
-            read = read_dependencies(halves, before, scores, length, batch, self.multiroot, choose)
-            found.append(torch.stack(read))
-        heads, states = torch.cat(found, 1)
-        return heads, states
+        return read
 
     def _labels(self, arc: Tensor, heads: Tensor, choose: Choose) -> Tensor:
         """A label for each arc of the trees `[count, *batch, T]`."""
         scores = arc.expand(*heads.shape[:-1], *arc.shape[-3:])
-        wanted = heads.clamp(min=0)[..., None, :, None].expand(*heads.shape[:-1], 1, -1, arc.shape[-1])
-        own = scores.gather(-3, wanted).squeeze(-3)  # [.., child, label]
+        own = scores.take_along_dim(heads.clamp(min=0)[..., None, :, None], -3).squeeze(-3)  # [.., child, label]
         return torch.where(heads < 0, -1, choose(own.flatten(0, -2)).reshape(heads.shape))
 
     def used(self, configuration: Dependencies) -> tuple[Float[Tensor, "..."], ...]:
@@ -317,8 +275,7 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
         used = used.unflatten(-1, (length, length, size) if self.labelled else (length, length))
         if states is None:
             return (used,)
-        one_hot = F.one_hot(states.clamp(min=0), self.n_states).to(self.dtype)
-        return used, torch.where(states[..., None] < 0, 0.0, one_hot)
+        return used, *super().used(states)
 
     def state_marginals(self) -> Float[Tensor, "*batch T n"]:
         """The probability of each state of each word."""
@@ -333,7 +290,7 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
         generator: torch.Generator | None = None,
         sample_shape: Sequence[int] = (),
     ) -> RelaxedDependencies:
-        """Relaxed samples of arcs, and of states: the stochastic softmax trick, as in the base.
+        """Relaxed samples of arcs and states: see `Structure.rsample`.
 
         >>> DependencyTree(torch.randn(6, 6)).rsample(0.5).arcs.sum(0)
         tensor([1.0000, 1.0000, 1.0000, 1.0000, 1.0000, 1.0000])
@@ -342,7 +299,7 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
         return RelaxedDependencies(arcs, *((states[0], self.states) if states else (None, None)), best)
 
     def score_of(self, configuration: Dependencies) -> Float[Tensor, "*sample_batch"]:
-        """The scores of given trees; minus infinity where one is not a tree of this kind.
+        """The scores of checked configurations; minus infinity where heads are not a tree of this kind.
 
         >>> DependencyTree(torch.ones(3, 3)).score(Dependencies(torch.tensor([[0, 0, 1], [1, 2, 0]])))
         tensor([3., -inf])
@@ -358,47 +315,41 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
             states = states.clamp(min=0)
             nodes = self.node.expand(*shape, -1).take_along_dim(states[..., None], -1)[..., 0]
             total = total + torch.where(inside, nodes, 0.0).sum(-1)
-            theirs = states.gather(-1, above)
             if self.transition.lead:
-                table = self.transition.block().expand(*shape, self.node_shape[0], -1, -1)
-                pairs = table.take_along_dim(above[..., None, :, None, None], -4)[..., 0, :, :, :]
-                pairs = pairs.take_along_dim(theirs[..., None, None], -2).take_along_dim(states[..., None, None], -1)
-                pairs = pairs[..., 0, 0]
+                pairs = self.transition.at(states[..., :, None], states[..., None, :])  # [.., head, child]
+                pairs = pairs.take_along_dim(above[..., None, :], -2)[..., 0, :]
             else:
-                pairs = self.transition.at(theirs, states)
+                pairs = self.transition.at(states.gather(-1, above), states)
             total = total + torch.where(inside & (heads != child), pairs, 0.0).sum(-1)
         lengths = self.sequence_lengths().reshape(self.batch_shape)
         return total.masked_fill(~are_trees(heads, lengths, self.projective, self.multiroot), -math.inf)
 
     def check_configuration(self, configuration: Dependencies) -> Dependencies:
-        tree, length = configuration, self.node_shape[0]
-        found: list[Tensor] = []
-        sizes = length, self.arc.shape[-1] if self.labelled else None, self.n_states if self.stateful else None
+        tree, shape, length = configuration, self.batch_shape, self.node_shape[0]
         if not isinstance(tree, Dependencies):
             raise ValueError(f"tree must be Dependencies: got {type(tree).__name__}")
-        shape = self.batch_shape
-        for name, x in zip(Dependencies._fields, tree, strict=True):
+        sizes = length, self.arc.shape[-1] if self.labelled else None, self.n_states if self.stateful else None
+        checked: list[Tensor | None] = []
+        for name, x in tree._asdict().items():
             if isinstance(x, Tensor) and x.dim():
                 shape = check_broadcast(f"tree.{name}", x.shape[:-1], shape, "the model's")
         for name, x, size in zip(Dependencies._fields, tree, sizes, strict=True):
             if (x is None) != (size is None):
                 raise ValueError(f"tree.{name} must {'' if x is None else 'not '}be given for {self}")
             if x is None or size is None:
+                checked.append(None)
                 continue
             ids = check_whole(f"tree.{name}", x)
             if ids.shape[-1:] != (length,):
                 raise ValueError(f"tree.{name} must be [..., T] with T = {length}: got {list(ids.shape)}")
             ids = torch.where(self.inside(), ids.expand(*shape, -1), -1)
             check_in_range(f"tree.{name}", ids, size)
-            found.append(ids)
-            if ((ids < 0) & (found[0] >= 0)).any():
+            checked.append(ids)
+            if ((ids < 0) & (checked[0] >= 0)).any():  # pyright: ignore[reportOptionalOperand]
                 raise ValueError(f"tree.{name} must lie between 0 and {size - 1} for every word: got -1")
-        ids = iter(found)
-        return Dependencies(*(None if x is None else next(ids) for x in tree))  # pyright: ignore[reportArgumentType]
+        return Dependencies(*checked)  # pyright: ignore[reportArgumentType]
 
     def to_global(self, configuration: Dependencies) -> Dependencies:
-        heads, labels, states = configuration
-        if self.kept is None or states is None:
+        if configuration.states is None:
             return configuration
-        own = self.states.expand(*states.shape, -1).gather(-1, states.clamp(min=0)[..., None])[..., 0]
-        return Dependencies(heads, labels, torch.where(states < 0, -1, own))
+        return configuration._replace(states=super().to_global(configuration.states))

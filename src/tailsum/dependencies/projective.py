@@ -1,12 +1,11 @@
 """Charts of projective dependency trees, and trees read from them.
 
-Half subtrees are the items: `right[i, j]` has its head at i and covers the words i .. j, `left[i, j]` has its head at j;
-each `[B, n, K]` by width, as in `spans.py`, with a state of the head as the last dimension (one state where words have
-none). The head's own score is in neither.
+The items are half subtrees: `right[i, j]` has its head at i and covers the words i .. j, `left[i, j]` has its head at j;
+charts by width (`charts.py`) with entries `[B, n, K]`, K the states of the head (one where words have none). The score
+of the head's own state is in neither.
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from tailsum.numerics.charts import square
+from tailsum.numerics.charts import Watch, keep, square
 from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import LogProduct, Reduce
 
@@ -31,78 +30,63 @@ def eisner(arc: Tensor, reduce: Reduce) -> Halves:
     length = arc.shape[-1]
     ones = arc.new_zeros(*arc.shape[:-1], 1)
     left, right = [ones], [ones]
-    arcs: list[tuple[Tensor, Tensor]] = []  # by distance: from the right word to the left one, and the reverse
+    to_left, to_right = list[Tensor](), list[Tensor]()  # by distance: the child is the left word, or the right one
     for width in range(2, length + 1):
-        count = length - width + 1
-        joined = reduce(
-            torch.stack(
-                [right[k][:, :count] + left[width - 2 - k][:, k + 1 : k + 1 + count] for k in range(width - 1)]
-            ),
-            0,
-        )
-        arcs.append(
-            (
-                joined + arc.diagonal(1 - width, 1, 2)[..., None],
-                joined + arc.diagonal(width - 1, 1, 2)[..., None],
-            )
-        )
-        reach = range(width - 1)
-        rightwards = [arcs[k][1][:, :count] + right[width - 2 - k][:, k + 1 : k + 1 + count] for k in reach]
-        leftwards = [left[k][:, :count] + arcs[width - 2 - k][0][:, k : k + count] for k in reach]
-        right.append(reduce(torch.stack(rightwards), 0))
-        left.append(reduce(torch.stack(leftwards), 0))
+        count, splits = length - width + 1, range(width - 1)
+        pairs = [right[k][:, :count] + left[width - 2 - k][:, k + 1 : k + 1 + count] for k in splits]
+        joined = reduce(torch.stack(pairs), 0)
+        to_left.append(joined + arc.diagonal(1 - width, 1, 2)[..., None])
+        to_right.append(joined + arc.diagonal(width - 1, 1, 2)[..., None])
+        rights = [to_right[k][:, :count] + right[width - 2 - k][:, k + 1 : k + 1 + count] for k in splits]
+        lefts = [left[k][:, :count] + to_left[width - 2 - k][:, k : k + count] for k in splits]
+        right.append(reduce(torch.stack(rights), 0))
+        left.append(reduce(torch.stack(lefts), 0))
     return Halves(left, right)
 
 
-class Attach(ABC):
-    """How subtrees are attached to heads outside of them."""
-
-    @abstractmethod
-    def __call__(self, trees: Tensor, first: Tensor) -> Tensor:
-        """What subtrees `[B, n, w, K]` (first word, head, state of the head) give every word as their head: `[B, n, T, K]`."""
+# From subtrees `[B, n, w, K]` (first word, head, state of the head) and their first words `[n]` to the messages that
+# they send to every word as their head, `[B, n, T, K]`.
+Attach = Callable[[Tensor, Tensor], Tensor]
 
 
-class SharedAttach(Attach):
-    """All arcs share the scores `pairs [N, N]` (state of the head, state of the child)."""
+def attach_by(arc: Tensor, pairs: Tensor, reduce: Reduce) -> Attach:
+    """By scores `pairs [K, K]` (state of the head, state of the child), or `[G, T, T, K, K]` for each head and child."""
+    return _shared_attach(arc, pairs, reduce) if pairs.dim() == 2 else _own_attach(arc, pairs, reduce)
 
-    def __init__(self, arc: Tensor, pairs: Tensor, reduce: Reduce) -> None:
-        self.arc, self.reduce = arc, reduce
-        self.pairs = LogProduct(pairs.mT, reduce)
 
-    def __call__(self, trees: Tensor, first: Tensor) -> Tensor:
-        sent = self.pairs(trees.reshape(-1, trees.shape[-1])).reshape(trees.shape)
+def _shared_attach(arc: Tensor, pairs: Tensor, reduce: Reduce) -> Attach:
+    product = LogProduct(pairs.mT, reduce)
+
+    def attach(trees: Tensor, first: Tensor) -> Tensor:
+        sent = product(trees.reshape(-1, trees.shape[-1])).reshape(trees.shape)
         child = first[:, None] + torch.arange(trees.shape[2], device=first.device)
-        scores = self.arc.mT[:, child]  # [B, n, w, T]: child, head
-        return LogProduct(scores, self.reduce)(sent.mT).mT
+        scores = arc.mT[:, child]  # [B, n, w, T]: child, head
+        return LogProduct(scores, reduce)(sent.mT).mT
+
+    return attach
 
 
-class OwnAttach(Attach):
-    """Every arc has scores of its own: `pairs [G, T, T, K, K]` (head, child, state of the head, state of the child)."""
+def _own_attach(arc: Tensor, pairs: Tensor, reduce: Reduce) -> Attach:
+    scores = (pairs + arc[..., None, None]).permute(0, 2, 4, 1, 3)  # child and its state, head and its state
+    shape = scores.shape[-2:]
+    product = LogProduct(scores.flatten(3).flatten(1, 2), reduce)
 
-    def __init__(self, arc: Tensor, pairs: Tensor, reduce: Reduce) -> None:
-        scores = (pairs + arc[..., None, None]).permute(0, 2, 4, 1, 3)  # child and its state, head and its state
-        self.shape = scores.shape[-2:]
-        self.table = LogProduct(scores.flatten(3).flatten(1, 2), reduce)
-
-    def __call__(self, trees: Tensor, first: Tensor) -> Tensor:
+    def attach(trees: Tensor, first: Tensor) -> Tensor:
         batch, count, width, size = trees.shape
-        spread = trees.new_full((batch, count, self.shape[0], size), -math.inf)
+        spread = trees.new_full((batch, count, shape[0], size), -math.inf)
         child = first[:, None] + torch.arange(width, device=first.device)
         spread[:, torch.arange(count, device=first.device)[:, None], child] = trees
-        return self.table(spread.flatten(2)).unflatten(-1, self.shape)
+        return product(spread.flatten(2)).unflatten(-1, shape)
+
+    return attach
 
 
-Watch = Callable[[int, Tensor], Tensor]
-
-
-def stateful(
-    nodes: Tensor, attach: Attach, reduce: Reduce, watch: Watch = lambda _, sent: sent
-) -> tuple[Halves, list[Tensor]]:
+def stateful(nodes: Tensor, attach: Attach, reduce: Reduce, watch: Watch = keep) -> tuple[Halves, list[Tensor]]:
     """Half subtrees of words with states, and whole subtrees `[B, n, w, K]` by width (first word, head, its state).
 
-    The states of a word's two sides are the same, so a child is attached with both sides at once: a subtree of the words
-    s .. e sends each word outside of it what it would give as its child. T^3 N^2 for shared pair scores, and T^4 N.
-    `watch` sees what subtrees of each width send, and may change it.
+    Both sides of a word have the same state, so a child is attached with both sides at once: a subtree of the words
+    s .. e sends a message to each word outside it. Cost: T^3 N^2 for shared pair scores, and T^4 N.
+    `watch(width, messages)` is called with the messages of each width, and returns those to use.
     """
     batch, length, size = nodes.shape
     left, right = [nodes.new_zeros(batch, length, size)], [nodes.new_zeros(batch, length, size)]
@@ -110,14 +94,11 @@ def stateful(
     for width in range(1, length + 1):
         count = length - width + 1
         first = torch.arange(count, device=nodes.device)
-        if width > 1:  # the last child takes the words from s on, or up to e
-            rights = [
-                right[s - 1][:, :count] + _head(sent[width - s - 1][:, s : s + count], first) for s in range(1, width)
-            ]
-            lefts = [
-                left[width - e - 1][:, e : e + count] + _head(sent[e - 1][:, :count], first + width - 1)
-                for e in range(1, width)
-            ]
+        last = first + width - 1
+        if width > 1:  # the outermost child covers the words from s on, or up to e
+            reach = range(1, width)
+            rights = [right[s - 1][:, :count] + sent[width - s - 1][:, s : s + count][:, first, first] for s in reach]
+            lefts = [left[width - e - 1][:, e : e + count] + sent[e - 1][:, :count][:, first, last] for e in reach]
             right.append(reduce(torch.stack(rights), 0))
             left.append(reduce(torch.stack(lefts), 0))
         whole = [
@@ -129,22 +110,15 @@ def stateful(
     return Halves(left, right), trees
 
 
-def _head(sent: Tensor, head: Tensor) -> Tensor:
-    """What the subtrees `[B, n, T, K]` send one word each."""
-    return sent[:, torch.arange(len(head), device=head.device), head]
-
-
 def roots(halves: Halves, nodes: Tensor, root: Tensor, multiroot: bool, reduce: Reduce) -> list[Tensor]:
-    """Sums (or maxima) over all trees of the words 0 .. j, `[B]`, for every j: their roots are attached last."""
+    """The reductions over all trees of the words 0 .. j, `[B]` for every j: their roots are attached last."""
     left, right = square(halves.left), square(halves.right)
-    length = left.shape[1]
     before: list[Tensor] = []
-    never = torch.full_like(root[:, 0], -math.inf)
     alone = nodes + root[..., None]
-    for last in range(length):
+    for last in range(left.shape[1]):
         # The words s .. m .. last under one root m; all before s under earlier roots.
         if multiroot:
-            start = torch.stack([torch.zeros_like(never), *before], 1)  # by s
+            start = torch.stack([torch.zeros_like(root[:, 0]), *before], 1)  # by s
             ways = reduce(left[:, : last + 1, : last + 1] + start[:, :, None, None], 1)  # [B, m, K]
         else:
             ways = left[:, 0, : last + 1]
@@ -153,42 +127,39 @@ def roots(halves: Halves, nodes: Tensor, root: Tensor, multiroot: bool, reduce: 
     return before
 
 
-class TreeScores(NamedTuple):
-    """What the words of a tree score, to read trees from charts: pair scores by `columns(batch, head, state)`."""
+class Charts(NamedTuple):
+    """Scores of projective trees, reduced over labels, and the charts computed from them."""
 
     arc: Tensor  # [B, T, T]
     root: Tensor  # [B, T]
     nodes: Tensor  # [B, T, K]
-    columns: Callable[[Tensor, Tensor, Tensor], Tensor]  # [R, T, K]: from a head in a state to every word and state
+    pairs: Tensor  # [K, K] or [G, T, T, K, K]
+    halves: Halves
+    before: list[Tensor]  # by last word j, [B]: the reduction over all trees of the words 0 .. j
 
 
 def read_dependencies(
-    halves: Halves,
-    before: list[Tensor],
-    scores: TreeScores,
-    length: Tensor,
-    batch: Tensor,
-    multiroot: bool,
-    choose: Choose,
+    charts: Charts, length: Tensor, batch: Tensor, multiroot: bool, choose: Choose
 ) -> tuple[Tensor, Tensor]:
-    """Heads and states `[R, T]` of trees read from the top down, each choice by `choose(logits [R, n])`; -1 in padding.
+    """Heads and states `[R, T]` of trees read from the top down, each choice by `choose(logits [R, n])`.
 
-    They are -1 throughout where no tree is possible. Row r is a tree of sentence `batch[r]`. Items wait on a stack: (kind, first, last, state of the head), where a kind
-    is a half to the left, one to the right, or all words up to `last` under their roots.
+    Row r is a tree of sentence `batch[r]`: -1 in the padding, and throughout where no tree is possible. Each row has a
+    stack of items (kind, first, last, state of the head); the kind is 0 for a left half, 1 for a right half, and 2 for
+    all words up to `last` under their roots.
     """
-    left, right = square(halves.left), square(halves.right)
+    arc, root, nodes, pairs, (left, right), before = charts
+    left, right = square(left), square(right)
     longest, size = left.shape[1], left.shape[-1]
     position = torch.arange(longest, device=batch.device)
     rows = torch.arange(len(batch), device=batch.device)
-    # Sums over the words before s, by s: one for none.
+    group = batch if len(pairs) > 1 else torch.zeros_like(batch)
+    # Sums over the words before s, by s: zero for none.
     earlier = torch.stack([torch.zeros_like(before[0]), *before[:-1]], 1)
     if not multiroot:
         earlier = torch.where(position == 0, earlier, -math.inf)
     heads, states = (torch.full((len(batch), longest + 1), -1, device=batch.device) for _ in range(2))
-    stack = torch.full((len(batch), longest + 3, 4), -1, device=batch.device)
-    stack[:, 0] = torch.stack(
-        (torch.full_like(batch, 2), torch.zeros_like(batch), length[batch] - 1, torch.zeros_like(batch)), -1
-    )
+    stack = torch.zeros(len(batch), longest + 3, 4, dtype=torch.long, device=batch.device)
+    stack[:, 0, 0], stack[:, 0, 2] = 2, length[batch] - 1
     possible = torch.stack(before)[length - 1, torch.arange(len(length), device=batch.device)] > -math.inf
     depth = possible[batch].long()
     while bool((depth > 0).any()):
@@ -197,10 +168,11 @@ def read_dependencies(
         depth = depth - going.long()
         to_left, whole = kind == 0, kind == 2
         head = torch.where(to_left, last, first)
-        # The words from `begin` to `end` become one child's: of a right half up to its last, of a left half from its first.
-        own = scores.arc[batch, head][..., None] + scores.columns(batch, head, state)
-        own = torch.where(whole[:, None, None], scores.root[batch][..., None], own) + scores.nodes[batch]  # [R, m, K]
-        # [R, end or begin, m, K]: which of the two is free depends on the side.
+        # One child covers the words `begin` to `end`: up to the last of a right half, from the first of a left half.
+        columns = pairs[state][:, None] if pairs.dim() == 2 else pairs[group, head, :, state]  # [R, 1 or m, K]
+        own = arc[batch, head][..., None] + columns
+        own = torch.where(whole[:, None, None], root[batch][..., None], own) + nodes[batch]  # [R, m, K]
+        # [R, end or begin, m, K]: the side decides which of the two is chosen.
         free_end = right[batch].transpose(1, 2) + left[batch, first][:, None]
         free_begin = left[batch] + right[batch, :, last][:, None]
         rest_left = F.pad(left[batch, :, last, :], (0, 0, 0, 1), value=-math.inf)[:, 1:]  # after end, by end
@@ -213,10 +185,8 @@ def read_dependencies(
             (position >= first[:, None]) & (position < last[:, None]),
             (position <= last[:, None]) & (position >= torch.where(whole, 0, first + 1)[:, None]),
         )
-        ways = torch.where(to_left[:, None, None, None], free_end, free_begin) + own[:, None]
-        ways = ways + kept[..., None, None]
-        ways = ways.masked_fill(~within[:, :, None, None], -math.inf)
-        pick = choose(ways.flatten(1))
+        ways = torch.where(to_left[:, None, None, None], free_end, free_begin) + own[:, None] + kept[..., None, None]
+        pick = choose(ways.masked_fill(~within[:, :, None, None], -math.inf).flatten(1))
         bound, child, below = pick // (longest * size), pick // size % longest, pick % size
         place = torch.where(going, child, longest)
         heads[rows, place] = torch.where(whole, child, head)

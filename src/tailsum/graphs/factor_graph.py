@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.graphs.factor_scores import FactorGroups, FactorTable
-from tailsum.graphs.factors import TableFactors
+from tailsum.graphs.factors import TableFactors, padded
 from tailsum.graphs.graph import Graph
 from tailsum.numerics.check import as_whole, check_broadcast, check_device, check_scores
 from tailsum.numerics.reduce import log_sum_exp
@@ -25,9 +24,10 @@ class FactorGraph(Graph):
     """A discrete factor graph: exact where its factors and variables form a forest, loopy elsewhere, or sketched.
 
     `unary` is `[*batch, V, N]`, `Factored(context, states)`, or a list of V tensors `[*batch, N_v]`. `factors` is a list of
-    `(variables, scores)`: either one factor, `variables` a tuple of r numbers and `scores [*batch, N_1, .., N_r]`; or
-    many alike, `variables [F, r]` and `scores` whose leading dimensions broadcast against `[*batch, F]`. Factors over one
-    variable are added to its unary scores. Scores may be minus infinity (forbidden). How messages are passed: see `Graph`.
+    `(variables, scores)`: either one factor, `variables` a tuple of r ids and `scores [*batch, N_1, .., N_r]`; or F
+    factors of one shape, `variables [F, r]` and `scores` with leading dimensions that broadcast against `[*batch, F]`.
+    Factors over one variable are added to its unary scores. Scores may be minus infinity (forbidden). The other options
+    are those of `Graph`.
 
     >>> parity = torch.tensor([[[0.0, -9.0], [-9.0, 0.0]], [[-9.0, 0.0], [0.0, -9.0]]])
     >>> FactorGraph(torch.zeros(5, 2), [((0, 1, 2), parity), ((2, 3, 4), parity)])
@@ -52,15 +52,12 @@ class FactorGraph(Graph):
         if not isinstance(factors, list | tuple):
             raise ValueError(f"factors must be a list of pairs (variables, scores): got {type(factors).__name__}")
         for i, factor in enumerate(factors):
-            variables, scores = _checked(f"factors[{i}]", factor, sizes, self.device)
-            shape = check_broadcast(
-                f"factors[{i}]", scores.lead[:-1], shape, "that of unary and the factors before it,"
-            )
+            name, before = f"factors[{i}]", "that of unary and the factors before it,"
+            variables, scores = _checked(name, factor, sizes, self.device)
+            shape = check_broadcast(name, scores.lead[:-1], shape, before)
             for scope in map(frozenset, variables.tolist()):
                 if scope in seen:
-                    raise ValueError(
-                        f"factors[{i}] must be the only one over {sorted(scope)}, add their scores: got two"
-                    )
+                    raise ValueError(f"{name} must be the only one over {sorted(scope)}, add their scores: got two")
                 seen.add(scope)
             if variables.shape[1] == 1:
                 single.append((variables[:, 0], scores.scores))
@@ -76,23 +73,19 @@ class FactorGraph(Graph):
     def _with_single(self, nodes: Any, single: list[tuple[Tensor, Tensor]]) -> Dense:
         scores = nodes.block()[..., 0, :].to(self.dtype)
         for variables, given in single:
-            extra = self._padded(given.to(self.dtype))
+            extra = padded(given.to(self.dtype), self.n_states)
             lead = torch.broadcast_shapes(scores.shape[:-2], extra.shape[:-2])
             before, place = scores.expand(*lead, -1, -1), variables[:, None].expand(*lead, -1, self.n_states)
             scores = before.scatter(-2, place, before.gather(-2, place) + extra.expand(place.shape))
         return Dense(scores[..., None, :])
 
-    def _padded(self, scores: Tensor) -> Tensor:
-        """Scores of all N states, minus infinity of those that a factor does not know."""
-        return F.pad(scores, (0, self.n_states - scores.shape[-1]), value=-math.inf)
-
-    # What a graph supplies.
+    # Scores of factors.
 
     def factor_scores(self) -> FactorGroups:
         return FactorGroups([Dense(t.scores) if t.arity == 2 else t for t in self.tables])
 
-    def factor_sizes(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(t.scores.shape[len(t.lead) :]) for t in self.tables)
+    def form(self) -> tuple[object, ...]:
+        return *super().form(), *(t.scores.shape[len(t.lead) :] for t in self.whole.tables)
 
     def gather(self, index: Int[Tensor, "*#batch V k"]) -> "FactorGraph":
         tables = [
@@ -106,17 +99,16 @@ class FactorGraph(Graph):
     ) -> Float[Tensor, "B m N"]:
         table = self.tables[group]
         flat = flattened(table.scores, table.arity, self.batch_shape)
-        flat = flat if flat.shape[1] == 1 else flat.index_select(1, factors)
-        spoken = [None if o is None else o.log_weight for o in others]
         size = math.prod(o.index.shape[-1] for o in others if o is not None) * flat.shape[2 + position]
         pieces = []
         for here in torch.arange(len(factors), device=self.device).split(max(1, tile_size(self.device) // size)):
-            part = FactorTable(flat if flat.shape[1] == 1 else flat[:, here], table.arity)
+            part = FactorTable(flat if flat.shape[1] == 1 else flat[:, factors[here]], table.arity)
             part = part.gather([None if o is None else o.index[:, here] for o in others])
-            values = [None if s is None else s[:, here] for s in spoken]
-            joint = TableFactors(part.scores, log_sum_exp).joint(values)
+            joint = TableFactors(part.scores, log_sum_exp).joint(
+                [None if o is None else o.log_weight[:, here] for o in others]
+            )
             pieces.append(log_sum_exp(joint.movedim(2 + position, 2).flatten(3), -1))
-        return self._padded(torch.cat(pieces, 1))
+        return padded(torch.cat(pieces, 1), self.n_states)
 
     def factor_score(self, states: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
         total = torch.zeros(states.shape[:-1], dtype=self.dtype, device=self.device)
@@ -126,7 +118,7 @@ class FactorGraph(Graph):
         return total
 
     def factor_marginals(self) -> list[Float[Tensor, "..."]]:
-        """The belief in the joint states of each factor's variables, `[*batch, F, n, .., n]` for each group of factors."""
+        """The belief in the joint states of each factor, `[*batch, F, n, .., n]` for each group of factors."""
         groups = iter(self.variables)
 
         def of_each_factor(x: Tensor) -> Tensor:
@@ -140,7 +132,7 @@ class FactorGraph(Graph):
 
 
 def _checked(name: str, factor: Any, sizes: list[int], device: torch.device) -> tuple[Int[Tensor, "F r"], FactorTable]:
-    """The variables and scores of a group of factors, in order; `lead` ends in 1 or F."""
+    """The checked variables and scores of a group of factors; the last dimension of `lead` is 1 or F."""
     if not isinstance(factor, tuple | list) or len(factor) != 2:
         raise ValueError(f"{name} must be a pair (variables, scores): got {type(factor).__name__}")
     variables, scores = factor

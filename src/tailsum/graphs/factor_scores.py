@@ -1,4 +1,4 @@
-"""Scores of the joint states of the variables of factors: one table, and all groups of factors of a graph."""
+"""Scores of the joint states of factors: one table, and all groups of factors of a graph."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ class FactorTable(Scores):
 
     def __init__(self, scores: Float[Tensor, "*lead_states"], arity: int) -> None:
         self.scores, self.arity, self.tensors = scores, arity, (scores,)
-        self.lead = scores.shape[:-arity]  # what the scores vary with, beside the states
+        self.lead = scores.shape[:-arity]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "FactorTable":
         return FactorTable(change(self.scores), self.arity)
@@ -35,7 +35,7 @@ class FactorTable(Scores):
         return (flattened(self.scores, self.arity, batch_shape),)
 
     def gather(self, index: Sequence[Int[Tensor, "..."] | None]) -> "FactorTable":
-        """The scores of some states of each variable (None: of all); minus infinity of those it does not have."""
+        """The scores of some states of each variable (None: all); minus infinity for ids beyond its number of states."""
         scores = self.scores
         for axis, states in enumerate(index):
             if states is None:
@@ -52,7 +52,7 @@ class FactorTable(Scores):
 
 
 class FactorGroups(Scores):
-    """The scores of several groups of factors, each a potential or a table."""
+    """The scores of groups of factors, each a potential or a table."""
 
     def __init__(self, groups: Sequence[Potential | FactorTable]) -> None:
         self.groups = groups

@@ -1,8 +1,8 @@
 """Graphs of variables and factors: `score(x) = sum_v unary[v, x_v] + sum_f factor_f(x at its variables)`.
 
-Messages between variables and factors (sum-product, or belief propagation) give log-partition, marginals and all that
-follows from them. On forests they are exact. On graphs with loops they are iterated until they change no more, and the
-log-partition and entropy are Bethe's approximations, the marginals the beliefs that belong to them.
+Inference is by messages between variables and factors (sum-product, or belief propagation). On forests it is exact. On
+graphs with loops messages are iterated until they converge; the log-partition and entropy are the Bethe approximations,
+and the marginals the corresponding beliefs.
 """
 
 import math
@@ -34,7 +34,7 @@ from tailsum.structure.terms import recordable
 
 
 class Convergence(NamedTuple):
-    """How message passing went: how many iterations, the last change of a message, and whether that is small enough."""
+    """The number of iterations, the last change of a message, and whether it is within the tolerance."""
 
     iterations: Int[Tensor, "*batch"]
     change: Float[Tensor, "*batch"]
@@ -49,14 +49,14 @@ class GraphTerms(NamedTuple):
 
 
 class Graph(Structure[GraphTerms, Tensor]):
-    """What graphs of pairs and graphs of larger factors share: everything but the form of the factors.
+    """The base of pairwise graphs and factor graphs: everything but the form of the factors.
 
-    `iterations` is the most that a graph with loops gets, `damping` how much of an old message stays (0 to below 1),
-    `tolerance` the change at which iteration stops, relative to the size of a message above one (the square root of the
-    type's precision unless given: the log-partition is stationary in the messages, so its own error is of the order of
-    the precision). `schedule` is "sweep" (layer by layer through the graph and back, exact on forests after one) or
-    "flooding" (all messages at once). `gradient` is "implicit" (at the fixed point: memory does not grow with the
-    iterations) or "unrolled" (through the iterations as they were made).
+    `iterations` is the maximum on a graph with loops, `damping` the weight of the old message (0 to below 1), and
+    `tolerance` the change at which iteration stops, relative to the size of a message above one (default: the square
+    root of the type's precision; the log-partition is stationary in the messages, so its error is of the order of the
+    precision). `schedule` is "sweep" (layer by layer and back, exact on forests after one iteration) or "flooding" (all
+    messages at once). `gradient` is "implicit" (at the fixed point, memory independent of the number of iterations) or
+    "unrolled" (through the iterations).
     """
 
     variables: list[Int[Tensor, "_ _"]]  # of each group of factors: [F, r]; no group is empty
@@ -64,7 +64,7 @@ class Graph(Structure[GraphTerms, Tensor]):
     unary: Potential
 
     def _read_unary(self, unary: Any) -> tuple[Potential, list[int]]:
-        """The scores of single variables, and how many states each has."""
+        """The scores of single variables, and the number of states of each."""
         sizes = []
         if not isinstance(unary, Tensor | Factored):
             unary, sizes = padded_unary(unary)
@@ -94,20 +94,16 @@ class Graph(Structure[GraphTerms, Tensor]):
         self.plan = plan(self.variables, self.node_shape[0], schedule, self.device)
 
     def __repr__(self) -> str:
-        of = "" if self.kept is None else f" of {self.whole.n_states}"
-        count = sum(map(len, self.variables))
-        kind = "forest" if self.is_forest else "with loops"
-        return (
-            f"{type(self).__name__}(batch={list(self.batch_shape)}, V={self.node_shape[0]}, "
-            f"factors={count}, N={self.n_states}{of}, {kind})"
-        )
+        size, count = self.node_shape[0], sum(map(len, self.variables))
+        text = super().__repr__()[:-1].replace(f"T={size},", f"V={size}, factors={count},")
+        return f"{text}, {'forest' if self.is_forest else 'with loops'})"
 
     @property
     def is_forest(self) -> bool:
-        """Whether the graph has no loops, so that all results are exact."""
+        """Whether the graph has no loops: all results are then exact."""
         return self.plan.forest
 
-    # What a kind of graph supplies.
+    # To be supplied by each kind of graph.
 
     @abstractmethod
     def factor_scores(self) -> FactorGroups:
@@ -117,18 +113,14 @@ class Graph(Structure[GraphTerms, Tensor]):
     def extend(
         self, group: int, factors: Int[Tensor, " m"], position: int, others: Sequence[Subset | None]
     ) -> Float[Tensor, "B m N"]:
-        """What factors say of all states of the variable at a position.
+        """Messages of factors to all states of the variable at a position.
 
-        Of the other variables some states `[B, m, K]` speak, with the values `log_weight`.
+        They come from some states `[B, m, K]` of each other variable, with cavities `log_weight`.
         """
 
     @abstractmethod
     def factor_score(self, states: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
         """The sum of the scores of all factors."""
-
-    @abstractmethod
-    def factor_sizes(self) -> tuple[tuple[int, ...], ...]:
-        """For each group of factors, how many states its variables have."""
 
     # Scores and their sum.
 
@@ -143,68 +135,57 @@ class Graph(Structure[GraphTerms, Tensor]):
         return self.solver(terms, reduce).log_partition().to(self.dtype).reshape(self.batch_shape)
 
     def solver(self, terms: GraphTerms, reduce: Reduce, *, warn: bool = True) -> Solver:
-        """Messages under the given scores."""
-        unary = terms.nodes.scores
-        return Solver(
-            unary.reshape(self.batch_shape.numel(), *unary.shape[-2:]),
-            terms.factors.params(self.batch_shape),
-            self.variables,
-            self.plan,
-            Passing(self.iterations, self.damping, self.tolerance, self.gradient == "implicit"),
-            reduce,
-            warn=warn,
-        )
+        """The message passing for given scores."""
+        unary, params = terms.nodes.scores, terms.factors.params(self.batch_shape)
+        unary = unary.reshape(self.batch_shape.numel(), *unary.shape[-2:])
+        passing = Passing(self.iterations, self.damping, self.tolerance, self.gradient == "implicit", warn)
+        return Solver(unary, params, self.variables, self.plan, passing, reduce)
 
     def centred(self, terms: GraphTerms) -> GraphTerms:
-        """Every variable has one state, and every factor one joint state."""
+        """Every configuration has exactly one state of each variable and one joint state of each factor."""
         return GraphTerms(terms.nodes.map(lambda x: without_common(x, 1)), terms.factors.centred())
 
     def form(self) -> tuple[object, ...]:
-        return tuple(tuple(map(tuple, v.tolist())) for v in self.variables), self.whole.factor_sizes()
+        return tuple(tuple(map(tuple, v.tolist())) for v in self.variables)
 
     def n_scores(self) -> int:
         return self.node_shape[0] + sum(map(len, self.variables))
 
     def sweep(self) -> GraphSweep:
-        return GraphSweep(self.weighted_nodes(), self.variables, self.plan, self.extend, self._cavities_of)
-
-    def _cavities_of(self, subset: Subset | None) -> list[list[Tensor]]:
-        """What the rest of the graph says to each factor, all states of this graph counted or some."""
-        return (self if subset is None else self.restrict(subset)).cavities()
+        return GraphSweep(self.weighted_nodes(), self.variables, self.plan, self.extend, self.cavities)
 
     # Beliefs.
 
     def marginals(self) -> Float[Tensor, "*batch V n"]:
-        """The belief in each state of each variable: the probability, on a forest.
+        """The belief in each state of each variable; on a forest, its probability.
 
-        Where the messages have converged this is the gradient of the log-partition in the scores of single variables.
+        Where the messages have converged it is the gradient of the log-partition in the unary scores.
         """
         recording = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.set_grad_enabled(recording), full_precision(self.device):
             solver = self.solver(recordable(self.summed()), log_sum_exp)
             belief = solver.gathered().all()
-            belief = _probability(belief, belief)
-        return belief.reshape(*self.batch_shape, *self.node_shape, self.n_states)
+            return _probability(belief, belief).reshape(*self.batch_shape, *self.node_shape, self.n_states)
 
     @torch.no_grad()
     def whole_marginals(self) -> Float[Tensor, "*batch V all"]:
         """The belief in every state of the whole graph, also in those that a sketch does not keep.
 
-        Where the belief is spread over more states than are kept, no weights on the kept ones come close to it. But the
-        kept states say, by one more message along each edge, how much each state of a neighbour matters. Records no
-        gradients; costs factors x N x K. The same as `marginals` of a graph that is no sketch.
+        One more message from each factor extends the beliefs from the kept states to all states of its variables, which
+        is closer where beliefs are spread over more states than are kept. Has no gradient; costs factors x N x K.
+        Without a sketch, the same as `marginals`.
         """
         if self.kept is None:
             return self.marginals()
         with full_precision(self.device):
             solver, sweep = self.solver(self.summed(), log_sum_exp), self.whole.sweep()
-            sweep.see(self.states.reshape(-1, *self.states.shape[-2:]), solver.cavities())
+            sweep.set_landmarks(self.states.reshape(-1, *self.states.shape[-2:]), solver.cavities())
             belief = sweep.log_q(0, None)
             return _probability(belief, solver.gathered().all().reshape(self.states.shape))
 
     @torch.no_grad()
     def convergence(self) -> Convergence:
-        """How the messages of sum-product converge: iterations, last change, and whether it is within the tolerance."""
+        """The convergence of sum-product messages, for each instance."""
         with full_precision(self.device):
             solver = self.solver(self.summed(), log_sum_exp, warn=False)
             solver.gathered()
@@ -212,9 +193,10 @@ class Graph(Structure[GraphTerms, Tensor]):
         return Convergence(count, change, change <= self.tolerance)
 
     @torch.no_grad()
-    def cavities(self) -> list[list[Float[Tensor, "B F n"]]]:
-        """For each group of factors and each position, what the rest of the graph says of its variable's states."""
-        return self.solver(self.summed(), log_sum_exp, warn=False).cavities()
+    def cavities(self, subset: Subset | None = None) -> list[list[Float[Tensor, "B F n"]]]:
+        """The cavities of each group of factors at each position, of the graph or of its restriction to a subset."""
+        graph = self if subset is None else self.restrict(subset)
+        return graph.solver(graph.summed(), log_sum_exp, warn=False).cavities()
 
     @torch.no_grad()
     def best(self, terms: GraphTerms) -> Int[Tensor, "*batch V"]:
@@ -227,20 +209,19 @@ class Graph(Structure[GraphTerms, Tensor]):
     ) -> Int[Tensor, "*sample_batch V"]:
         """Samples, in global ids: exact on a forest; -1 throughout where none is possible.
 
-        On a graph with loops they are approximate. Variables are drawn layer after layer, each given those drawn before
-        it that it shares a factor with, and the messages of the others, which do not know what was drawn. Where states
-        are forbidden, a draw may so run into a dead end: it is -1 throughout too.
+        On a graph with loops they are approximate: variables are drawn layer after layer, each given its neighbours drawn
+        before it and the messages of the others, which do not depend on what was drawn. Where states are forbidden, a
+        draw may reach a dead end; it is then -1 throughout.
         """
         check_sample_shape(sample_shape)
         with full_precision(self.device):
             solver = self.solver(self.summed(), log_sum_exp)
-            size = self.batch_shape.numel() * self.node_shape[0] * self.n_states
+            chunk = tile_rows(self.batch_shape.numel() * self.node_shape[0] * self.n_states, self.device)
 
             def draw(count: int) -> Tensor:
                 states = solver.decode(count, lambda logits: gumbel(logits, generator).argmax(-1))
                 return states.reshape(count, *self.batch_shape, *self.node_shape)
 
-            chunk = tile_rows(size, self.device)
             return self.to_global(self.chunked(draw, math.prod(sample_shape), chunk, sample_shape))
 
     def check_configuration(self, configuration: Int[Tensor, "*sample_batch V"]) -> Int[Tensor, "*sample_batch V"]:

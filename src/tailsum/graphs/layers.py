@@ -1,12 +1,12 @@
-"""The order in which a graph's variables are visited: layers, such that variables that share a factor never share one.
+"""Layers of a graph's variables, such that variables that share a factor are in different layers, and message schedules.
 
-From the first variable of each connected component the graph is walked breadth first, and each variable stands one layer
-behind the last of those it shares a factor with that were met before it. On a forest a layer is what hangs below the
-layer before: messages sent layer by layer to the roots and back are exact. On other graphs the same walk is a good
-order too, in which news crosses the whole graph at once.
+The graph is searched breadth first from the first variable of each connected component. Each variable is one layer below
+the lowest of its neighbours visited before it. On a forest, messages sent layer by layer to the roots and back are
+exact. On other graphs this order carries messages across the whole graph in one iteration.
 """
 
 import functools
+import itertools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,19 +18,16 @@ from torch import Tensor
 
 
 class Block(NamedTuple):
-    """Factors that send their messages together, in ascending order.
-
-    `variables [F, r]` come in the order of their layers; `axes` says which axis of the factor's table each one is.
-    """
+    """Factors that send their messages together, in ascending order."""
 
     group: int
     factors: Int[Tensor, " F"]
-    axes: tuple[int, ...]
-    variables: Int[Tensor, "F r"]
+    axes: tuple[int, ...]  # of each position, the axis of the factor's table
+    variables: Int[Tensor, "F r"]  # in the order of their layers
 
 
 class Incoming(NamedTuple):
-    """Messages that arrive at some variables: `take`, in order, of those that a block sends to one of its positions."""
+    """Messages to some variables: those of the factors `take` of a block, to one position, added at `put`."""
 
     block: int
     position: int
@@ -40,23 +37,19 @@ class Incoming(NamedTuple):
 
 @dataclass(frozen=True)
 class Update:
-    """Block `block` sends messages to the positions `to`.
-
-    For that it needs what the other factors say of the variables at the positions `needs`: `incoming` at the variables
-    `nodes`, among which `place` says where those of each position stand.
-    """
+    """Block `block` sends messages to the positions `to`, from the cavities of the positions `needs`."""
 
     block: int
     to: tuple[int, ...]
     needs: tuple[int, ...]
-    nodes: Int[Tensor, " S"]
-    place: tuple[Int[Tensor, " F"], ...]
-    incoming: tuple[Incoming, ...]
+    nodes: Int[Tensor, " S"]  # the variables at these positions
+    place: tuple[Int[Tensor, " F"], ...]  # for each of these positions, the place of its variables in `nodes`
+    incoming: tuple[Incoming, ...]  # all messages to `nodes`
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How messages travel: the updates of one iteration, in stages; all updates of a stage read what earlier stages left."""
+    """The updates of one iteration, in stages; all updates of a stage read the messages of earlier stages."""
 
     layer: Int[Tensor, " V"]
     forest: bool
@@ -65,7 +58,7 @@ class Plan:
 
     @property
     def exact(self) -> bool:
-        """Whether one iteration gives the messages for good."""
+        """Whether one iteration gives the final messages."""
         return self.forest and len(self.stages) != 1
 
 
@@ -89,10 +82,8 @@ def _plan(groups: tuple[tuple[tuple[int, ...], ...], ...], n_nodes: int, schedul
     if schedule == "flooding":
         orders.append([(b, tuple(range(len(block.axes)))) for b, block in enumerate(blocks)])
     else:
-        of_depth: dict[int, list[int]] = {}
-        for b, block in enumerate(blocks):
-            of_depth.setdefault(layer[block.variables[0].tolist()[0]], []).append(b)
-        by_depth = [of_depth[depth] for depth in sorted(of_depth)]
+        depths = [layer[int(block.variables[0, 0])] for block in blocks]  # ascending
+        by_depth = [list(stage) for _, stage in itertools.groupby(range(len(blocks)), lambda b: depths[b])]
         orders += [[(b, (0,)) for b in stage] for stage in reversed(by_depth)]
         orders += [[(b, tuple(range(1, len(blocks[b].axes)))) for b in stage] for stage in by_depth]
     stages = tuple(tuple(_update(b, to, blocks, arriving) for b, to in stage) for stage in orders if stage)
@@ -105,30 +96,28 @@ def _layers(factors: list[tuple[int, ...]], n_nodes: int) -> tuple[list[int], in
     for factor in factors:
         for node in factor:
             neighbours[node].update(factor)
-    layer, met, components = [-1] * n_nodes, [False] * n_nodes, 0
+    layer, met, components = [-1] * n_nodes, set[int](), 0
     for root in range(n_nodes):
-        if met[root]:
+        if root in met:
             continue
         components += 1
-        met[root] = True
+        met.add(root)
         queue = deque([root])
         while queue:
             node = queue.popleft()
             layer[node] = 1 + max((layer[other] for other in neighbours[node] if other != node), default=-1)
-            fresh = sorted(other for other in neighbours[node] if not met[other])
-            for other in fresh:
-                met[other] = True
+            fresh = sorted(neighbours[node] - met)
+            met.update(fresh)
             queue.extend(fresh)
     return layer, components
 
 
 def _blocks(groups: tuple[tuple[tuple[int, ...], ...], ...], layer: list[int], *, layered: bool) -> list[Block]:
-    """The factors, each kind that can be computed together as one block, and if `layered` each layer on its own."""
+    """The factors in blocks of one group and one order of axes, and if `layered` of one layer, by layer."""
     found: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
     for g, group in enumerate(groups):
         for f, variables in enumerate(group):
-            axes = tuple(range(len(variables)))
-            depth = 0
+            axes, depth = tuple(range(len(variables))), 0
             if layered:
                 axes = tuple(sorted(axes, key=lambda a: layer[variables[a]]))
                 depth = layer[variables[axes[0]]]
@@ -140,45 +129,38 @@ def _blocks(groups: tuple[tuple[tuple[int, ...], ...], ...], layer: list[int], *
 
 
 def _update(b: int, to: tuple[int, ...], blocks: list[Block], arriving: list[list[tuple[int, int, int]]]) -> Update:
-    arity = len(blocks[b].axes)
-    needs = tuple(q for q in range(arity) if any(p != q for p in to))
+    needs = tuple(q for q in range(len(blocks[b].axes)) if any(p != q for p in to))
     variables = blocks[b].variables[:, needs]
     nodes, place = variables.unique(return_inverse=True)
     incoming: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for local, node in enumerate(nodes.tolist()):
         for block, position, factor in arriving[node]:
             incoming.setdefault((block, position), []).append((factor, local))
-    return Update(
-        b,
-        to,
-        needs,
-        nodes,
-        tuple(place.reshape(variables.shape).unbind(1)),
-        tuple(Incoming(*key, *torch.tensor(sorted(found)).T) for key, found in incoming.items()),
-    )
+    arrived = tuple(Incoming(*key, *torch.tensor(sorted(found)).T) for key, found in incoming.items())
+    return Update(b, to, needs, nodes, tuple(place.reshape(variables.shape).unbind(1)), arrived)
 
 
 class Given(NamedTuple):
-    """Factors of a group that reach a layer at `position`, the variables on their axes `earlier` being known already."""
+    """Factors of a group whose variable at `position` is in a layer."""
 
     group: int
     position: int
-    earlier: tuple[int, ...]
+    earlier: tuple[int, ...]  # axes of the variables in earlier layers
     factors: Int[Tensor, " m"]
-    put: Int[Tensor, " m"]
+    put: Int[Tensor, " m"]  # the place of the variable in the layer
 
 
 class Visit(NamedTuple):
-    """One layer: its variables, and the factors that speak to them."""
+    """One layer: its variables and their factors."""
 
     nodes: Int[Tensor, " S"]
     given: tuple[Given, ...]
 
 
 def visits(groups: Sequence[Int[Tensor, "_ _"]], plan: Plan, *, back: bool = False) -> list[Visit]:
-    """Layer after layer, or back from the last: which factors speak to its variables, and what is known of them by then."""
+    """The layers from the first to the last, or `back` from the last to the first."""
     layer = (plan.layer.max() - plan.layer if back else plan.layer).tolist()
-    found: list[dict[tuple[int, int, tuple[int, ...]], tuple[list[int], list[int]]]] = [{} for _ in set(layer)]
+    found: list[dict[tuple[int, int, tuple[int, ...]], list[tuple[int, int]]]] = [{} for _ in set(layer)]
     nodes: list[list[int]] = [[] for _ in found]
     for node, depth in enumerate(layer):
         nodes[depth].append(node)
@@ -187,14 +169,7 @@ def visits(groups: Sequence[Int[Tensor, "_ _"]], plan: Plan, *, back: bool = Fal
         for f, variables in enumerate(group.tolist()):
             for position, node in enumerate(variables):
                 earlier = tuple(a for a, other in enumerate(variables) if layer[other] < layer[node])
-                take, put = found[layer[node]].setdefault((g, position, earlier), ([], []))
-                take.append(f)
-                put.append(local[node])
+                found[layer[node]].setdefault((g, position, earlier), []).append((f, local[node]))
     with torch.device(plan.layer.device):
-        return [
-            Visit(
-                torch.tensor(here),
-                tuple(Given(*key, torch.tensor(take), torch.tensor(put)) for key, (take, put) in sorted(ways.items())),
-            )
-            for here, ways in zip(nodes, found, strict=True)
-        ]
+        given = [tuple(Given(*key, *torch.tensor(ways[key]).T) for key in sorted(ways)) for ways in found]
+        return [Visit(torch.tensor(here), ways) for here, ways in zip(nodes, given, strict=True)]

@@ -1,9 +1,9 @@
 """Messages along many pairs of nodes at once: products with the exponentials of their scores, in either direction.
 
 Shapes: `x [B, F, n]` for a batch of B and F pairs; scores `[b, f, n, m]` or their factors `[b, f, n, d]` and
-`[b, f, m, d]`, with b = 1 where the batch shares them and f = 1 where the pairs do. Whatever shares a table is one
-product with it. A message matters but for a constant, so what all scores of a table have in common, its *centre*, stays
-out of it: added to every entry it would cost digits.
+`[b, f, m, d]`, with b = 1 where the batch shares them and f = 1 where the pairs do. All messages that share a table are
+one product with it. Messages are defined up to a constant, so the *centre* of a table, its largest score, is left out:
+added to every entry it would cost digits.
 """
 
 import torch
@@ -19,14 +19,12 @@ from tailsum.numerics.tensors import finite
 class PairProduct:
     """`log sum_i exp(x_i + score(i, j)) - centre` for every j, or the maximum; and the same over j for every i.
 
-    The exponentials are kept where they fit the table budget (unless `keep` says otherwise), and serve both directions;
-    otherwise, and where products of them would lose something that matters, the scores are streamed in tiles, which a
-    backward pass computes again.
+    The exponentials are kept for both directions where they fit the table budget, or as `keep` demands. Otherwise, and
+    where the product may have underflowed, the scores are streamed in tiles, which a backward pass recomputes.
     """
 
     def __init__(self, params: tuple[Tensor, ...], reduce: Reduce = log_sum_exp, keep: bool | None = None) -> None:
-        self.params: tuple[Tensor, ...] = params
-        self.reduce = reduce
+        self.params, self.reduce = params, reduce
         self.b, self.f, self.n = params[0].shape[:3]
         self.m = params[-1].shape[-1 if len(params) == 1 else -2]
         keep = fits_budget(table_size(params)) if keep is None else keep
@@ -43,14 +41,14 @@ class PairProduct:
 
     def _both_ways(self, x: Tensor, *, back: bool) -> Tensor:
         split = (self.b, x.shape[0] // max(1, self.b), self.f, x.shape[1] // max(1, self.f))
-        rows = x.reshape(*split, x.shape[-1]).transpose(1, 2).flatten(2, 3)  # [b, f, all that share a table, n]
+        rows = x.reshape(*split, x.shape[-1]).transpose(1, 2).flatten(2, 3)  # [b, f, messages that share a table, n]
         out = None if self.table is None else self._product(*self.table, rows, back=back)
         out = self._streamed(rows, back=back) if out is None else out
         out = out.unflatten(2, (split[1], split[3])).transpose(1, 2)
         return out.reshape(*x.shape[:2], out.shape[-1])
 
     def _product(self, top: Tensor, table: Tensor, x: Tensor, *, back: bool) -> Tensor | None:
-        """The product with the table; None if it may lack something that no rounding explains."""
+        """The product with the table; None where it may have underflowed and the sum is positive."""
         if back:
             x, table = x + top, table.mT
         out, small = log_product(x, table)
@@ -64,7 +62,7 @@ class PairProduct:
         return (x > -torch.inf).any(-1, keepdim=True)  # factored scores are finite
 
     def _streamed(self, x: Tensor, *, back: bool) -> Tensor:
-        params = self.params if back else transposed(self.params)  # rows are where the messages arrive
+        params = self.params if back else transposed(self.params)  # rows are the states that messages are sent to
         size = params[0].shape[-2]
         together = max(1, tile_size(x.device) // max(1, self.b * self.n * self.m))
 
@@ -74,8 +72,7 @@ class PairProduct:
 
         pieces = []
         for start in range(0, max(1, self.f), together):
-            some = (p[:, start : start + together] for p in (params[0], x, self.centre, *params[1:]))
-            piece, *rest = some
+            piece, *rest = (p[:, start : start + together] for p in (params[0], x, self.centre, *params[1:]))
             chunk = min(size, tile_rows(self.b * piece.shape[1] * x.shape[-1], x.device))
             pieces.append(streamed(tile, Parts((piece,), tuple(rest)), chunk, 1).rows[0].mT)
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
@@ -86,7 +83,7 @@ class PairProduct:
             scores = block_scores(self.params)
             top = column_tops(scores)
             return top - self.centre, (scores - top).exp()
-        left, right = self.params  # filled tile by tile: there is never a second table beside it
+        left, right = self.params  # filled tile by tile, so that there is no second table
         top, table = left.new_empty(self.b, self.f, 1, self.m), left.new_empty(self.b, self.f, self.n, self.m)
         together = max(1, tile_size(left.device) // max(1, self.b * self.n * self.m))
         for start in range(0, self.f, together):
@@ -104,7 +101,7 @@ def table_size(params: tuple[Tensor, ...]) -> int:
 
 
 def _centre(params: tuple[Tensor, ...]) -> Tensor:
-    """The largest score of each table; of factored scores, which need not be known, zero."""
+    """The largest score of each table; zero for factored scores."""
     if len(params) == 1 and params[0].numel():
         return finite(params[0].detach().amax((-2, -1), keepdim=True))
     return params[0].new_zeros(*params[0].shape[:2], 1, 1)

@@ -1,7 +1,7 @@
 """Graphs of pairs: `score(x) = sum_v unary[v, x_v] + sum_(u, v) pairwise[x_u, x_v]`, the paper's Eq. 2.
 
-Variables are numbered `0 .. V-1`, states `0 .. N-1`. Edge e joins `edges[e, 0]` (from) with `edges[e, 1]` (to); which of
-the two is which matters to `pairwise` alone.
+Variables are `0 .. V-1`, states `0 .. N-1`. Edge e joins `edges[e, 0]` (from) with `edges[e, 1]` (to); the direction
+matters to `pairwise` only.
 """
 
 from collections.abc import Sequence
@@ -28,9 +28,9 @@ class PairwiseGraph(Graph):
 
     `unary` is a tensor of scores `[*batch, V, N]`, `Factored(context [*batch, V, d], states [N, d])`, or a list of V
     tensors `[*batch, N_v]` where variables have different numbers of states. `edges` is `[E, 2]`, each pair of variables
-    at most once. `pairwise` is a tensor `[N, N]` (from, to) or any `Dense`, `Factored` or `Scored`, one for all or one
-    for each edge: its leading dimensions broadcast against `[*batch, E]`; or a list of E tables `[*batch, N_u, N_v]`.
-    Scores may be minus infinity (forbidden). How messages are passed: see `Graph`.
+    at most once. `pairwise` is a tensor `[N, N]` (from, to) or a potential with leading dimensions that broadcast against
+    `[*batch, E]`, or a list of E tables `[*batch, N_u, N_v]`. Scores may be minus infinity (forbidden). The other options
+    are those of `Graph`.
 
     >>> path = PairwiseGraph(torch.zeros(3, 2), [(0, 1), (1, 2)], torch.zeros(2, 2))
     >>> path
@@ -73,24 +73,23 @@ class PairwiseGraph(Graph):
     ) -> "PairwiseGraph":
         """A grid of variables, each joined with its right and its lower neighbour.
 
-        `unary` is `[*batch, height, width, N]`, or the same with variables in one dimension, row after row. The edges to
-        the right come first, row after row, then those down: `grid_edges` gives them.
+        `unary` is `[*batch, height, width, N]`, or with variables in one dimension, row after row. Edges are in the order
+        of `grid_edges`.
 
         >>> PairwiseGraph.grid(3, 4, torch.zeros(3, 4, 5), torch.zeros(5, 5))
         PairwiseGraph(batch=[], V=12, factors=17, N=5, with loops)
         """
-        edges = grid_edges(height, width)
+        edges, form = grid_edges(height, width), f"[*batch, {height}, {width}, N]"
         if isinstance(unary, Tensor) and unary.dim() >= 3 and unary.shape[-3:-1] == (height, width):
             unary = unary.flatten(-3, -2)
-        nodes = node_potential("unary", unary, f"[*batch, {height}, {width}, N]")
-        if nodes.lead[-1] != height * width:
+        if node_potential("unary", unary, form).lead[-1] != height * width:
             got = list(unary.left.shape) if isinstance(unary, Factored) else list(unary.shape)
-            raise ValueError(f"unary must be [*batch, {height}, {width}, N], as height and width say: got {got}")
+            raise ValueError(f"unary must be {form}, as height and width say: got {got}")
         return cls(unary, edges, pairwise, **how)
 
     @classmethod
     def from_networkx(cls, graph: Any, unary: Any = "unary", pairwise: Any = "pairwise", **how: Any) -> "PairwiseGraph":
-        """A graph of `networkx`: its nodes are the variables, in its own order, and so are its edges.
+        """From a `networkx` graph, variables and edges in its order of nodes and edges.
 
         `unary` and `pairwise` name the attributes of nodes and edges that hold their scores (tensors, arrays or lists of
         numbers, `[N_v]` and `[N_u, N_v]`), or are scores for all of them as in `PairwiseGraph`.
@@ -111,14 +110,10 @@ class PairwiseGraph(Graph):
             raise ValueError(f"unary must have the {len(number)} variables of the graph: got {model.node_shape[0]}")
         return model
 
-    # What a graph supplies.
+    # Scores of factors.
 
     def factor_scores(self) -> FactorGroups:
-        pairs = self.pairwise.evaluated()
-        return FactorGroups([pairs for _ in self.variables])
-
-    def factor_sizes(self) -> tuple[tuple[int, ...], ...]:
-        return ((self.n_states, self.n_states),) * len(self.variables)
+        return FactorGroups([self.pairwise.evaluated()] * len(self.variables))
 
     def gather(self, index: Int[Tensor, "*#batch V k"]) -> "PairwiseGraph":
         pairs = self.pairwise.gather(index[..., self.edges[:, 0], :], index[..., self.edges[:, 1], :])
@@ -130,7 +125,7 @@ class PairwiseGraph(Graph):
         trailing, batch = self.pairwise.trailing, self.batch_shape
 
         def some(x: Tensor) -> Tensor:
-            """Those of the given edges, the batch flattened."""
+            """The parameters of the given edges, the batch flattened."""
             if x.dim() == trailing:
                 return x
             x = x if x.shape[-trailing - 1] == 1 else x.index_select(-trailing - 1, factors)
@@ -145,15 +140,14 @@ class PairwiseGraph(Graph):
         return self.pairwise.at(states[..., self.edges[:, 0]], states[..., self.edges[:, 1]]).sum(-1)
 
     def pair_marginals(self) -> Float[Tensor, "*batch E n n"]:
-        """The belief in each pair of states of each edge: the gradient of the log-partition in its score."""
+        """The belief in each pair of states of each edge: the gradient of the log-partition in the pairwise scores."""
         shape = (*self.batch_shape, len(self.edges), self.n_states, self.n_states)
         found = self.term_gradients(1, lambda x: x.expand(shape))
         return found[0] if found else torch.zeros(shape, dtype=self.dtype, device=self.device)
 
     def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
-        return embedding_norms(
-            self.unary, self.pairwise, "a Factored pairwise shared by all edges, or a Factored unary"
-        )
+        needed = "a Factored pairwise shared by all edges, or a Factored unary"
+        return embedding_norms(self.unary, self.pairwise, needed)
 
 
 def grid_edges(height: int, width: int) -> Int[Tensor, "E 2"]:

@@ -1,14 +1,14 @@
 """Sum-product (the paper's Eq. 3) and max-product on a factor graph: messages between factors and variables, in log space.
 
-A message `[B, F, N]` goes from each factor to the variable at one of its positions; its largest entry is zero. What a
-variable tells a factor in return, its *cavity*, is its own score and the messages of all its other factors.
+A message `[B, F, N]` goes from each factor to the variable at one of its positions; its largest entry is zero. Cavities,
+the messages from variables to factors, are defined in `factors.py`.
 
 At a fixed point the Bethe value of the log-partition,
 
     sum_f log Z_f + sum_v (1 - factors at v) log Z_v,
 
-with Z_v and Z_f summed over the states of a variable and of a factor under scores and messages, does not change to first
-order with the messages. So its gradient is computed with the messages held fixed: it consists of the beliefs.
+with Z_v and Z_f summed over the states of a variable and of a factor under scores and messages, is stationary in the
+messages. So its gradient is computed with the messages held fixed: it consists of the beliefs.
 """
 
 import math
@@ -26,29 +26,29 @@ Messages = list[list[Tensor]]  # for each block (or group), for each position: [
 
 
 class Propagation:
-    """One iteration of messages by a plan, from `unary [B, V, N]` and the factors of each of the plan's blocks."""
+    """One iteration of messages by a plan, for `unary [B, V, N]` and the factors of each block of the plan."""
 
     def __init__(self, plan: Plan, unary: Tensor, factors: Sequence[Factors], *, damping: float, hard: bool) -> None:
         self.plan, self.unary, self.factors = plan, unary, factors
         self.damping, self.hard = damping, hard
 
     def step(self, z: Tensor) -> Tensor:
-        """All messages, packed as `[B, Z]`, one iteration on."""
+        """From all messages, packed as `[B, Z]`, to those of the next iteration."""
         messages = unpacked(self.plan, z, self.unary.shape[-1])
         for stage in self.plan.stages:
             sent: list[tuple[int, int, Tensor]] = []
             for update in stage:
                 own = messages[update.block]
-                count = Gathered(self.unary, update.nodes, update.incoming, messages, hard=self.hard)
+                nodes = Gathered(self.unary, update.nodes, update.incoming, messages, hard=self.hard)
                 cavities: list[Tensor | None] = [None] * len(own)
                 for position, place in zip(update.needs, update.place, strict=True):
-                    cavities[position] = count.without(own[position], place)
+                    cavities[position] = nodes.without(own[position], place)
                 for to in update.to:
                     new = normalised(self.factors[update.block].send(cavities, to))
                     sent.append((update.block, to, self._damped(new, own[to])))
             for block, to, message in sent:
                 messages[block][to] = message
-        return packed(messages)
+        return torch.cat([m.flatten(1) for own in messages for m in own], 1)
 
     def _damped(self, new: Tensor, old: Tensor) -> Tensor:
         if self.damping == 0.0:
@@ -60,7 +60,7 @@ class Propagation:
 
 
 class Gathered:
-    """Scores of some variables with all messages to them added, from which single messages can be taken out again."""
+    """Scores of some variables with all messages to them added, from which single messages can be subtracted."""
 
     def __init__(
         self, unary: Tensor, nodes: Tensor, incoming: Sequence[Incoming], messages: Messages, *, hard: bool
@@ -77,40 +77,42 @@ class Gathered:
         self.total, self.count = total, count
 
     def all(self) -> Tensor:
-        """Everything together: the beliefs, not normalised."""
+        """The beliefs, unnormalised."""
         return self.total if self.count is None else self.total.masked_fill(self.count > 0, -math.inf)
 
     def without(self, message: Tensor, place: Tensor) -> Tensor:
-        """For the variables at `place [F]` everything but the given message `[B, F, N]`."""
+        """The beliefs of the variables at `place [F]` without the given messages `[B, F, N]`: cavities."""
         total = self.total.index_select(1, place)
         if self.count is None:
             return total - message
         others = self.count.index_select(1, place) - (message == -math.inf).to(self.count.dtype)
         return (total - finite(message)).masked_fill(others > 0, -math.inf)
 
+    def cavities(self, variables: Tensor, messages: Sequence[Tensor]) -> list[Tensor]:
+        """The cavities of factors over `variables [F, r]`, from their messages to each position."""
+        return [self.without(message, variables[:, p]) for p, message in enumerate(messages)]
+
 
 def bethe(
     unary: Tensor, groups: Sequence[tuple[Tensor, Factors]], messages: Messages, reduce: Reduce, *, hard: bool
 ) -> Tensor:
-    """The Bethe log-partition `[B]` in float64; `groups` have the variables `[F, r]` of their factors and the factors."""
+    """The Bethe log-partition `[B]` in float64; `groups` are pairs of variables `[F, r]` and the factors over them."""
     nodes = gathered(unary, [variables for variables, _ in groups], messages, hard=hard)
-    degree = torch.zeros(unary.shape[1], dtype=torch.float64, device=unary.device)
-    totals = []
-    for (variables, factors), own in zip(groups, messages, strict=True):
-        degree = degree.index_add(0, variables.flatten(), torch.ones_like(variables.flatten(), dtype=torch.float64))
-        cavities = [nodes.without(own[p], variables[:, p]) for p in range(variables.shape[1])]
-        totals.append(factors.total(cavities))
     each = reduce(nodes.all(), -1)
     never = (each == -math.inf).any(-1)
+    degree = torch.zeros(unary.shape[1], dtype=torch.float64, device=unary.device)
+    for variables, _ in groups:
+        degree = degree.index_add(0, variables.flatten(), torch.ones_like(variables.flatten(), dtype=torch.float64))
     value = (finite(each).double() * (1.0 - degree)).sum(-1)
-    for total in totals:
+    for (variables, factors), own in zip(groups, messages, strict=True):
+        total = factors.total(nodes.cavities(variables, own))
         never = never | (total == -math.inf).any(-1)
         value = value + finite(total).sum(-1)
     return value.masked_fill(never, -math.inf)
 
 
 def gathered(unary: Tensor, groups: Sequence[Tensor], messages: Messages, *, hard: bool) -> Gathered:
-    """All variables with all messages to them; `groups` are the variables `[F, r]` of the factors."""
+    """All variables with all messages to them; `groups` are the variables `[F, r]` of each group of factors."""
     incoming = [
         Incoming(g, p, torch.arange(len(variables), device=unary.device), variables[:, p])
         for g, variables in enumerate(groups)
@@ -120,34 +122,26 @@ def gathered(unary: Tensor, groups: Sequence[Tensor], messages: Messages, *, har
 
 
 def normalised(message: Tensor) -> Tensor:
-    """A message whose largest entry is zero."""
+    """The message shifted such that its largest entry is zero."""
     return message - finite(message.amax(-1, keepdim=True))
 
 
-def packed(messages: Messages) -> Tensor:
-    """All messages in one tensor `[B, Z]`."""
-    return torch.cat([m.flatten(1) for own in messages for m in own], 1)
-
-
 def unpacked(plan: Plan, z: Tensor, n: int) -> Messages:
-    """The messages of each block and position from one tensor."""
+    """The messages of each block and position from one tensor `[B, Z]`."""
     sizes = [n * len(block.factors) for block in plan.blocks for _ in block.axes]
     pieces = iter(z.split(sizes, 1))
     return [[next(pieces).unflatten(1, (-1, n)) for _ in block.axes] for block in plan.blocks]
 
 
-def by_group(plan: Plan, messages: Messages, groups: Sequence[Tensor]) -> Messages:
-    """The messages of every factor in the order in which the factors, and their variables, were given."""
-    found: list[list[list[Tensor]]] = [[[] for _ in range(g.shape[1])] for g in groups]
-    order: list[list[Tensor]] = [[] for _ in groups]
-    for block, own in zip(plan.blocks, messages, strict=True):
-        order[block.group].append(block.factors)
-        for position, axis in enumerate(block.axes):
-            found[block.group][axis].append(own[position])
-    return [[_in_order(pieces, torch.cat(order[g])) for pieces in found[g]] for g in range(len(groups))]
-
-
-def _in_order(pieces: list[Tensor], order: Tensor) -> Tensor:
-    if len(pieces) == 1:
-        return pieces[0]
-    return torch.cat(pieces, 1).index_select(1, order.argsort())
+def by_group(plan: Plan, z: Tensor, n: int, groups: Sequence[Tensor]) -> Messages:
+    """The messages of each group from one tensor `[B, Z]`, factors and positions in the order given."""
+    messages, found = unpacked(plan, z, n), list[list[Tensor]]()
+    for g, variables in enumerate(groups):
+        own = [(block, sent) for block, sent in zip(plan.blocks, messages, strict=True) if block.group == g]
+        by_axis = [[sent[block.axes.index(axis)] for block, sent in own] for axis in range(variables.shape[1])]
+        if len(own) == 1:
+            found.append([piece for (piece,) in by_axis])
+        else:
+            order = torch.cat([block.factors for block, _ in own]).argsort()
+            found.append([torch.cat(pieces, 1).index_select(1, order) for pieces in by_axis])
+    return found

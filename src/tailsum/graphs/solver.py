@@ -1,4 +1,4 @@
-"""Messages on a graph, iterated to the end, and what is read from them: sums, beliefs, configurations."""
+"""Messages on a graph, iterated until they converge, and the sums, beliefs and configurations computed from them."""
 
 import functools
 import inspect
@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from tailsum.graphs.factor_scores import Params
-from tailsum.graphs.factors import Factors, PairFactors, TableFactors
-from tailsum.graphs.layers import Block, Plan, visits
+from tailsum.graphs.factors import Factors, PairFactors, TableFactors, padded
+from tailsum.graphs.layers import Block, Given, Plan, visits
 from tailsum.graphs.pairs import table_size
-from tailsum.graphs.propagate import Gathered, Messages, Propagation, bethe, by_group, gathered, normalised, unpacked
+from tailsum.graphs.propagate import Gathered, Messages, Propagation, bethe, by_group, gathered, normalised
 from tailsum.numerics.fixed_point import Iterated, Iteration, fixed_point, stationary
+from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.table import fits_budget, transposed
 from tailsum.numerics.tensors import finite
@@ -25,50 +25,37 @@ from tailsum.scores.potential import Dense
 
 
 class ConvergenceWarning(RuntimeWarning):
-    """Messages on a graph with loops still changed when the iterations were used up."""
+    """Messages on a graph with loops still changed after the last iteration."""
 
 
 class Passing(NamedTuple):
-    """How messages are passed: see `Graph`."""
+    """Options of message passing: see `Graph`."""
 
     iterations: int
     damping: float
     tolerance: float
-    implicit: bool
+    implicit: bool  # whether gradients are taken at the fixed point
+    warn: bool
 
 
 class Solver:
-    """Messages on a graph under some scores, and what is read from them.
-
-    `unary` is `[B, V, N]`; `groups` are the parameters of each group of factors, over its `variables [F, r]`.
-    """
+    """Messages on a graph, for `unary [B, V, N]` and the parameters of each group of factors over its `variables [F, r]`."""
 
     def __init__(
-        self,
-        unary: Tensor,
-        groups: Params,
-        variables: Sequence[Tensor],
-        plan: Plan,
-        passing: Passing,
-        reduce: Reduce,
-        *,
-        warn: bool = True,
+        self, unary: Tensor, groups: Params, variables: Sequence[Tensor], plan: Plan, passing: Passing, reduce: Reduce
     ) -> None:
-        self.variables, self.plan, self.passing, self.reduce, self.warn = variables, plan, passing, reduce, warn
+        self.variables, self.plan, self.passing, self.reduce = variables, plan, passing, reduce
         top = finite(unary.detach().amax(-1, keepdim=True))
         unary, self.offset = unary - top, top.double().sum((-2, -1))
         self.n = unary.shape[-1]
         self.counts = [len(params) for params in groups]
         self.params = (unary, *(p for params in groups for p in params))
-        self.hard = self._hard(unary.detach(), groups)
-        none = unary.detach().new_zeros(len(unary))
-        self.report = Iterated(none[:, None], none.long(), none)
-
-    def _hard(self, unary: Tensor, groups: Sequence[Sequence[Tensor]]) -> bool:
-        """Whether a message may forbid a state: sums and differences of messages then need more care."""
-        return bool((unary == -math.inf).all(-1).any()) or any(
+        # Whether messages may contain minus infinity, which cannot be subtracted again.
+        self.hard = bool((unary.detach() == -math.inf).all(-1).any()) or any(
             bool((params[0] == -math.inf).any()) or _sizes(params) != {self.n} for params in groups
         )
+        none = unary.detach().new_zeros(len(unary))
+        self.report = Iterated(none[:, None], none.long(), none)
 
     def _split(self, params: Sequence[Tensor]) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
         unary, *rest = params
@@ -76,7 +63,7 @@ class Solver:
         return unary, [tuple(next(pieces) for _ in range(count)) for count in self.counts]
 
     def _factors(self, params: tuple[Tensor, ...], block: Block | None = None, keep: bool | None = None) -> Factors:
-        """Factors of a group, all as they are given, or those of a block in its order."""
+        """All factors of a group, or those of a block with its order of axes."""
         axes = tuple(range(params[0].dim() - 2)) if block is None else block.axes
         if block is not None:
             params = tuple(_of_block(p, block.factors) for p in params)
@@ -100,11 +87,10 @@ class Solver:
 
     def _on_finish(self, iterated: Iterated, of_gradient: bool) -> None:
         if not of_gradient:
-            self.report = iterated._replace(
-                change=torch.zeros_like(iterated.change) if self.plan.exact else iterated.change
-            )
+            change = torch.zeros_like(iterated.change) if self.plan.exact else iterated.change
+            self.report = iterated._replace(change=change)
         moving = iterated.change > self.passing.tolerance
-        if self.plan.exact or not self.warn or not moving.any():
+        if self.plan.exact or not self.passing.warn or not moving.any():
             return
         what = "the gradient through the messages" if of_gradient else "messages"
         warnings.warn(
@@ -118,29 +104,26 @@ class Solver:
     @functools.cached_property
     def messages(self) -> Messages:
         """For each group of factors and each position, the messages to its variables, `[B, F, N]`."""
-        return self._unpacked(self._packed())
+        return by_group(self.plan, self._packed(), self.n, self.variables)
 
     def _packed(self) -> Tensor:
-        """The messages of all blocks in one tensor, found anew."""
-        unary = self.params[0]
+        """The messages of all blocks in one tensor, computed anew."""
         size = self.n * sum(v.numel() for v in self.variables)
-        start = unary.new_zeros(len(unary), size)
-        limit = 1 if self.plan.exact else self.passing.iterations
-        iterate = Iteration(limit, self.passing.tolerance, self._on_finish)
+        start = self.params[0].new_zeros(len(self.params[0]), size)
         if not size:
             return start
+        limit = 1 if self.plan.exact else self.passing.iterations
+        iterate = Iteration(limit, self.passing.tolerance, self._on_finish)
         if self.passing.implicit:
             return fixed_point(self._prepare, iterate, start, self.params)
         return iterate(self._prepare(self.params), start)
-
-    def _unpacked(self, z: Tensor) -> Messages:
-        return by_group(self.plan, unpacked(self.plan, z, self.n), self.variables)
 
     def log_partition(self) -> Tensor:
         def value(z: Tensor, params: Sequence[Tensor]) -> Tensor:
             unary, groups = self._split(params)
             factors = [(v, self._factors(p)) for v, p in zip(self.variables, groups, strict=True)]
-            return bethe(unary, factors, self._unpacked(z), self.reduce, hard=self.hard) + self.offset
+            messages = by_group(self.plan, z, self.n, self.variables)
+            return bethe(unary, factors, messages, self.reduce, hard=self.hard) + self.offset
 
         z = self._packed()
         return stationary(value, z, self.params) if self.passing.implicit else value(z, self.params)
@@ -150,65 +133,53 @@ class Solver:
         return gathered(self.params[0], self.variables, self.messages, hard=self.hard)
 
     def cavities(self) -> list[list[Tensor]]:
-        """For each group of factors and each position, what the rest of the graph says: `[B, F, N]`."""
+        """The cavities `[B, F, N]` of each group of factors at each position."""
         nodes = self.gathered()
-        return [
-            [nodes.without(m, v[:, p]) for p, m in enumerate(own)]
-            for v, own in zip(self.variables, self.messages, strict=True)
-        ]
+        return [nodes.cavities(v, own) for v, own in zip(self.variables, self.messages, strict=True)]
 
-    def decode(self, count: int, choose: Callable[[Tensor], Tensor]) -> Tensor:
-        """`count` configurations `[count, B, V]`, layer after layer, each state by `choose(logits [count, B, S, N])`."""
+    def decode(self, count: int, choose: Choose) -> Tensor:
+        """`count` configurations `[count, B, V]`, layer after layer, with states from `choose(logits [count, B, S, N])`."""
         unary, groups = self._split(self.params)
         cavities = self.cavities()
         states = torch.zeros(count, *unary.shape[:2], dtype=torch.long, device=unary.device)
         possible = torch.ones(count, len(unary), dtype=torch.bool, device=unary.device)
         for layer in visits(self.variables, self.plan):
             logits = unary.index_select(1, layer.nodes).expand(count, -1, -1, -1)
-            for group, position, earlier, factors, put in layer.given:
-                if earlier:
-                    chosen = states[..., self.variables[group][factors][:, list(earlier)]]  # [count, B, m, earlier]
-                    params = tuple(_of_block(p, factors) for p in groups[group])
-                    later = [
-                        None if axis == position or axis in earlier else cavity.index_select(1, factors)
-                        for axis, cavity in enumerate(cavities[group])
-                    ]
-                    sent = self._given(params, later, position, earlier, chosen)
+            for given in layer.given:
+                if given.earlier:
+                    sent = self._sent(given, groups[given.group], cavities[given.group], states)
                 else:
-                    sent = self.messages[group][position].index_select(1, factors).expand(count, -1, -1, -1)
-                logits = logits.index_add(2, put, sent)
+                    sent = self.messages[given.group][given.position].index_select(1, given.factors)
+                logits = logits.index_add(2, given.put, sent.expand(count, -1, -1, -1))
             possible &= (logits > -math.inf).any(-1).all(-1)
             states[..., layer.nodes] = choose(logits)
         return torch.where(possible[..., None], states, -1)
 
-    def _given(
-        self,
-        params: tuple[Tensor, ...],
-        cavities: list[Tensor | None],
-        position: int,
-        earlier: tuple[int, ...],
-        chosen: Tensor,
-    ) -> Tensor:
-        """Messages `[count, B, m, N]` of factors, some of whose variables have chosen states, `[count, B, m, earlier]`."""
+    def _sent(self, given: Given, params: tuple[Tensor, ...], cavities: list[Tensor], states: Tensor) -> Tensor:
+        """Messages `[count, B, m, N]` of factors, given the `states [count, B, V]` of their variables in earlier layers."""
+        group, position, earlier, factors, _ = given
+        chosen = states[..., self.variables[group][factors][:, list(earlier)]]  # [count, B, m, earlier]
+        params = tuple(_of_block(p, factors) for p in params)
         if len(cavities) == 2:
             params = transposed(params) if position == 0 else params
             potential = Dense(params[0]) if len(params) == 1 else Factored(*params)
             sent = normalised(potential.block(chosen)[..., 0, :])
         else:
-            later = [a for a, c in enumerate(cavities) if c is not None]
-            table = TableFactors(params[0], self.reduce).joint(cavities)
+            later = [a for a in range(len(cavities)) if a != position and a not in earlier]
+            others = [c.index_select(1, factors) if a in later else None for a, c in enumerate(cavities)]
+            table = TableFactors(params[0], self.reduce).joint(others)
             table = table.permute(0, 1, *(2 + a for a in (*later, *earlier, position)))
             table = table.flatten(2, 1 + len(later)) if later else table[:, :, None]
             table = self.reduce(table, 2)
-            place = torch.zeros_like(chosen[..., 0])  # the number of the chosen joint state, the last axis fastest
+            place = torch.zeros_like(chosen[..., 0])  # flat index of the chosen joint state, row-major
             for i, size in enumerate(table.shape[2:-1]):
                 place = place * size + chosen[..., i]
             sent = Dense(table.flatten(2, -2)).block(place[..., None])[..., 0, :]
-        return F.pad(sent, (0, self.n - sent.shape[-1]), value=-math.inf)
+        return padded(sent, self.n)
 
 
 def _frames_of_ours() -> int:
-    """How many callers up the first one is that is not of this package: what a warning should point at."""
+    """The stack level of the first caller outside this package, for warnings."""
     frame, count = inspect.currentframe(), 0
     while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("tailsum", "torch"):
         frame, count = frame.f_back, count + 1
@@ -216,10 +187,10 @@ def _frames_of_ours() -> int:
 
 
 def _of_block(param: Tensor, factors: Tensor) -> Tensor:
-    """Those of some factors, which are in ascending order: as many as there are means all, as they stand."""
+    """The parameters of some factors, given in ascending order: as many as there are means all of them."""
     return param if param.shape[1] in (1, len(factors)) else param.index_select(1, factors)
 
 
 def _sizes(params: Sequence[Tensor]) -> set[int]:
-    """The numbers of states that the variables of a group's factors have."""
+    """The numbers of states of the variables of a group."""
     return set(params[0].shape[2:]) if len(params) == 1 else {p.shape[-2] for p in params}

@@ -1,9 +1,9 @@
-"""Models in the UAI file format, in which public benchmarks of graphical models come.
+"""Models in the UAI file format of public benchmarks.
 
 A `.uai` file is a list of words: `MARKOV` or `BAYES`, the number of variables, the number of states of each, the number of
-factors, for each its size and its variables, and for each a table: how many numbers, and the numbers (not logarithms),
-the last variable's states fastest. A `.uai.evid` file holds one line of observations: how many, then pairs of a variable
-and its state; in an older form, a number of such lines comes first.
+factors, for each its size and its variables, and for each a table: its size, and its entries (not logarithms) in row-major
+order. A `.uai.evid` file holds one line of observations: their number, then pairs of a variable and its state; in an
+older form, the number of such lines comes first.
 """
 
 import math
@@ -27,11 +27,11 @@ def read_uai(
 ) -> FactorGraph:
     """The model in a `.uai` file, given the observations of a `.uai.evid` file.
 
-    Observed variables keep all states, and all but the observed one are forbidden: so the log-partition is the logarithm
-    of the probability of the evidence. Factors over the same variables are added up. `how` goes to `FactorGraph`.
+    Observed variables keep all states, and all but the observed one are forbidden: the log-partition is the log-probability
+    of the evidence. Factors over the same variables are added. `how` are options of `FactorGraph`.
     """
     words = _Words(Path(path))
-    kind = words.word("MARKOV or BAYES")
+    kind, _ = words.next("MARKOV or BAYES")
     if kind.upper() not in ("MARKOV", "BAYES"):
         raise ValueError(f"{path} must begin with MARKOV or BAYES: got {kind!r}")
     sizes = [words.whole("a number of states", 1) for _ in range(words.whole("the number of variables", 1))]
@@ -40,10 +40,9 @@ def read_uai(
     tables: dict[tuple[int, ...], Tensor] = {}
     for scope in scopes:
         table = _table(words, scope, sizes, dtype)
-        if not scope:  # a constant belongs to every configuration
-            unary[0] = unary[0] + table
-        elif len(scope) == 1:
-            unary[scope[0]] = unary[scope[0]] + table
+        if len(scope) < 2:  # a constant is added to the first variable
+            variable = scope[0] if scope else 0
+            unary[variable] = unary[variable] + table
         else:
             order = sorted(range(len(scope)), key=lambda a: scope[a])
             key = tuple(scope[a] for a in order)
@@ -58,7 +57,7 @@ def read_uai(
 
 
 def read_evidence(path: str | PathLike[str], sizes: list[int]) -> dict[int, int]:
-    """The observed variables and their states, from a `.uai.evid` file for variables with the given numbers of states."""
+    """The observed variables and their states in a `.uai.evid` file, checked against the numbers of states."""
     words = _Words(Path(path))
     first = words.whole("the number of observations", 0)
     left = words.left()
@@ -99,7 +98,7 @@ def _table(words: "_Words", scope: tuple[int, ...], sizes: list[int], dtype: tor
 
 
 def _alike(tables: dict[tuple[int, ...], Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """The factors, those of one shape together."""
+    """The factors, grouped by shape."""
     by_shape: dict[torch.Size, list[tuple[int, ...]]] = {}
     for scope, table in tables.items():
         by_shape.setdefault(table.shape, []).append(scope)
@@ -107,7 +106,7 @@ def _alike(tables: dict[tuple[int, ...], Tensor]) -> list[tuple[Tensor, Tensor]]
 
 
 class _Words:
-    """The words of a file, one after the other, with errors that say where something is wrong."""
+    """A reader of the words of a file, with errors that name the line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -121,17 +120,15 @@ class _Words:
     def left(self) -> int:
         return len(self.words) - self.taken
 
-    def word(self, what: str) -> str:
-        return self._next(what)[0]
-
-    def _next(self, what: str) -> tuple[str, int]:
+    def next(self, what: str) -> tuple[str, int]:
+        """The next word and its line."""
         if not self.left():
             raise ValueError(f"{self.path} must go on with {what}: got the end of the file")
         self.taken += 1
         return self.words[self.taken - 1]
 
     def whole(self, what: str, least: int, most: int | None = None) -> int:
-        word, line = self._next(what)
+        word, line = self.next(what)
         limits = f"at least {least}" if most is None else f"{least} to {most}"
         number = int(word) if re.fullmatch("[+-]?[0-9]+", word) else least - 1
         if number < least or (most is not None and number > most):
@@ -139,8 +136,8 @@ class _Words:
         return number
 
     def log_potential(self) -> float:
-        """The logarithm of a number that may lie beyond the range of any type."""
-        word, line = self._next("a number of a table")
+        """The logarithm of a number, which may be out of the range of float64."""
+        word, line = self.next("a number of a table")
         number = Decimal(word) if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", word) else None
         if number is None or number < 0:
             raise ValueError(f"{self.path}, line {line}: tables must hold numbers from 0 up: got {word!r}")
@@ -151,5 +148,5 @@ class _Words:
 
     def end(self) -> None:
         if self.left():
-            word, line = self._next("")
+            word, line = self.next("")
             raise ValueError(f"{self.path}, line {line}: the model ends here: got {word!r} after it")

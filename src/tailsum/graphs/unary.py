@@ -1,4 +1,4 @@
-"""Scores of a graph as users hand them in: tensors, or lists where variables have different numbers of states."""
+"""Scores of a graph given as lists, where variables have different numbers of states."""
 
 import math
 from collections.abc import Sequence
@@ -15,10 +15,7 @@ from tailsum.scores.potential import Dense
 
 
 def padded_unary(unary: Any) -> tuple[Tensor, list[int]]:
-    """A list of scores of single variables as one tensor, and how many states each variable has.
-
-    Minus infinity stands for the states that a variable does not have.
-    """
+    """A list of unary scores as one tensor, padded with minus infinity, and the number of states of each variable."""
     if not isinstance(unary, list | tuple):
         raise ValueError(f"unary must be a tensor, Factored or a list of tensors: got {type(unary).__name__}")
     if not unary:
@@ -32,7 +29,7 @@ def padded_unary(unary: Any) -> tuple[Tensor, list[int]]:
 
 
 def padded_tables(tables: Sequence[Any], edges: Tensor, sizes: list[int]) -> Dense:
-    """A list of tables of single edges as one; what lies outside a table is never read, because unary forbids it."""
+    """A list of tables of edges as one potential, padded with zeros: padded unary scores forbid these states."""
     if not isinstance(tables, list | tuple):
         raise ValueError(f"pairwise must be a tensor, a potential or a list of tables: got {type(tables).__name__}")
     if len(tables) != len(edges):
@@ -51,7 +48,7 @@ def padded_tables(tables: Sequence[Any], edges: Tensor, sizes: list[int]) -> Den
 
 
 def _stacked(name: str, rows: list[Tensor], size: tuple[int, ...], value: float) -> Tensor:
-    """Scores of different sizes, `[*batch, *size]` at most, one after the other in a new dimension before the states."""
+    """Scores `[*batch, ..]` padded to `[*batch, *size]` and stacked in a new dimension before the states."""
     dtype = working_type(*rows)
 
     def padded(x: Tensor) -> Tensor:
@@ -66,7 +63,7 @@ def _stacked(name: str, rows: list[Tensor], size: tuple[int, ...], value: float)
 
 
 def as_scores(name: str, x: Any) -> Tensor:
-    """Scores from a tensor, an array or lists of numbers, the last two in torch's default type unless they have one."""
+    """Scores from a tensor, an array or lists of numbers; integer arrays and lists get torch's default type."""
     try:
         tensor = x if isinstance(x, Tensor) else torch.as_tensor(x if isinstance(x, np.ndarray) else np.asarray(x))
     except (TypeError, ValueError, RuntimeError):
