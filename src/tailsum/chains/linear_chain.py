@@ -349,9 +349,8 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         return torch.stack(states[::-1], -2)
 
     @staticmethod
-    def _samples_first(states: Tensor, sample_shape: Sequence[int]) -> Tensor:
-        states = states.movedim(-1, 0)
-        return states.reshape(*sample_shape, *states.shape[1:])
+    def _samples_first(found: Tensor, sample_shape: Sequence[int]) -> Tensor:
+        return found.movedim(-1, 0).reshape(*sample_shape, *found.shape[:-1])
 
 
 def _impossible(logits: Tensor) -> Tensor:

@@ -58,6 +58,10 @@ class _Tables(NamedTuple):
     weighed: Tensor
 
 
+def _weighed(plain: Tensor, scores: Tensor, values: Tensor | None) -> _Tables:
+    return _Tables(plain, plain * (as_values(scores) if values is None else values))
+
+
 class _Onward(NamedTuple):
     """Results of the pass along the chain; `before + offset` is the mean score up to a position."""
 
@@ -82,7 +86,7 @@ class _MeanScore(torch.autograd.Function):
         values: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         assert table.kept is not None
-        tables = _Tables(table.kept, table.kept * _values(scores, values))
+        tables = _weighed(table.kept, scores, values)
         onward = _carry(table, tables, found, last, node, value)
         ctx.table, ctx.last, ctx.tables, ctx.onward = table, last, tables, onward
         ctx.save_for_backward(node, scores, value, values)
@@ -92,12 +96,10 @@ class _MeanScore(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        table, last = ctx.table, ctx.last
+        table, last, tables, onward = ctx.table, ctx.last, ctx.tables, ctx.onward
         node, scores, value, values = ctx.saved_tensors
-        tables, onward = ctx.tables, ctx.onward
         if torch.is_grad_enabled():  # the gradient will be differentiated: recompute everything, recorded
-            plain = (scores - table.scale).exp()
-            tables = _Tables(plain, plain * _values(scores, values))
+            tables = _weighed((scores - table.scale).exp(), scores, values)
             onward = _carry(table, tables, forward_scan(node, table, (scores,)), last, node, value)
         back = _return(tables, onward, value, last)
         of_log_z, of_mean = (grad.to(node.dtype)[:, None] for grad in grads)
@@ -113,10 +115,6 @@ class _MeanScore(torch.autograd.Function):
         of_values = None if values is None else tables.plain * chance
         of_node = of_log_z * back.chance + of_mean * back.excess
         return None, None, None, of_node, of_scores, of_mean * back.chance, of_values
-
-
-def _values(scores: Tensor, values: Tensor | None) -> Tensor:
-    return as_values(scores) if values is None else values
 
 
 def _carry(

@@ -128,7 +128,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
     def gather(self, index: Int[Tensor, "*#batch T k"]) -> "SemiMarkov":
         lead = torch.broadcast_shapes(self.segment.shape[:-3], index.shape[:-2])
         segment = self.segment.expand(*lead, -1, -1, -1)
-        wanted = index[..., :, None, :].expand(*lead, *segment.shape[-3:-1], -1)
+        wanted = index[..., None, :].expand(*lead, *segment.shape[-3:-1], -1)
         boundary = torch.arange(1, self.node_shape[0], device=self.device)[:, None]
         start = (boundary - 1 - torch.arange(segment.shape[-2], device=self.device)).clamp(min=0)
         pairs = self.transition.gather(index[..., start, :], index[..., 1:, None, :])
