@@ -98,8 +98,12 @@ class LinearChain(Structure[ChainTerms, Tensor]):
     def node_scores(self) -> Float[Tensor, "*batch T n"]:
         return self.emission.block()[..., 0, :].expand(*self.batch_shape, self.n_nodes, -1)
 
+    def pair_scores(self) -> Potential:
+        """Scores of pairs of neighbouring states, evaluated if they come from a function."""
+        return self.transition.evaluated()
+
     def terms(self) -> ChainTerms:
-        return ChainTerms(Dense(self.node_scores()), self.transition.evaluated())
+        return ChainTerms(Dense(self.node_scores()), self.pair_scores())
 
     def gather(self, index: Int[Tensor, "*#batch T k"]) -> "LinearChain":
         pairs = self.transition.gather(index[..., :-1, :], index[..., 1:, :])
@@ -314,7 +318,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         with torch.no_grad():
             states = self._walk_back(messages, math.prod(sample_shape), choose)
         # Given the chosen states, the logits of all positions at once: these carry the gradient.
-        following = self.transition.evaluated().block(None, states[..., 1:, :])
+        following = self.pair_scores().block(None, states[..., 1:, :])
         following = torch.where(self.inside()[..., 1:, None, None], following, 0.0)
         logits = messages.movedim(0, -3) + F.pad(following, (0, 0, 0, 0, 0, 1))  # [*batch, T, N, count]
         impossible = _impossible(logits)
@@ -338,7 +342,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
 
         `choose(logits [.., N, count])` draws each state, by its logits given the state chosen at the next position.
         """
-        pairs = self.transition.evaluated()
+        pairs = self.pair_scores()
         last = self.sequence_lengths().reshape(*self.batch_shape, 1, 1) - 1
         states: list[Tensor] = []
         for t in range(self.n_nodes - 1, -1, -1):
