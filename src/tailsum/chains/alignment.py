@@ -36,7 +36,7 @@ class Alignment(Structure[MoveTerms, Tensor]):
     positions of the first sequence, `other_lengths` of the other, which may have none.
 
     A configuration is a grid `[*batch, N+1, M+1]` with the move into each cell of the path, 0 for a match, 1 for a delete
-    and 2 for an insert, and -1 elsewhere: so `path[..., 1:, 1:] == 0` says which positions are matched.
+    and 2 for an insert, and -1 elsewhere: `path[..., 1:, 1:] == 0` marks the matched pairs of positions.
 
     >>> different = torch.tensor([[a != b for b in "sitting"] for a in "kitten"])
     >>> edits = Alignment(-different.float(), -torch.ones(6), -torch.ones(7))
@@ -56,21 +56,15 @@ class Alignment(Structure[MoveTerms, Tensor]):
             raise ValueError(f"match must be [*batch, N, M], N and M at least 1: got {list(match.shape)}")
         self.device, (n, m) = match.device, match.shape[-2:]
         self.node_shape, self.n_states = torch.Size((n + 1, m + 1)), 3
-        tables = {
-            "match": match,
-            "delete": _by_cell("delete", delete, match, -1),
-            "insert": _by_cell("insert", insert, match, -2),
-        }
-        shape = torch.Size()
+        delete, insert = _by_cell("delete", delete, match, -1), _by_cell("insert", insert, match, -2)
+        tables, shape = {"match": match, "delete": delete, "insert": insert}, torch.Size()
         for name, x in tables.items():
             check_device(name, x, self.device)
             shape = check_broadcast(name, x.shape[:-2], shape, "that of the scores before it,")
         shape, rows = checked_lengths(lengths, shape, n, self.device)
         self.batch_shape, columns = checked_lengths(other_lengths, shape, m, self.device, "other_lengths", 0)
-        self.lengths = torch.as_tensor(n if rows is None else rows, device=self.device).expand(self.batch_shape) + 1
-        self.columns = (
-            torch.as_tensor(m if columns is None else columns, device=self.device).expand(self.batch_shape) + 1
-        )
+        self.lengths = None if rows is None else rows.expand(self.batch_shape) + 1
+        self.columns = torch.full(self.batch_shape, m + 1, device=self.device) if columns is None else columns + 1
         inside = self.inside()[..., None] & (torch.arange(m + 1, device=self.device) < self.columns[..., None, None])
         found = list[Tensor]()
         for (name, x), edge in zip(tables.items(), ((1, 0, 1, 0), (0, 0, 1, 0), (1, 0, 0, 0)), strict=True):
@@ -83,25 +77,23 @@ class Alignment(Structure[MoveTerms, Tensor]):
         return MoveTerms(Dense(self.moves.expand(*self.batch_shape, *self.node_shape, -1)))
 
     def total(self, terms: MoveTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
-        """Diagonal after diagonal: the cells (i, d - i) have all their ways from the two diagonals before."""
+        """By diagonals: the cells (i, d - i) are entered from the two diagonals before."""
         n, m = self.node_shape
         i = torch.arange(n, device=self.device)
-        j = torch.arange(n + m - 1, device=self.device)[:, None] - i  # [d, i]
+        j = torch.arange(1, n + m - 1, device=self.device)[:, None] - i  # [d - 1, i]
         moves = terms.moves.scores[..., i, j.clamp(0, m - 1), :].masked_fill(((j < 0) | (j >= m))[..., None], -math.inf)
-        before, here = (moves.new_full((*self.batch_shape, n), -math.inf) for _ in range(2))
-        here = here.masked_fill(i == 0, 0.0)
-        rows = self.sequence_lengths().reshape(*self.batch_shape, 1)
+        before = moves.new_full((*self.batch_shape, n), -math.inf)
+        here = before.masked_fill(i == 0, 0.0)
+        row = self.sequence_lengths().reshape(*self.batch_shape, 1) - 1
         offset, totals = torch.zeros(self.batch_shape, dtype=torch.float64, device=self.device), list[Tensor]()
-        for d in range(n + m - 1):
-            if d > 0:
-                down = [F.pad(x, (1, 0), value=-math.inf)[..., :-1] for x in (before, here)]
-                before, here = here, reduce(torch.stack((*down, here), -1) + moves[..., d, :, :], -1)
-            # What all cells share is kept apart in float64, so that long sequences lose no digits.
+        for move in moves.unbind(-3):
+            down = [F.pad(x, (1, 0), value=-math.inf)[..., :-1] for x in (before, here)]
+            before, here = here, reduce(torch.stack((*down, here), -1) + move, -1)
+            # The maximum is kept apart in float64, so that long sequences lose no digits.
             top = finite(here.detach().amax(-1))
             before, here, offset = before - top[..., None], here - top[..., None], offset + top.double()
-            totals.append(here.gather(-1, rows - 1)[..., 0].double() + offset)
-        last = rows[..., 0] + self.columns - 2
-        return torch.stack(totals, -1).gather(-1, last[..., None])[..., 0].to(self.dtype)
+            totals.append(here.gather(-1, row)[..., 0].double() + offset)
+        return torch.stack(totals, -1).gather(-1, row + self.columns[..., None] - 2)[..., 0].to(self.dtype)
 
     def marginals(self) -> Float[Tensor, "*batch N M"]:
         """The probability that two positions are matched."""
@@ -117,7 +109,7 @@ class Alignment(Structure[MoveTerms, Tensor]):
 
 
 def _by_cell(name: str, given: Float[Tensor, "..."], match: Float[Tensor, "*batch N M"], shared: int) -> Tensor:
-    """Scores of a move by both positions; `shared` is the dimension along which they may be the same."""
+    """Scores of a move by both positions; `shared` is the dimension along which they may be given once."""
     check_floating(name, given)
     sizes, own = list(match.shape[-2:]), match.shape[-3 - shared]
     sizes[shared] += 1

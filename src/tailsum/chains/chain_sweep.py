@@ -21,10 +21,10 @@ class ChainSweep(Sweep):
         self.nodes, self.lengths = nodes, lengths
         self.onward, self.back = pairs, pairs.transposed()
         self.past, self.future = nodes, torch.zeros_like(nodes)
-        self.pilot: Subset | None = None  # landmarks of the positions 1 .. T-1, whose messages are the future
+        self.pilot: Subset | None = None  # landmarks of the positions 1 .. T-1, which sent the messages in `future`
 
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
-        if self.pilot:  # the first sweep has nothing but the node scores
+        if self.pilot:  # the first sweep has only the node scores
             self.past, _ = self._forward(Optimal(max(1, landmarks // 2)), generator)
         self.future, self.pilot = self._backward(Optimal(landmarks), generator)
 
@@ -44,18 +44,18 @@ class ChainSweep(Sweep):
                 sent = send(self.onward.at_step(t - 1), message, kept[-1])
                 message = self.nodes[..., t, :] + sent
                 messages.append(self.nodes[..., t, :] + fill_unreached(sent))
-            # Given the states kept so far, this message is exact: a state that it does not reach is not needed.
+            # Given the states kept so far this message is exact: a state that it does not reach has no mass.
             kept.append(selection(message + self.future[..., t, :], generator))
         return torch.stack(messages, -2), together(kept)
 
     def _backward(self, selection: Selection, generator: torch.Generator | None) -> tuple[Tensor, Subset | None]:
-        """Messages of the later positions to every state, and the states that were selected to send them."""
+        """Messages of the later positions to every state, and the states selected to send them."""
         messages, kept = torch.zeros_like(self.nodes), []
         for t in range(self.nodes.shape[-2] - 1, 0, -1):
             kept.append(selection(self.past[..., t, :] + messages[..., t, :], generator))
             sent = send(self.back.at_step(t - 1), self.nodes[..., t, :] + messages[..., t, :], kept[-1])
-            inside = None if self.lengths is None else (t < self.lengths)[..., None]
+            sent = fill_unreached(sent)
             messages[..., t - 1, :] = (
-                fill_unreached(sent) if inside is None else torch.where(inside, fill_unreached(sent), 0.0)
+                sent if self.lengths is None else torch.where((t < self.lengths)[..., None], sent, 0.0)
             )
         return messages, together(kept[::-1]) if kept else None

@@ -1,9 +1,9 @@
 """Connectionist temporal classification: labellings of T frames that collapse to a target (Graves et al. 2006).
 
-A labelling has one label at each frame. It collapses to the target if that is what remains after merging repeated labels
-and removing blanks. Its score is the sum of `log_probs[t, label at t]`. The lattice that is summed over has `2S+1` places:
-a blank, the first label, a blank, the second label .. a blank. A frame stays at its place, goes to the next one, or skips a
-blank between two different labels.
+A labelling has one label at each frame. It collapses to the target by merging repeated labels and then removing blanks. Its
+score is the sum of `log_probs[t, label at t]`. The sum runs over a lattice of `2S+1` places: a blank, the first label, a
+blank, the second label .. a blank. A frame stays at its place, goes to the next one, or skips a blank between two different
+labels.
 """
 
 import math
@@ -58,10 +58,10 @@ class CTC(Structure[FrameTerms, Tensor]):
         self.node_shape, longest = log_probs.shape[-2:-1], targets.shape[-1]
         targets = as_whole("targets", targets, self.device)
         shape = check_broadcast("targets", targets.shape[:-1], log_probs.shape[:-2], "that of log_probs,")
-        shape, counts = checked_lengths(target_lengths, shape, longest, self.device, "target_lengths", 0)
-        self.batch_shape, self.lengths = checked_lengths(lengths, shape, self.node_shape[0], self.device)
-        counts = torch.full(shape, longest, device=self.device) if counts is None else counts
-        self.target_lengths = counts.expand(self.batch_shape)
+        shape, lengths = checked_lengths(lengths, shape, self.node_shape[0], self.device)
+        self.batch_shape, counts = checked_lengths(target_lengths, shape, longest, self.device, "target_lengths", 0)
+        self.lengths = None if lengths is None else lengths.expand(self.batch_shape)
+        self.target_lengths = torch.full(self.batch_shape, longest, device=self.device) if counts is None else counts
         present = torch.arange(longest, device=self.device) < self.target_lengths[..., None]
         if not 0 <= blank < self.n_states:
             raise ValueError(f"blank must lie between 0 and V-1 = {self.n_states - 1}: got {blank}")
@@ -69,11 +69,11 @@ class CTC(Structure[FrameTerms, Tensor]):
             raise ValueError(
                 f"targets must lie between 0 and V-1 = {self.n_states - 1} and not be blank: got one that is"
             )
-        with torch.inference_mode(False):  # what indexes is kept for backward passes
+        with torch.inference_mode(False):  # index tensors are saved for backward passes
             places = F.pad(torch.where(present, targets, blank)[..., None], (1, 0), value=blank).flatten(-2)
             self.lattice = F.pad(places, (0, 1), value=blank)  # the label of each place, [*batch, 2S+1]
         before = F.pad(self.lattice, (2, 0), value=blank)[..., :-2]
-        self.skips = (self.lattice != blank) & (self.lattice != before)  # whether a place is reached over a blank
+        self.skips = (self.lattice != blank) & (self.lattice != before)  # whether a place may be entered over a blank
         scores = torch.where(self.inside()[..., None], log_probs, 0.0)
         check_scores("log_probs", scores)
         self.dtype = working_type(scores)
@@ -83,33 +83,29 @@ class CTC(Structure[FrameTerms, Tensor]):
         return FrameTerms(Dense(self.log_probs.expand(*self.batch_shape, -1, -1)))
 
     def total(self, terms: FrameTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
-        frames, places = terms.frames.scores, self.lattice.expand(*self.batch_shape, -1)
-        last, ends = self.sequence_lengths().reshape(self.batch_shape) - 1, 2 * self.target_lengths[..., None]
-        start = torch.arange(places.shape[-1], device=self.device) < 2
+        places = self.lattice.expand(*self.batch_shape, -1)
+        last = self.sequence_lengths().reshape(*self.batch_shape, 1) - 1
+        ends = 2 * self.target_lengths[..., None] - torch.arange(
+            2, device=self.device
+        )  # with a blank at the end, or not
+        ends = ends.expand(*self.batch_shape, 2)
         offset, totals = torch.zeros(self.batch_shape, dtype=torch.float64, device=self.device), list[Tensor]()
-        alpha = frames[..., 0, :].gather(-1, places).masked_fill(~start, -math.inf)
-        for t in range(self.node_shape[0]):
-            if t > 0:
-                ways = (
-                    alpha,
-                    F.pad(alpha, (1, 0), value=-math.inf)[..., :-1],
-                    F.pad(alpha, (2, 0), value=-math.inf)[..., :-2],
-                )
-                ways = torch.stack((*ways[:2], ways[2].masked_fill(~self.skips, -math.inf)))
-                alpha = reduce(ways, 0) + frames[..., t, :].gather(-1, places)
-            # What all places share is kept apart in float64, so that long sequences lose no digits.
+        alpha = torch.zeros_like(places, dtype=self.dtype)
+        alpha[..., 1:] = -math.inf  # a step from the first blank enters the first two places
+        for frame in terms.frames.scores.unbind(-2):
+            shifted = F.pad(alpha, (2, 0), value=-math.inf)
+            ways = (alpha, shifted[..., 1:-1], shifted[..., :-2].masked_fill(~self.skips, -math.inf))
+            alpha = reduce(torch.stack(ways), 0) + frame.gather(-1, places)
+            # The maximum is kept apart in float64, so that long sequences lose no digits.
             top = finite(alpha.detach().amax(-1))
             alpha, offset = alpha - top[..., None], offset + top.double()
-            final = torch.cat((ends, ends - 1), -1)
-            ways = alpha.gather(-1, final.clamp(min=0).expand(*alpha.shape[:-1], 2)).masked_fill(final < 0, -math.inf)
-            totals.append(reduce(ways, -1).double() + offset)
-        return torch.stack(totals, -1).gather(-1, last[..., None])[..., 0].to(self.dtype)
+            final = alpha.gather(-1, ends.clamp(min=0)).masked_fill(ends < 0, -math.inf)
+            totals.append(reduce(final, -1).double() + offset)
+        return torch.stack(totals, -1).gather(-1, last)[..., 0].to(self.dtype)
 
     def centred(self, terms: FrameTerms) -> FrameTerms:
         """Every frame has one label."""
         return FrameTerms(terms.frames.map(lambda x: without_common(x, 1)))
 
     def form(self) -> tuple[object, ...]:
-        return tuple(
-            map(tuple, self.lattice.expand(*self.batch_shape, -1).reshape(-1, self.lattice.shape[-1]).tolist())
-        )
+        return tuple(self.lattice.expand(*self.batch_shape, -1).flatten().tolist())

@@ -1,4 +1,4 @@
-"""Messages that carry an expectation along: what a sum over paths needs to know the mean of their scores as well."""
+"""Messages that carry the mean score of the paths along with their sum."""
 
 import torch
 from torch import Tensor
@@ -11,10 +11,10 @@ from tailsum.numerics.tensors import as_values, finite
 
 
 def expected_message(params: tuple[Tensor, ...], value: Tensor, carried: Tensor) -> tuple[Tensor, Tensor]:
-    """`log sum_k exp(value_k + score_kj)`, and the mean of `carried_k + score_kj` under these weights, for every j.
+    """`log sum_k exp(value_k + score_kj)`, and the mean of `carried_k + score_kj` under these weights: two `[B, N]`.
 
-    From value and carried `[B, K]`, and `params` of a table, scores `[B, K, N]` or factors `[B, K, d]` and `[B, N, d]`:
-    two `[B, N]`, in tiles of N, differentiable any number of times.
+    `value` and `carried` are `[B, K]`, `params` scores `[B, K, N]` or factors `[B, K, d]` and `[B, N, d]`. Computed in tiles
+    of N, differentiable any number of times.
     """
     factored = len(params) == 2
     columns = params[1] if factored else params[0].mT

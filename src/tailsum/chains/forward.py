@@ -1,8 +1,8 @@
-"""Forward messages of a chain, by the fastest method that is right for the range of its scores.
+"""Forward messages of a chain, by the fastest method that is accurate for the range of its scores.
 
-Products in probability space lose what lies below the smallest number of their floating-point type. `forward_messages` runs
-them, looks whether anything that matters could have been lost, and if so repeats them in float64 (a range of e^650 in
-place of e^57), and where that is still too narrow, in log space.
+Products in probability space underflow below the smallest number of their floating-point type. `forward_messages` runs
+them, checks whether underflow could have changed the result, and if so repeats them in float64 (a range of e^650 in place
+of e^57), and where that is still too narrow, in log space.
 """
 
 import math
@@ -14,6 +14,7 @@ from tailsum.chains.scan import Forward, forward_scan
 from tailsum.numerics.reduce import log_sum_exp
 from tailsum.numerics.stream import Parts, streamed
 from tailsum.numerics.table import Table, block_scores, tile_rows, transposed
+from tailsum.numerics.tensors import finite
 
 
 def forward_messages(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Forward:
@@ -32,7 +33,7 @@ def forward_messages(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> 
 
 
 def in_range(node: Tensor, table: Table, result: Forward, total: Tensor, last: Tensor) -> bool:
-    """Whether the products lost nothing that changes the sum by more than rounding."""
+    """Whether underflow in the products changed the sum by no more than rounding."""
     inside = torch.arange(len(node), device=node.device)[:, None, None] <= last[:, None]
     suspect = (total < table.floor) & (node > -math.inf) & inside
     if not suspect.any():
@@ -40,7 +41,7 @@ def in_range(node: Tensor, table: Table, result: Forward, total: Tensor, last: T
     reachable = _reachable(node, table)
     if not (suspect & reachable).any():  # no path at all leads to the small ones: minus infinity is right
         return True
-    # What was lost makes the result too low. A floor under every sum makes it too high. Do they agree?
+    # Underflow makes the result too low, a floor under every sum too high: do the two agree?
     with torch.no_grad():
         raised, _ = forward_scan(node, table, table.params, reachable.to(node.dtype) * table.floor)
     low, high = (final_log_sum(r, last) for r in (result, raised))
@@ -51,18 +52,15 @@ def in_range(node: Tensor, table: Table, result: Forward, total: Tensor, last: T
 def _reachable(node: Tensor, table: Table) -> Tensor:
     """Where some allowed path from the start arrives: `[T, B, N]`."""
     allowed = node > -math.inf
-    open_edges = Table((_finite_as_zero(table.params[0]),)) if len(table.params) == 1 else None
+    if len(table.params) == 2:  # factored scores are finite
+        for t in range(1, len(node)):
+            allowed[t] &= allowed[t - 1].any(-1, keepdim=True)
+        return allowed
+    (scores,) = table.params
+    open_edges = Table((torch.zeros_like(scores).masked_fill_(scores == -math.inf, -math.inf),))
     for t in range(1, len(node)):
-        before = allowed[t - 1]
-        if open_edges is None:  # factored scores are finite
-            allowed[t] &= before.any(-1, keepdim=True)
-        else:
-            allowed[t] &= open_edges.push(t - 1, before.to(node.dtype)) > 0
+        allowed[t] &= open_edges.push(t - 1, allowed[t - 1].to(node.dtype)) > 0
     return allowed
-
-
-def _finite_as_zero(scores: Tensor) -> Tensor:
-    return torch.zeros_like(scores).masked_fill_(scores == -math.inf, -math.inf)
 
 
 def final_log_sum(messages: Forward, last: Tensor) -> Tensor:
@@ -72,7 +70,7 @@ def final_log_sum(messages: Forward, last: Tensor) -> Tensor:
 
 
 def log_space_scan(node: Tensor, params: tuple[Tensor, ...]) -> Forward:
-    """Forward messages with no products: right for scores of any size, and many times slower."""
+    """Forward messages without products: accurate for scores of any size, and many times slower."""
     messages = [_normalise(node[:1])]
     for t in range(1, len(node)):
         step = min(t - 1, params[0].shape[1] - 1)
@@ -84,8 +82,7 @@ def log_space_scan(node: Tensor, params: tuple[Tensor, ...]) -> Forward:
 
 
 def _normalise(alpha: Tensor) -> Forward:
-    highest = alpha.detach().amax(-1)
-    highest = highest.masked_fill(highest == -math.inf, 0.0)
+    highest = finite(alpha.detach().amax(-1))
     return Forward(alpha - highest[..., None], highest.double())
 
 

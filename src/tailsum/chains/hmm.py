@@ -1,4 +1,4 @@
-"""Hidden Markov models: a `LinearChain` made of log-probabilities and what was observed."""
+"""Hidden Markov models: a `LinearChain` made of log-probabilities and observations."""
 
 from collections.abc import Sequence
 
@@ -17,8 +17,8 @@ from tailsum.scores.scored import Scored
 class HMM(LinearChain):
     """The posterior of a hidden Markov model's states: `log_partition()` is the log-likelihood of the observations.
 
-    `initial [N]`, `transition [N, N]` (from, to) and `emission [N, V]` hold log-probabilities (minus infinity for never).
-    `observations [*batch, T]` holds numbers `0 .. V-1`, and -1 where nothing was observed.
+    `initial [N]`, `transition [N, N]` (from, to) and `emission [N, V]` hold log-probabilities (minus infinity for never),
+    `observations [*batch, T]` symbols `0 .. V-1`, or -1 where nothing was observed.
 
     >>> half = torch.tensor(0.5).log()
     >>> model = HMM(half.expand(2), half.expand(2, 2), half.expand(2, 2), torch.tensor([0, 1, -1]))
@@ -49,11 +49,10 @@ class HMM(LinearChain):
             check_log_probabilities("transition", transition)
             transition = Dense(transition)
         positions = torch.arange(observations.shape[-1], device=observations.device)
-        if lengths is not None:  # what stands in the padding need not be an observation
+        if lengths is not None:  # the padding need not hold observations
             lengths = check_whole("lengths", torch.as_tensor(lengths, device=observations.device))
             check_broadcast("lengths", lengths.shape, observations.shape[:-1], "that of observations,")
-            inside = positions < lengths[..., None]
-            observations = torch.where(inside, observations, -1)
+            observations = torch.where(positions < lengths[..., None], observations, -1)
         if ((observations < -1) | (observations >= emission.shape[1])).any():
             raise ValueError(
                 f"observations must lie between 0 and V-1 = {emission.shape[1] - 1}, or be -1 for missing: "
@@ -65,7 +64,7 @@ class HMM(LinearChain):
 
 
 def _observed(initial: Tensor, emission: Tensor, observations: Tensor, first: Tensor) -> Scored:
-    """Node scores looked up by what was observed: a sketch looks up only what its states need.
+    """Node scores looked up by the observations: a sketch looks up only those of its states.
 
     The context holds the observation plus one, so that zero, which also fills the padding, means missing.
     """
@@ -82,10 +81,9 @@ def _observed(initial: Tensor, emission: Tensor, observations: Tensor, first: Te
 
 
 def check_log_probabilities(name: str, tensor: Tensor) -> None:
-    """Log-probabilities along the last dimension: a clear error where they do not sum to one."""
+    """A ValueError unless the log-probabilities sum to one along the last dimension."""
     check_scores(name, tensor)
-    off = (tensor.detach().float().logsumexp(-1).abs() > 1e-2).any()
-    if off:
+    if (tensor.detach().float().logsumexp(-1).abs() > 1e-2).any():
         raise ValueError(
             f"{name} must hold log-probabilities that sum to one along the last dimension (for scores, use LinearChain)"
         )

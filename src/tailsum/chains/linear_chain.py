@@ -1,8 +1,7 @@
 """Linear chains: `score(x) = sum_t emission[t, x_t] + sum_t transition[t, x_t, x_{t+1}]`.
 
 Positions are numbered `0 .. T-1`, states `0 .. N-1`; transition t goes from position t to position t+1, (from, to).
-Sequences of a batch may have different `lengths`; what stands in the padding counts nowhere, and samples and best
-paths hold zeros there.
+Sequences of a batch may have different `lengths`; scores in the padding are ignored, samples and best paths are zero there.
 
 The paper's Algorithm 1 (randomized forward) is `chain.sketch(proposal=LocalGlobal(), selection=TopAndSample(K1,
 K2)).log_partition()`, its Algorithm 3 the same with `entropy()`, its Algorithm 4 `rsample()`.
@@ -42,7 +41,7 @@ from tailsum.structure.check import (
 from tailsum.structure.k_best import Best
 from tailsum.structure.relaxed import RelaxedSample
 
-# So many tables of the scores of pairs of kept states, `[*batch, T-1, K, K]`, must fit the table budget, or none is made.
+# How many tables of the scores of pairs of kept states, `[*batch, T-1, K, K]`, must fit the table budget for one to be made.
 TABLES = {"cpu": 16}
 TABLES_ELSEWHERE = 4
 
@@ -108,7 +107,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
 
     def gather(self, index: Int[Tensor, "*#batch T k"]) -> "LinearChain":
         pairs = self.transition.gather(index[..., :-1, :], index[..., 1:, :])
-        # Factors would be multiplied anew in each pass over the chain: a table is several times faster, if there is room.
+        # Each pass over the chain would multiply the factors again: a table is several times faster, if there is room.
         count = TABLES.get(self.device.type, TABLES_ELSEWHERE)
         room = isinstance(pairs, Factored) and fits_budget(count * self._table_bytes(pairs, pairs.lead))
         return self.replaced(emission=self.emission.gather(None, index), transition=pairs.tabled() if room else pairs)
@@ -142,7 +141,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
     def log_sum_and_mean(
         self, own: ChainTerms, values: ChainTerms
     ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-        """By messages that carry means along, unless tables or the range of scores are too large for that."""
+        """By messages that carry means (`mean_score`), unless tables or the range of scores are too large for that."""
         same, lead = values.pairs is own.pairs, torch.broadcast_shapes(own.pairs.lead, values.pairs.lead)
         if self.n_nodes == 1 or not fits_budget((3 if same else 4) * self._table_bytes(own.pairs, lead)):
             return super().log_sum_and_mean(own, values)
@@ -188,9 +187,9 @@ class LinearChain(Structure[ChainTerms, Tensor]):
     def refine(self, pilot: "LinearChain | None" = None, generator: torch.Generator | None = None) -> Refined:
         """Sharper entropy, marginals and gradients over all N states, from this sketch (and log Z, if it was far off).
 
-        What the random choice of the kept states did to the answers is estimated and taken off. That needs messages
-        from a second subset of the states, drawn without regard to the first: the landmarks of `Lookahead`, if that
-        chose the sketch, or else `pilot`, an independent sketch of the same chain (drawn here unless given).
+        The error that the random choice of the kept states caused is estimated and subtracted. That needs messages from a
+        second, independent subset of the states: the landmarks of `Lookahead`, if that chose the sketch, or else `pilot`,
+        an independent sketch of the same chain (drawn here unless given).
 
         >>> chain = LinearChain(torch.randn(9, 500), torch.randn(500, 500))
         >>> small = chain.sketch(20)
@@ -271,8 +270,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
                 pick = torch.where(last > t, ranked.gather(-1, rank[..., None])[..., 0], pick)
             states.append(pick // k)
             rank = pick % k
-        found = torch.stack(states[::-1], -1).movedim(-2, 0)
-        return Best(found, scores.movedim(-1, 0))
+        return Best(torch.stack(states[::-1], -1).movedim(-2, 0), scores.movedim(-1, 0))
 
     def sample(
         self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None
@@ -319,8 +317,10 @@ class LinearChain(Structure[ChainTerms, Tensor]):
 
         with torch.no_grad():
             states = self._walk_back(messages, math.prod(sample_shape), choose)
-        # Which states were chosen is known: now the logits of all positions at once, which carry the gradient.
-        logits = self._given_next(messages, states)
+        # Given the chosen states, the logits of all positions at once: these carry the gradient.
+        following = self.pair_scores().block(None, states[..., 1:, :])
+        following = torch.where(self.inside()[..., 1:, None, None], following, 0.0)
+        logits = messages.movedim(0, -3) + F.pad(following, (0, 0, 0, 0, 0, 1))  # [*batch, T, N, count]
         impossible = _impossible(logits)
         logits = logits.masked_fill(impossible, 0.0)
         chances = logits.softmax(-2)
@@ -333,14 +333,14 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         return RelaxedSample(weights, self.states, states, chances)
 
     def _column_messages(self) -> Tensor:
-        """Forward messages, each but for a constant, as `[T, *batch, N, 1]`."""
+        """Forward messages, each up to a constant, as `[T, *batch, N, 1]`."""
         messages = self._messages(self.summed()).log_mass
         return messages.reshape(self.n_nodes, *self.batch_shape, self.n_states, 1)
 
     def _walk_back(self, messages: Tensor, count: int, choose: Callable[[Tensor], Tensor]) -> Tensor:
-        """`count` paths `[*batch, T, count]`, from the last position back, each state by `choose(logits [.., N, count])`.
+        """`count` paths `[*batch, T, count]`, from the last position back.
 
-        The logits are those of the state given the one chosen after it.
+        `choose(logits [.., N, count])` draws each state, by its logits given the state chosen at the next position.
         """
         pairs = self.pair_scores()
         last = self.sequence_lengths().reshape(*self.batch_shape, 1, 1) - 1
@@ -352,16 +352,9 @@ class LinearChain(Structure[ChainTerms, Tensor]):
             states.append(choose(logits))
         return torch.stack(states[::-1], -2)
 
-    def _given_next(self, messages: Tensor, states: Tensor) -> Tensor:
-        """The logits `[*batch, T, N, count]` of each position's state given the next one in `states [*batch, T, count]`."""
-        following = self.pair_scores().block(None, states[..., 1:, :])
-        followed = self.inside()[..., 1:, None, None]
-        return messages.movedim(0, -3) + F.pad(torch.where(followed, following, 0.0), (0, 0, 0, 0, 0, 1))
-
     @staticmethod
-    def _samples_first(states: Tensor, sample_shape: Sequence[int]) -> Tensor:
-        states = states.movedim(-1, 0)
-        return states.reshape(*sample_shape, *states.shape[1:])
+    def _samples_first(found: Tensor, sample_shape: Sequence[int]) -> Tensor:
+        return found.movedim(-1, 0).reshape(*sample_shape, *found.shape[:-1])
 
 
 def _impossible(logits: Tensor) -> Tensor:
@@ -370,5 +363,5 @@ def _impossible(logits: Tensor) -> Tensor:
 
 
 def _pilot(sketch: LinearChain) -> Subset:
-    """The kept states of all positions but the first, which has none before it to send a message to."""
+    """The kept states of all positions but the first, which sends no message back."""
     return Subset(sketch.states[..., 1:, :], sketch.log_weight[..., 1:, :])

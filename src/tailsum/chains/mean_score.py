@@ -2,16 +2,16 @@
 
 With it the entropy (the paper's Algorithm 3) is `log Z - mean`.
 
-The passes carry means along with the messages. With `before_t(i)` the mean of all that lies up to position t, and
-`after_t(i)` of all behind it, both given state i at t, the mean of the whole given the pair (i, j) at t and t+1 is
+The passes carry means along with the messages. With `before_t(i)` the mean score of positions up to t, and `after_t(i)` that
+of positions after t, both given state i at t, the mean of the whole given the pair (i, j) at t and t+1 is
 
     mean_t(i, j) = before_t(i) + value_t(i, j) + value_{t+1}(j) + after_{t+1}(j),
 
-and the gradient of the mean in the pair's own score is the pair's probability times what that exceeds the mean by. What
-all states share grows along the chain and is kept apart, in float64; what they differ by does not. In place of `after`
-the pass back carries `after` times the probability of the state, which needs no division.
+and the gradient of the mean in the pair's score is the pair's probability times `mean_t(i, j) - mean`. The part that all
+states share grows along the chain and is kept apart, in float64; the differences do not grow. In place of `after` the
+pass back carries `after` times the probability of the state, which needs no division.
 
-`Structure` has the same by derivatives of the log-partition, for every structure and range of scores: in many more
+`Structure` computes the same by derivatives of the log-partition, for every structure and range of scores: in many more
 passes, and with the rounding errors of numbers that grow along the chain.
 """
 
@@ -38,8 +38,8 @@ def mean_score(node: Tensor, scores: Tensor, value: Tensor, values: Tensor | Non
     """The mean of `value [T, B, N]` and `values [G, S, N, N]`, all finite, along the paths of a chain.
 
     The chain has the scores `node [T, B, N]` of states and `scores [G, S, N, N]` of pairs, as in a `Table`, and ends at
-    `last [B]`; it has two positions or more. `values` of None are the finite among `scores`. Differentiable any number
-    of times. None if the table is too large to be kept, or the range of the scores too wide for products.
+    `last [B]`; it has two positions or more. `values=None` means the finite entries of `scores`. Differentiable any number
+    of times. Returns None if the table is too large to keep, or the range of the scores too wide for products.
     """
     table = Table((scores,))
     if table.kept is None:
@@ -52,25 +52,25 @@ def mean_score(node: Tensor, scores: Tensor, value: Tensor, values: Tensor | Non
 
 
 class _Tables(NamedTuple):
-    """The scaled table of pair scores, and the same times the values: `[G, S, N, N]`."""
+    """The scaled table of pair scores, and its product with the values, entry by entry: `[G, S, N, N]`."""
 
     plain: Tensor
     weighed: Tensor
 
-    def steps(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Both by steps."""
-        return self.plain.unbind(1), self.weighed.unbind(1)
+
+def _weighed(plain: Tensor, scores: Tensor, values: Tensor | None) -> _Tables:
+    return _Tables(plain, plain * (as_values(scores) if values is None else values))
 
 
 class _Onward(NamedTuple):
-    """What the pass along the chain found; `before + offset` is the mean of all up to a position."""
+    """Results of the pass along the chain; `before + offset` is the mean score up to a position."""
 
     mass: Tensor  # [T, B, N]
     inverse: Tensor
     before: Tensor
     offset: Tensor  # [T, B], float64, without gradient
     final: Tensor  # [B, N], the probabilities of the states of the last position
-    rest: Tensor  # [B], the mean less the offset of the last position
+    rest: Tensor  # [B], the mean minus the offset of the last position
 
 
 class _MeanScore(torch.autograd.Function):
@@ -86,7 +86,7 @@ class _MeanScore(torch.autograd.Function):
         values: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         assert table.kept is not None
-        tables = _Tables(table.kept, table.kept * _values(scores, values))
+        tables = _weighed(table.kept, scores, values)
         onward = _carry(table, tables, found, last, node, value)
         ctx.table, ctx.last, ctx.tables, ctx.onward = table, last, tables, onward
         ctx.save_for_backward(node, scores, value, values)
@@ -96,42 +96,36 @@ class _MeanScore(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        table, last = ctx.table, ctx.last
+        table, last, tables, onward = ctx.table, ctx.last, ctx.tables, ctx.onward
         node, scores, value, values = ctx.saved_tensors
-        tables, onward = ctx.tables, ctx.onward
-        if torch.is_grad_enabled():  # the gradient will be differentiated: everything again, recorded
-            plain = (scores - table.scale).exp()
-            tables = _Tables(plain, plain * _values(scores, values))
+        if torch.is_grad_enabled():  # the gradient will be differentiated: recompute everything, recorded
+            tables = _weighed((scores - table.scale).exp(), scores, values)
             onward = _carry(table, tables, forward_scan(node, table, (scores,)), last, node, value)
         back = _return(tables, onward, value, last)
         of_log_z, of_mean = (grad.to(node.dtype)[:, None] for grad in grads)
-        # Pairs: x_t(i) plain(i, j) y_{t+1}(j) is a chance; further terms make it what the mean exceeds itself by.
-        x, y, z = onward.mass[:-1], back.entering, back.entering_after
-        constant = of_log_z if values is not None else of_log_z + of_mean
-        left = of_mean * x, x * (of_mean * (onward.before[:-1] + back.pair_excess) + constant)
-        first, second = (table.by_table(part) for part in left)
-        z, y = table.by_table(z), table.by_table(y)
+        # Pairs: x_t(i) plain(i, j) y_{t+1}(j) is a probability; further terms multiply it by `mean_t(i, j) - mean`.
+        x, constant = onward.mass[:-1], of_log_z if values is not None else of_log_z + of_mean
+        first = table.by_table(of_mean * x)
+        second = table.by_table(x * (of_mean * (onward.before[:-1] + back.pair_excess) + constant))
+        z, y = table.by_table(back.entering_after), table.by_table(back.entering)
         chance = product(first.mT, y)
         outer = product(torch.cat((first, second), -2).mT, torch.cat((z, y), -2))
-        of_scores = tables.plain * outer if torch.is_grad_enabled() else outer.mul_(tables.plain)  # tables are large
+        of_scores = tables.plain * outer if torch.is_grad_enabled() else outer.mul_(tables.plain)  # saves a table
         of_scores = of_scores.addcmul_(tables.weighed, chance)
         of_values = None if values is None else tables.plain * chance
         of_node = of_log_z * back.chance + of_mean * back.excess
         return None, None, None, of_node, of_scores, of_mean * back.chance, of_values
 
 
-def _values(scores: Tensor, values: Tensor | None) -> Tensor:
-    return as_values(scores) if values is None else values
-
-
 def _carry(
     table: Table, tables: _Tables, found: tuple[Forward, Tensor], last: Tensor, node: Tensor, value: Tensor
 ) -> _Onward:
+    """The pass along the chain, which carries the mean score up to each position."""
     log_mass = found[0].log_mass
     mass, inverse = log_mass.exp(), inverse_total(table, node, log_mass, found[1])
     share = mass.detach() / mass.detach().sum(-1, keepdim=True).clamp_(min=torch.finfo(mass.dtype).tiny)
     before, offset = list[Tensor](), list[Tensor]()
-    plain, weighed = tables.steps()
+    plain, weighed = (x.unbind(1) for x in tables)
     for t in range(len(value)):
         carried = value[t]
         if t > 0:
@@ -150,18 +144,19 @@ def _carry(
 
 
 class _Return(NamedTuple):
-    """What the pass back found, `[T, B, N]`, or `[T-1, B, N]` of what enters from the second position on."""
+    """Results of the pass back, `[T, B, N]`, or `[T-1, B, N]` for the positions from the second on."""
 
-    chance: Tensor  # of each state
-    excess: Tensor  # that times what the mean given the state exceeds the mean by
-    entering: Tensor  # the chance over the sum that entered the state
-    entering_after: Tensor  # that times the mean of the state's value and of all behind it, but for an offset
+    chance: Tensor  # the probability of each state
+    excess: Tensor  # chance times (the mean given the state - the mean)
+    entering: Tensor  # chance over the sum that entered the state
+    entering_after: Tensor  # entering times the mean of the state's value and of all after it, up to an offset
     pair_excess: Tensor  # [T-1, B, 1], that offset, with those of `before` and of the mean
 
 
 def _return(tables: _Tables, onward: _Onward, value: Tensor, last: Tensor) -> _Return:
+    """The pass back, which carries the probability of each state and the mean score after it."""
     mass, inverse, before, offset, final, rest = onward
-    length, (plain, weighed) = len(mass), tables.steps()
+    length, (plain, weighed) = len(mass), (x.unbind(1) for x in tables)
     ends = last[:, None] == torch.arange(length, device=last.device)  # [B, T]
     chance = [torch.where(ends[:, -1:], final, 0.0)]
     after, shared = [torch.zeros_like(chance[0])], [torch.zeros_like(offset[0])]
@@ -172,7 +167,7 @@ def _return(tables: _Tables, onward: _Onward, value: Tensor, last: Tensor) -> _R
         enter_after = inverse[t + 1] * (chance[-1] * value[t + 1] + after[-1])
         now = mass[t] * pull(plain[step], enter)
         behind = mass[t] * (pull(plain[step], enter_after) + pull(weighed[step], enter))
-        common = behind.detach().sum(-1)  # the chances sum to one, or to zero behind the last position
+        common = behind.detach().sum(-1)  # the probabilities sum to one, or to zero after the last position
         chance.append(now + torch.where(ends[:, t, None], final, 0.0))
         after.append(behind - now * common[:, None])
         shared.append(shared[-1] + common.double())

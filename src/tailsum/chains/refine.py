@@ -1,12 +1,11 @@
-"""Sharper answers from a sketch of a chain: what its random choices did to them, estimated and taken back.
+"""Sharper answers from a sketch of a chain: the error of its random choices, estimated and subtracted.
 
-A sketch replaces the sum over all N states of a position by a weighted sum over K of them. What that choice changed,
-all others left as they are, can be seen: let every state of the position speak, once all of them and once the kept ones
-alone, with the messages that the kept states of earlier positions send to all of them, and messages from later
-positions that do not depend on the choice, because an independent second sketch, the *pilot*, sends them. The
-difference has mean zero whatever the pilot says, so that it may be taken off; and if the pilot says the truth, nothing
-is left of the error. (In statistics: a control variate, or a doubly robust estimate. What stays is a product of two
-errors, the sketch's and the pilot's.) It costs as much as the sketch's own choice, T x N x (K + landmarks), and gives
+A sketch replaces the sum over all N states of a position by a weighted sum over K of them. The change that this makes at
+one position is estimated as a difference of two sums, over the kept states and over all states. Both use the messages from
+the kept states of earlier positions, and messages from later positions sent by an independent second sketch, the *pilot*.
+Since these do not depend on the choice, the difference has mean zero whatever the pilot is; if the pilot's messages are
+exact, subtracting it removes the error. (In statistics: a control variate, or a doubly robust estimate. What remains is a
+product of the sketch's error and the pilot's.) It costs as much as choosing the sketch, T x N x (K + landmarks), and gives
 gradients to all N states, not only to the kept ones.
 """
 
@@ -28,24 +27,17 @@ from tailsum.sketch.selection import Subset
 
 
 class PathMass(NamedTuple):
-    """Of the paths through each state `[B, N]`: the logarithm of their mass, and the mean of their scores."""
+    """The log mass of the paths through each state and the mean of their scores, `[B, N]`."""
 
     mass: Tensor
     mean: Tensor
 
 
-class Estimate(NamedTuple):
-    """Log of the sum over all paths, and the mean of their scores."""
-
-    log_sum: Float[Tensor, "*batch"]
-    mean: Float[Tensor, "*batch"]
-
-
 class Refined:
     """Log-partition, marginals and entropy of a chain over all its states, from kept states and a pilot.
 
-    `node_scores()` gives the chain's `[*batch, T, N]`, in the caller's mode. The kept states are `[*batch, T, K]`, the
-    pilot's `[*batch, T-1, M]`. `last [B]` is each last position.
+    `node_scores()` returns the chain's `[*batch, T, N]`, in the caller's autograd mode. The kept states are
+    `[*batch, T, K]`, the pilot's `[*batch, T-1, M]`. `last [B]` is each last position.
     """
 
     def __init__(
@@ -54,46 +46,44 @@ class Refined:
         self._node_scores, self._pairs, self._last = node_scores, pairs, last
         self._batch_shape = kept.index.shape[:-2]
         lead, dtype = (*self._batch_shape, kept.index.shape[-2] - 1, -1), kept.log_weight.dtype
-        with torch.inference_mode(False):  # tensors of inference mode cannot take part in a backward pass
-            self._kept = _Kept(kept.index, kept.log_weight)
-            self._pilot = _Kept(pilot.index.long().expand(lead), pilot.log_weight.to(dtype).expand(lead))
+        with torch.inference_mode(False):
+            self._kept = tuple(_recordable(x) for x in (kept.index, kept.log_weight))
+            self._pilot = tuple(_recordable(x.expand(lead)) for x in (pilot.index.long(), pilot.log_weight.to(dtype)))
 
     def log_partition(self) -> Float[Tensor, "*batch"]:
         """Log of the sum of `exp(score)` over all paths."""
-        return self._estimate(self._node_scores(), self._pairs).log_sum
+        return self._estimate(self._node_scores(), self._pairs)[0]
 
     def entropy(self) -> Float[Tensor, "*batch"]:
         """Shannon entropy in nats: `log Z - E[score]`."""
-        estimate = self._estimate(without_common(self._node_scores(), 1), self._pairs.centred())
-        return estimate.log_sum - estimate.mean
+        log_sum, mean = self._estimate(without_common(self._node_scores(), 1), self._pairs.centred())
+        return log_sum - mean
 
     def marginals(self) -> Float[Tensor, "*batch T N"]:
         """Estimates of the probability of every state at every position: the gradient of the log-partition.
 
-        Those of a position sum to one. Those of states that matter little may be slightly below zero.
+        They sum to one at each position. Those of improbable states may be slightly below zero.
         """
         recording, own = torch.is_grad_enabled(), self._node_scores()
         with torch.inference_mode(False), torch.enable_grad():
-            nodes = own.clone() if own.is_inference() else own
-            pairs = self._pairs.map(lambda x: x.clone() if x.is_inference() else x)
+            nodes, pairs = _recordable(own), self._pairs.map(_recordable)
             recording &= nodes.requires_grad or _requires_grad(pairs)
             nodes = nodes if recording and nodes.requires_grad else nodes.detach().clone().requires_grad_()
-            total = self._estimate(nodes, pairs).log_sum
-            (found,) = torch.autograd.grad(total.sum(), nodes, create_graph=recording, materialize_grads=True)
-        return found
+            total = self._estimate(nodes, pairs)[0].sum()
+            return torch.autograd.grad(total, nodes, create_graph=recording, materialize_grads=True)[0]
 
-    def _estimate(self, nodes: Tensor, pairs: Potential) -> Estimate:
-        """The sketch's answers, less what the choice of the kept states of each position did to them."""
+    def _estimate(self, nodes: Tensor, pairs: Potential) -> tuple[Tensor, ...]:
+        """Log of the sum over all paths and the mean of their scores, `[*batch]`, with the correction of each position."""
         with full_precision(nodes.device):
             nodes = nodes.reshape(len(self._last), *nodes.shape[-2:]).transpose(0, 1).contiguous()
             past, log_sum, mean = self._past(nodes, pairs)
             future = self._future(nodes, pairs)
             for t, (before, after) in enumerate(zip(past, future, strict=True)):
                 mass, score = before.mass + after.mass, before.mean + after.mean
-                index, log_weight = self._kept.at(t)
+                index, log_weight = _at(self._kept, t)
                 everything = _summed(mass, score)
                 kept = _summed(mass.gather(-1, index) + log_weight, score.gather(-1, index))
-                # Where the pilot gives the kept states no chance, it has no information.
+                # Where the pilot's messages leave the kept states no mass, they carry no information.
                 informed = (t < self._last) & (kept[0] > -math.inf)
                 for whole, some, change in zip(everything, kept, (log_sum, mean), strict=True):
                     change.append(torch.where(informed, finite(whole) - finite(some), 0.0).double())
@@ -101,13 +91,13 @@ class Refined:
             total = torch.stack(log_sum).sum(0)
             never = total == -math.inf
             found = total.masked_fill(never, -math.inf), torch.stack(mean).sum(0).masked_fill(never, 0.0)
-        return Estimate(*(x.to(nodes.dtype).reshape(self._batch_shape) for x in found))
+        return tuple(x.to(nodes.dtype).reshape(self._batch_shape) for x in found)
 
     def _past(self, nodes: Tensor, pairs: Potential) -> tuple[list[PathMass], list[Tensor], list[Tensor]]:
-        """Of all paths that end in each state: the mass and the mean.
+        """Mass and mean of all paths that end in each state, at each position.
 
-        At each position both lack a common part, so that they stay small: what the positions up to the last lack
-        together, `[B]` each, is given too.
+        A common part is subtracted at every step, so that they stay small: the parts subtracted from mass and mean up to
+        each last position are returned too, `[B]` for each step.
         """
         sent = PathMass(nodes[0], as_values(nodes[0]))
         found, mass, mean = [sent], list[Tensor](), list[Tensor]()
@@ -121,7 +111,7 @@ class Refined:
         return found, mass, mean
 
     def _future(self, nodes: Tensor, pairs: Potential) -> list[PathMass]:
-        """Of all paths that go on from each state, the state left out: the mass and the mean, but for a common part."""
+        """Mass and mean of all paths that continue from each state, the state itself excluded, up to a common part."""
         nothing = PathMass(torch.zeros_like(nodes[0]), torch.zeros_like(nodes[0]))
         found, back = [nothing], pairs.transposed()
         for t in range(len(nodes) - 2, -1, -1):
@@ -131,41 +121,39 @@ class Refined:
             found.append(PathMass(*(torch.where(inside, x - c, 0.0) for x, c in zip(step, common, strict=True))))
         return found[::-1]
 
-    def _step(self, pairs: Potential, step: int, kept: "_Kept", sent: PathMass) -> PathMass:
-        """What the kept states at one end of a step say of all states at its other end."""
-        shape, (index, log_weight) = self._batch_shape, kept.at(step)
-        params = pairs.at_step(step).gather(kept.index[..., step, :], None).table_params()
+    def _step(self, pairs: Potential, step: int, kept: tuple[Tensor, ...], sent: PathMass) -> PathMass:
+        """The messages from the kept states at one end of a step to all states at its other end."""
+        shape, (index, log_weight) = self._batch_shape, _at(kept, step)
+        params = pairs.at_step(step).gather(kept[0][..., step, :], None).table_params()
         params = tuple(p.expand(*shape, -1, -1).reshape(-1, *p.shape[-2:]) if p.dim() > 2 else p[None] for p in params)
         value = sent.mass.gather(-1, index) + log_weight
         return PathMass(*expected_message(params, value, sent.mean.gather(-1, index)))
 
 
-class _Kept:
-    """Some states of each position, and the logarithms of their weights, `[*batch, T, K]`."""
+def _recordable(x: Tensor) -> Tensor:
+    """A copy if the tensor was made in inference mode: such tensors cannot take part in a backward pass."""
+    return x.clone() if x.is_inference() else x
 
-    def __init__(self, index: Tensor, log_weight: Tensor) -> None:
-        self.index, self.log_weight = (x.clone() if x.is_inference() else x for x in (index, log_weight))
 
-    def at(self, t: int) -> tuple[Tensor, Tensor]:
-        """Those of one position, `[B, K]`."""
-        index, log_weight = (x[..., t, :].reshape(-1, x.shape[-1]) for x in (self.index, self.log_weight))
-        return index, log_weight
+def _at(kept: tuple[Tensor, ...], t: int) -> tuple[Tensor, ...]:
+    """Index and log weight of the kept states of one position, `[B, K]`."""
+    return tuple(x[..., t, :].reshape(-1, x.shape[-1]) for x in kept)
 
 
 def _common(paths: PathMass) -> PathMass:
-    """A part that the masses, and one that the means, have in common: constants, `[B, 1]`."""
+    """The common parts that `_past` and `_future` subtract: the highest mass and the average mean, `[B, 1]` constants."""
     mass, mean = (x.detach() for x in paths)
     return PathMass(finite(mass.amax(-1, keepdim=True)), mean.mean(-1, keepdim=True))
 
 
 def _summed(mass: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
-    """The logarithm of all mass, and the mean of the scores under it."""
+    """The log of the total mass, and the mean of the scores under it, `[B]`."""
     total = log_sum_exp(mass, -1)
     return total, ((mass - finite(total)[:, None]).exp() * score).sum(-1)
 
 
 def _requires_grad(pairs: Potential) -> bool:
-    """Whether scores have gradients, those of a function by what it gives for one pair."""
+    """Whether scores have gradients; a function is evaluated at one pair."""
     if isinstance(pairs, Scored):
         first = torch.zeros((), dtype=torch.long, device=pairs.device)
         return pairs.at(first, first).requires_grad

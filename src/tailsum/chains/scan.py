@@ -4,11 +4,11 @@ With `mass_t = exp(alpha_t - offset_t)` (largest entry 1) and E the column-scale
 
     total_t = mass_{t-1} E,        alpha_t = node_t + scale + log(total_t) + offset_{t-1}.
 
-Whatever all states share (the largest node score, the largest scale) goes to the offset, which is kept in float64.
+Constants that all states share (the largest node score, the largest scale) go to the offset, which is kept in float64.
 
 The gradient flows back through the posterior `mass_{t-1}(i) E(i, j) / total_t(j)`. That recursion is linear, and the
 backward pass of a linear recursion is the same recursion run the other way: `_Flow` below is its own derivative, so
-gradients of gradients (the entropy's) cost a few more scans and no special code. The table's gradient needs no loop
+second derivatives (the entropy's gradient) cost a few more scans and no special code. The table's gradient needs no loop
 over time: it is one product over all steps (`Table.gradient`).
 """
 
@@ -37,8 +37,8 @@ def forward_scan(
 ) -> tuple[Forward, Tensor]:
     """Forward messages of every step, differentiable in `node [T, B, N]` and in the table's `params`.
 
-    Also `total [T, B, N]`, the scaled sum that entered each state (one at the first step): its size says whether the
-    products stayed within the range of the floating-point type. A `floor [T, B, N]` raises it.
+    Also returns `total [T, B, N]`, the scaled sum that entered each state (one at the first step): where it is tiny, the
+    products may have underflowed. A `floor [T, B, N]` is a lower bound that is imposed on it.
     """
     log_mass, gain, total = _Forward.apply(table, floor, node, *params)
     return Forward(log_mass, gain.cumsum(0)), total
@@ -82,10 +82,10 @@ class _Forward(torch.autograd.Function):
 
 @torch.no_grad()
 def _regained(source: Tensor, flow: Tensor) -> Tensor:
-    """What makes up for the rounding of a gradient that flows back, a factor `[T, B, 1]` next to one.
+    """A correction for the rounding of a gradient that flows back: factors `[T, B, 1]` close to one.
 
-    Products drop small addends, which adds up over the steps. But what flows through a position is, in sum, all that
-    entered behind it. Where numbers of both signs cancel, their sum says nothing.
+    Products drop small addends, which adds up over the steps. But the sum of the flow at a position must equal the sum of
+    all sources from there on. Where numbers of both signs cancel, the sums are no guide, and the factor is one.
     """
     entered = source.sum(-1).double().flip(0).cumsum(0).flip(0)
     found, size = flow.sum(-1).double(), torch.linalg.vector_norm(flow, 1, -1)
@@ -94,7 +94,7 @@ def _regained(source: Tensor, flow: Tensor) -> Tensor:
 
 
 def inverse_total(table: Table, node: Tensor, log_mass: Tensor, total: Tensor) -> Tensor:
-    """One over the sum that entered each state, zero where no path arrives that matters; differentiable."""
+    """One over the sum that entered each state, zero where it is below the table's floor; differentiable."""
     usable = total >= table.floor
     inverse = torch.where(usable, total.reciprocal(), 0.0)
     if torch.is_grad_enabled():  # as a function of node and log_mass, the total is exp(log_mass - node + constants)
@@ -108,7 +108,7 @@ class _Flow(torch.autograd.Function):
 
         x_t = source_t + after_t * h_t,    h_t = E (before_s * x_s + inlet_s),    s = t+1 if reverse else t-1
 
-    (E transposed when it runs forward). It returns x and h, `[T, B, N]`. `inlet` may be None.
+    (E transposed when it runs forward). Returns x and h, `[T, B, N]`. `inlet` may be None.
     """
 
     @staticmethod

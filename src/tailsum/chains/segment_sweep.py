@@ -22,8 +22,8 @@ class SegmentSweep(Sweep):
     ) -> None:
         self.segment, self.lengths = segment, lengths
         self.onward, self.back = pairs, pairs.transposed()
-        self.entering = torch.zeros_like(segment[..., 0, :])  # messages from what lies before a start
-        self.leaving = self._leaving(None, None)  # of a start and what lies after it
+        self.entering = torch.zeros_like(segment[..., 0, :])  # messages from the segments before a start
+        self.leaving = self._leaving(None, None)  # log mass of the segments from a start on
         self.looked = False
 
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
@@ -38,7 +38,7 @@ class SegmentSweep(Sweep):
     def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
         entering, kept = [self.entering[..., 0, :]], list[Subset]()
         for start in range(self.segment.shape[-3]):
-            if start > 0:  # from the kept states of every start from which a segment may end here
+            if start > 0:  # from the kept states of every start whose segments may end here
                 ways = range(start - 1, max(-1, start - 1 - self.segment.shape[-2]), -1)
                 index = torch.cat([kept[t].index for t in ways], -1)
                 values = [entering[t] + self.segment[..., t, start - t - 1, :] for t in ways]
@@ -59,18 +59,18 @@ class SegmentSweep(Sweep):
         return torch.stack(entering, -2)
 
     def _leaving(self, selection: Selection | None, generator: torch.Generator | None) -> Tensor:
-        """For every start and state, a segment and all that follows it, by messages from landmarks at the next start."""
+        """Log mass of a segment and all that follow it, for every start and state, by landmarks at the next start."""
         *_, length, longest, _ = self.segment.shape
         exits = [torch.zeros_like(self.segment[..., 0, 0, :])] * (length + 1)
         leaving = [exits[0]] * length
         for start in range(length - 1, -1, -1):
             ways = [self.segment[..., start, d, :] + exits[start + d + 1] for d in range(min(longest, length - start))]
-            leaving[start] = torch.stack(ways).logsumexp(0)
-            leaving[start] = torch.where((start < self.lengths)[..., None], leaving[start], 0.0)
+            inside = (start < self.lengths)[..., None]
+            leaving[start] = torch.where(inside, torch.stack(ways).logsumexp(0), 0.0)
             if selection is not None and start > 0:
                 kept = selection(self.entering[..., start, :] + leaving[start], generator)
                 sent = fill_unreached(send(_boundary(self.back, start), leaving[start], kept))
-                exits[start] = torch.where((start < self.lengths)[..., None], sent, 0.0)
+                exits[start] = torch.where(inside, sent, 0.0)
         self.exits = torch.stack(exits, -2)
         return torch.stack(leaving, -2)
 

@@ -1,11 +1,11 @@
 """Semi-Markov models: a sequence cut into segments, each with a state and a duration.
 
 `segment[t, d-1, i]` scores a segment that starts at position t, lasts d positions (1 .. D) and has state i;
-`transition[t-1, i, j]` scores that a segment of state j starts at position t right after one of state i (from, to). A
-segmentation covers every position of its sequence, so the last segment ends with it; there is no transition into the
-first one. Sequences may have different `lengths`; what stands in the padding, or reaches into it, counts nowhere.
+`transition[t-1, i, j]` scores a segment of state j that starts at position t right after one of state i (from, to). A
+segmentation covers every position of its sequence; there is no transition into the first segment. Sequences may have
+different `lengths`; scores of segments that reach into the padding are ignored.
 
-A sketch keeps states by the position where a segment starts: K weighted states for each start, whatever the duration.
+A sketch keeps K weighted states for each position where a segment may start, shared by all durations.
 """
 
 import math
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -28,7 +29,7 @@ from tailsum.numerics.check import (
 from tailsum.numerics.noise import Choose, gumbel
 from tailsum.numerics.reduce import LogProduct, Reduce, highest, log_sum_exp
 from tailsum.numerics.table import tile_rows
-from tailsum.numerics.tensors import at_step, finite, working_type
+from tailsum.numerics.tensors import at_step, finite, flattened, working_type
 from tailsum.scores.factored import embedding_norms
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.sweep import Sweep
@@ -56,9 +57,8 @@ class Segments(NamedTuple):
 
     def begins(self) -> Bool[Tensor, "*sample_batch T"]:
         """Whether a segment starts at each position."""
-        present = self.starts >= 0
-        marks = torch.zeros_like(self.starts).scatter_add(-1, self.starts.clamp(min=0), present.long())
-        return marks > 0
+        present = (self.starts >= 0).long()
+        return torch.zeros_like(self.starts).scatter_add(-1, self.starts.clamp(min=0), present) > 0
 
 
 class SegmentTerms(NamedTuple):
@@ -102,28 +102,33 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         check_scores("segment", segment)
         check_potential("transition", pairs)
         self.dtype = working_type(segment, *pairs.tensors)
-        self.segment, self.transition = segment.to(self.dtype), _by_duration(pairs.to(self.dtype))
+        # One more leading dimension of the pairs, for the duration of the segment before: of size 1, unless in a sketch.
+        dim = -pairs.trailing - 1
+        self.transition = pairs.to(self.dtype).map(lambda x: x.unsqueeze(dim) if x.dim() > -dim - 1 else x)
+        self.segment = segment.to(self.dtype)
 
     def _within(self, longest: int) -> Tensor:
-        """Which starts and durations stay within their sequence: `[*batch, T, D]`."""
+        """Whether a segment of each start and duration stays within its sequence: `[*batch, T, D]`."""
         start, more = (torch.arange(size, device=self.device) for size in (self.node_shape[0], longest))
         return start[:, None] + more < self.sequence_lengths().reshape(*self.batch_shape, 1, 1)
 
     def node_scores(self) -> Float[Tensor, "*batch T n"]:
-        """What each state scores at each start, its durations summed: what `Local` proposes by."""
+        """The scores of each state at each start, summed over durations in log space."""
+        scores = log_sum_exp(self._possible(), -2)
+        return torch.where(self.inside()[..., None], scores, 0.0)
+
+    def _possible(self) -> Float[Tensor, "*batch T D n"]:
+        """The scores of the segments, minus infinity where they reach beyond their sequence."""
         segment = self.segment.expand(*self.batch_shape, -1, -1, -1)
-        within = self._within(segment.shape[-2])
-        scores = log_sum_exp(segment.masked_fill(~within[..., None], -math.inf), -2)
-        return torch.where(within[..., :1], scores, 0.0)
+        return segment.masked_fill(~self._within(segment.shape[-2])[..., None], -math.inf)
 
     def terms(self) -> SegmentTerms:
-        pairs = self.transition.evaluated()
-        return SegmentTerms(Dense(self.segment.expand(*self.batch_shape, -1, -1, -1)), pairs)
+        return SegmentTerms(Dense(self.segment.expand(*self.batch_shape, -1, -1, -1)), self.transition.evaluated())
 
     def gather(self, index: Int[Tensor, "*#batch T k"]) -> "SemiMarkov":
         lead = torch.broadcast_shapes(self.segment.shape[:-3], index.shape[:-2])
         segment = self.segment.expand(*lead, -1, -1, -1)
-        wanted = index[..., :, None, :].expand(*lead, *segment.shape[-3:-1], -1)
+        wanted = index[..., None, :].expand(*lead, *segment.shape[-3:-1], -1)
         boundary = torch.arange(1, self.node_shape[0], device=self.device)[:, None]
         start = (boundary - 1 - torch.arange(segment.shape[-2], device=self.device)).clamp(min=0)
         pairs = self.transition.gather(index[..., start, :], index[..., 1:, None, :])
@@ -134,38 +139,38 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         return totals.gather(-1, self.sequence_lengths().reshape(*self.batch_shape, 1) - 1)[..., 0]
 
     def _ending(self, terms: SegmentTerms, reduce: Reduce) -> list[Tensor]:
-        """Sums (or maxima) over all ways to end a segment after 1, 2, .. T positions: `[*batch, duration, n]` each.
+        """The reduction over all segmentations of the first 1, 2, .. T positions, by the last segment.
 
-        In a list for the positions 1 .. T; the durations are 1 .. min(D, position).
+        A list of `[*batch, duration, n]`, with durations 1 .. min(D, positions).
         """
         segment, pairs = terms.segments.scores, terms.pairs
+        length, longest, size = segment.shape[-3:]
         shared = None if pairs.lead else LogProduct(pairs.block(), reduce)
-        entering, ending = [segment.new_zeros(*self.batch_shape, segment.shape[-1])], []
-        for after in range(1, self.node_shape[0] + 1):
-            starts = range(after - 1, max(-1, after - 1 - segment.shape[-2]), -1)
-            ways = [entering[start] + segment[..., start, after - start - 1, :] for start in starts]
-            ending.append(torch.stack(ways, -2))
-            if after == self.node_shape[0]:
+        entering, ending = [segment.new_zeros(*self.batch_shape, size)], []
+        for after in range(1, length + 1):
+            starts = range(after - 1, max(-1, after - 1 - longest), -1)
+            ending.append(torch.stack([entering[t] + segment[..., t, after - t - 1, :] for t in starts], -2))
+            if after == length:
                 break
             if shared is not None:
-                flat = reduce(ending[-1], -2).reshape(self.batch_shape.numel(), segment.shape[-1])
-                entering.append(shared(flat).reshape(*self.batch_shape, segment.shape[-1]))
+                flat = reduce(ending[-1], -2).reshape(self.batch_shape.numel(), size)
+                entering.append(shared(flat).reshape(*self.batch_shape, size))
                 continue
-            table = _at_boundary(pairs, after).block()  # [*batch, D or 1, n, n]
+            table = pairs.map(lambda x, step=after - 1: at_step(x, 3, step)).block()  # [*batch, D or 1, n, n]
             if table.shape[-3] == 1:
                 value, table = reduce(ending[-1], -2), table[..., 0, :, :]
             else:
-                value, table = ending[-1].flatten(-2), table[..., : len(ways), :, :].flatten(-3, -2)
+                value, table = ending[-1].flatten(-2), table[..., : len(starts), :, :].flatten(-3, -2)
             entering.append(LogProduct(table, reduce)(value[..., None, :])[..., 0, :])
         return ending
 
-    # What is particular to segments.
+    # Overrides for terms that are segments.
 
     def add_to_states(self, terms: SegmentTerms, extra: Float[Tensor, "*batch T n"]) -> SegmentTerms:
         return SegmentTerms(Dense(terms.segments.scores + extra[..., None, :]), terms.pairs)
 
     def centred(self, terms: SegmentTerms) -> SegmentTerms:
-        """The number of segments varies, but their durations always add up to the length."""
+        """Subtracts the highest score per position: durations always add up to the length."""
         segment = terms.segments.scores
         lasting = torch.arange(1, segment.shape[-2] + 1, device=self.device, dtype=self.dtype)[:, None]
         per_position = segment.detach().masked_fill(~self._within(len(lasting))[..., None], -math.inf) / lasting
@@ -179,11 +184,9 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         return embedding_norms(None, self.transition, "a Factored transition shared by all positions")
 
     def sweep(self) -> Sweep:
-        if self.kept is not None:  # each start has states of its own, so messages differ by duration
+        if self.kept is not None:  # the kept states differ by start, so messages differ by duration
             return super().sweep()
-        segment = self.segment.expand(*self.batch_shape, -1, -1, -1)
-        segment = segment.masked_fill(~self._within(segment.shape[-2])[..., None], -math.inf)
-        return SegmentSweep(segment, self.transition, self.sequence_lengths().reshape(self.batch_shape))
+        return SegmentSweep(self._possible(), self.transition, self.sequence_lengths().reshape(self.batch_shape))
 
     def part_states(self) -> Int[Tensor, "*batch T 1 n"]:
         return self.states[..., None, :]
@@ -204,7 +207,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
 
     @torch.no_grad()
     def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Segments:
-        """Exact samples (forward filtering, backward sampling), in original states; -1 where none is possible.
+        """Exact samples (forward filtering, backward sampling), in global ids; -1 where none is possible.
 
         >>> SemiMarkov(torch.randn(6, 3, 4), torch.randn(4, 4)).sample((1000,)).labels().shape
         torch.Size([1000, 6])
@@ -220,51 +223,43 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         return self.to_global(self.chunked(draw, math.prod(sample_shape), chunk, sample_shape))
 
     def _walk_back(self, terms: SegmentTerms, ending: list[Tensor], count: int, choose: Choose) -> Segments:
-        """`count` segmentations `[count, *batch, T]` in own numbers, each segment by `choose(logits [R, D n])`."""
-        size, pairs = ending[-1].shape[-1], terms.pairs
-        longest = max(x.shape[-2] for x in ending)
-        padded = [torch.nn.functional.pad(x, (0, 0, 0, longest - x.shape[-2]), value=-math.inf) for x in ending]
+        """`count` segmentations `[count, *batch, T]` in local ids, each segment by `choose(logits [R, D n])`."""
+        longest, size = ending[-1].shape[-2:]
+        padded = [F.pad(x, (0, 0, 0, longest - x.shape[-2]), value=-math.inf) for x in ending]
         table = torch.stack(padded).reshape(len(ending), self.batch_shape.numel(), longest, size)
         length = self.sequence_lengths()
-        batch = torch.arange(len(length), device=self.device).repeat(count)
-        after = length[batch]
-        after = torch.where(
-            (table[length - 1, torch.arange(len(length), device=self.device)] > -math.inf).any((-2, -1))[batch],
-            after,
-            0,
-        )
-        state = torch.zeros_like(after)
-        steps: list[tuple[Tensor, ...]] = []
+        batch = torch.arange(len(length), device=self.device)
+        possible = (table[length - 1, batch] > -math.inf).any((-2, -1))
+        after, batch = torch.where(possible, length, 0).repeat(count), batch.repeat(count)
+        state, nothing = torch.zeros_like(after), torch.tensor([[-1], [0], [-1]], device=self.device)
+        steps: list[Tensor] = []
         for step in range(len(ending)):
             going = after > 0
             logits = table[(after - 1).clamp(min=0), batch]
             if step > 0:
-                logits = logits + self._columns(pairs, batch, after, state)[:, :longest]
+                logits = logits + self._columns(terms.pairs, batch, after, state)[:, :longest]
             pick = choose(logits.flatten(-2))
             duration, state = pick // size + 1, pick % size
             after = torch.where(going, after - duration, 0)
-            none = -torch.ones_like(after)
-            steps.append(
-                tuple(torch.where(going, x, y) for x, y in ((after, none), (duration, none + 1), (state, none)))
-            )
-        shape = (count, *self.batch_shape, len(ending))
-        fields = [torch.stack(x[::-1], -1) for x in zip(*steps, strict=True)]
-        order = (fields[0] < 0).long().argsort(dim=-1, stable=True)  # the empty places, which came first, go last
-        return Segments(*(x.gather(-1, order).reshape(shape) for x in fields))
+            steps.append(torch.where(going, torch.stack((after, duration, state)), nothing))
+        found = torch.stack(steps[::-1], -1)  # [3, R, T]
+        order = (
+            (found[0] < 0).long().argsort(dim=-1, stable=True)
+        )  # moves the empty places, which came first, to the end
+        return Segments(*found.gather(-1, order.expand_as(found)).reshape(3, count, *self.batch_shape, len(ending)))
 
     def _columns(self, pairs: Potential, batch: Tensor, after: Tensor, state: Tensor) -> Tensor:
         """Scores of the transitions to `state [R]` at the boundary `after [R]`: `[R, D or 1, n]`."""
+        if not pairs.lead:
+            return pairs.block(None, state[:, None]).movedim(-1, -2)
         boundary = (after - 1).clamp(0, max(0, self.node_shape[0] - 2))
 
         def rows(x: Tensor) -> Tensor:
-            """What row r sees of a tensor `[*batch, T-1, D, n, d]` with shared dimensions."""
-            x = x[(None,) * (4 - x.dim())] if x.dim() < 4 else x
-            lead = (*self.batch_shape, *x.shape[-4:])
-            x = x.expand(lead).flatten(0, len(self.batch_shape) - 1) if self.batch_shape else x.expand(lead)[None]
-            return x[batch, boundary if x.shape[1] > 1 else torch.zeros_like(boundary)]
+            """`[R, D or 1, n, d]` from a tensor `[*batch, T-1, D, n, d]` whose leading dimensions may be shared."""
+            x = flattened(x[(None,) * (3 - x.dim())], 3, self.batch_shape)
+            places = zip((batch, boundary), x.shape[:2], strict=True)
+            return x[tuple(i if size > 1 else torch.zeros_like(i) for i, size in places)]
 
-        if not pairs.lead:
-            return pairs.block(None, state[:, None]).movedim(-1, -2)
         own = pairs.map(rows)
         return own.block(None, state[:, None, None].expand(-1, own.lead[-1], 1))[..., 0]
 
@@ -278,7 +273,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         return (used.unflatten(-1, (length, longest, size)),)
 
     def score_of(self, configuration: Segments) -> Float[Tensor, "*sample_batch"]:
-        """The scores of the segments and of the transitions between them.
+        """The sum of the scores of the segments and of the transitions between them.
 
         >>> model = SemiMarkov(torch.ones(4, 4, 2), torch.zeros(2, 2))
         >>> sample = model.sample()
@@ -297,12 +292,11 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         return own.masked_fill((starts < 0).all(-1), -math.inf)
 
     def check_configuration(self, configuration: Segments) -> Segments:
-        """A ValueError unless each segmentation covers its sequence, or is none (-1)."""
-        segments = configuration
-        if not isinstance(segments, Segments):
-            raise ValueError(f"segments must be Segments: got {type(segments).__name__}")
+        """A ValueError unless each segmentation covers its sequence, or is empty (-1 throughout)."""
+        if not isinstance(configuration, Segments):
+            raise ValueError(f"segments must be Segments: got {type(configuration).__name__}")
         starts, durations, states = (
-            check_whole(f"segments.{name}", x) for name, x in zip(Segments._fields, segments, strict=True)
+            check_whole(f"segments.{name}", x) for name, x in zip(Segments._fields, configuration, strict=True)
         )
         length = self.node_shape[0]
         if not starts.shape == durations.shape == states.shape or starts.shape[-1:] != (length,):
@@ -330,17 +324,6 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         if self.kept is None:
             return configuration
         starts, durations, states = configuration
-        kept = self.states.expand(*states.shape, -1)
-        by_start = kept.gather(-2, starts.clamp(min=0)[..., None].expand(kept.shape))
-        original = by_start.gather(-1, states.clamp(min=0)[..., None])[..., 0]
-        return Segments(starts, durations, torch.where(states < 0, -1, original))
-
-
-def _by_duration(pairs: Potential) -> Potential:
-    """The potential with one more dimension for the duration of the segment before, shared by all."""
-    return pairs.map(lambda x: x.unsqueeze(-pairs.trailing - 1) if x.dim() > pairs.trailing else x)
-
-
-def _at_boundary(pairs: Potential, after: int) -> Potential:
-    """The potential of the boundary after so many positions."""
-    return pairs.map(lambda x: at_step(x, 3, after - 1))
+        kept = self.states.expand(*states.shape, -1).flatten(-2)
+        global_ids = kept.gather(-1, (starts * self.n_states + states).clamp(min=0))
+        return Segments(starts, durations, torch.where(states < 0, -1, global_ids))

@@ -1,4 +1,4 @@
-"""Binary trees over the positions of a sentence, as users get and give them."""
+"""Binary trees over the positions of a sentence: configurations of tree structures, and their checks."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -47,16 +47,16 @@ class Trees(NamedTuple):
 
 
 def tree_parts(tree: Trees, length: int, n_states: int, dtype: torch.dtype) -> Float[Tensor, "*sample_batch T T n"]:
-    """One for each span and state that a tree has."""
-    used = torch.zeros(*tree.states.shape[:-1], length * length * n_states, dtype=dtype, device=tree.states.device)
-    place = (tree.spans[..., 0] * length + tree.spans[..., 1]) * n_states + tree.states
-    present = tree.states >= 0
-    used.scatter_add_(-1, torch.where(present, place, 0), present.to(dtype))
+    """The number of times that a tree uses each span and state: one or zero."""
+    spans, states = tree
+    used = torch.zeros(*states.shape[:-1], length * length * n_states, dtype=dtype, device=states.device)
+    place = (spans[..., 0] * length + spans[..., 1]) * n_states + states
+    used.scatter_add_(-1, torch.where(states >= 0, place, 0), (states >= 0).to(dtype))
     return used.unflatten(-1, (length, length, n_states))
 
 
 def children(tree: Trees, length: int, n_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Head, left and right child of every span of a tree as rules number them, `[.., node]` each; -1 where it has none."""
+    """Head, left and right child of every span of a tree in rule ids, `[.., node]` each; -1 where it has none."""
     spans, states = tree
     first, last = spans.clamp(min=0).unbind(-1)
     number = torch.where(first == last, states + n_heads, states)  # preterminals come after the nonterminals
@@ -74,7 +74,7 @@ def children(tree: Trees, length: int, n_heads: int) -> tuple[Tensor, Tensor, Te
 
 
 def check_tree(tree: Trees, lengths: Int[Tensor, "*batch"], longest: int) -> Trees:
-    """A ValueError unless every tree is a binary tree over the whole of its sentence, or none (-1); the same in a common batch."""
+    """The trees in a common batch; a ValueError unless each is a binary tree over its whole sentence, or empty (-1)."""
     if not isinstance(tree, Trees):
         raise ValueError(f"tree must be Trees: got {type(tree).__name__}")
     spans, states = check_whole("tree.spans", tree.spans), check_whole("tree.states", tree.states)
@@ -93,11 +93,9 @@ def check_tree(tree: Trees, lengths: Int[Tensor, "*batch"], longest: int) -> Tre
     valid = (within | ~present).all(-1) & (none | (present.sum(-1) == 2 * lengths - 1))
     if valid.all():
         once = tree_parts(Trees(spans, torch.where(present, 0, -1)), longest, 1, torch.float32)[..., 0]
-        left, right = once, F.pad(once[..., 1:, :], (0, 0, 0, 1))
-        splits = left @ right  # of each span, how many pairs of neighbouring spans make it up
-        inner = once.triu(1)
+        splits = once @ F.pad(once[..., 1:, :], (0, 0, 0, 1))  # how many pairs of neighbouring spans make up each span
         whole = once[..., 0, :].gather(-1, lengths.expand(shape)[..., None] - 1)[..., 0]
-        made = (once <= 1) & ((splits == 1) | (inner == 0))
+        made = (once <= 1) & ((splits == 1) | (once.triu(1) == 0))
         valid = none | (made.all((-2, -1)) & (whole == 1))
     if not valid.all():
         raise ValueError("tree must be a binary tree over its whole sentence: got one that is not")

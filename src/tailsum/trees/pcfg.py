@@ -6,9 +6,9 @@ Spans of one position have a preterminal `0 .. P-1`, all others a nonterminal `0
 children are numbered together, preterminal p as `N + p`. Positions, spans and `Trees` are as in `SpanTree`. Rules are
 binary, so a sentence of one word has no tree: its log-partition is minus infinity.
 
-A sketch keeps K weighted states at every span, chosen independently for each. One set for all spans, or for all
-spans of a width, would be biased: a tree has several spans, its weight is the product of theirs, and the mean of a
-product is the product of the means only where the factors are independent.
+A sketch keeps K weighted states at every span, chosen independently. One set for all spans, or for all spans of a width,
+would be biased: the weight of a tree is the product of those of its spans, and the mean of a product is the product of
+the means only where the factors are independent.
 """
 
 import math
@@ -98,14 +98,12 @@ class PCFG(TreeStructure[GrammarTerms]):
         length, size = self.node_shape[0], self.n_states
         emission = F.pad(self.emission, (0, size - self.n_leaves), value=-math.inf)
         root = F.pad(self.root, (0, size - self.n_heads), value=-math.inf)
-        inner = F.pad(
-            torch.zeros_like(self.root[..., :1]).expand(self.root.shape), (0, size - self.n_heads), value=-math.inf
-        )
+        inner = F.pad(self.root.new_zeros(self.n_heads), (0, size - self.n_heads), value=-math.inf)
         position = torch.arange(length, device=self.device)
         last = self.sequence_lengths().reshape(*self.batch_shape, 1, 1) - 1
         whole = (position[:, None] == 0) & (position == last)
         leaf = position[:, None] == position
-        spans = torch.where(whole[..., None], root[..., None, None, :], inner[..., None, None, :])
+        spans = torch.where(whole[..., None], root[..., None, None, :], inner)
         return torch.where(leaf[..., None], emission[..., :, None, :], spans).expand(*self.batch_shape, -1, -1, -1)
 
     def terms(self) -> GrammarTerms:
@@ -148,21 +146,17 @@ class PCFG(TreeStructure[GrammarTerms]):
         >>> grammar.score(grammar.sample())
         tensor(8.)
         """
-        single = self.sequence_lengths().reshape(self.batch_shape) < 2
-        return self.span_scores(configuration).masked_fill(single, -math.inf) + self._rule_scores(configuration)
-
-    def _rule_scores(self, tree: Trees) -> Tensor:
-        """The sum of the scores of the rules of each tree."""
-        rule, triples = self.rule.flat(self.batch_shape), children(tree, self.node_shape[0], self.n_heads)
+        rule, triples = self.rule.flat(self.batch_shape), children(configuration, self.node_shape[0], self.n_heads)
         assert isinstance(rule, WholeRule)
         shape, batch = triples[0].shape, self.batch_shape
         count = shape[: len(shape) - 1 - len(batch)].numel()
         flat = (x.clamp(min=0).reshape(count, batch.numel(), shape[-1]).transpose(0, 1).flatten(1) for x in triples)
-        scores = rule.at(*flat).unflatten(1, (count, shape[-1])).transpose(0, 1).reshape(shape)
-        return torch.where(triples[0] >= 0, scores, 0.0).sum(-1)
+        rules = rule.at(*flat).unflatten(1, (count, shape[-1])).transpose(0, 1).reshape(shape)
+        spans = self.span_scores(configuration).masked_fill(self.sequence_lengths().reshape(batch) < 2, -math.inf)
+        return spans + torch.where(triples[0] >= 0, rules, 0.0).sum(-1)
 
     def rule_marginals(self) -> Float[Tensor, "*batch N C C"]:
-        """How often each rule is expected in a tree: a table `[*batch, N, N+P, N+P]`, also of a sketch."""
+        """The expected number of uses of each rule in a tree: `[*batch, N, N+P, N+P]`, over all states also in a sketch."""
         dims = self.rule.tabled().trailing
         found = self.term_gradients(1, lambda x: x.expand(*self.batch_shape, *x.shape[-dims:]))
         return self.rule.counts(found, self.states).to(self.dtype)

@@ -7,21 +7,18 @@ from torch import Tensor
 
 
 class Reader(ABC):
-    """How a tree is read from a chart: the state of the whole, then for each span its split and its children's states."""
+    """Reads a tree from a chart: the state of the whole, then for each span its split and its children's states."""
 
     possible: Tensor  # [B]: whether there is any tree
-    width: int  # how many alternatives a choice weighs up, at most
+    width: int  # the number of logits of a choice, at most
 
     @abstractmethod
     def root(self, batch: Tensor) -> Tensor:
-        """The state of the whole sentence, for each row `[R]`, rows of sentence `batch [R]`."""
+        """The state of the whole sentence `batch[r]`, for each row r: `[R]`."""
 
     @abstractmethod
     def expand(self, batch: Tensor, first: Tensor, last: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The last position of the left child, its state and the right child's, each `[R]`.
-
-        What it says of a single position is not used.
-        """
+        """The last position of the left child, its state and the right child's, each `[R]`; arbitrary for leaves."""
 
 
 def read_tree(length: Tensor, longest: int, batch: Tensor, reader: Reader) -> tuple[Tensor, Tensor]:
@@ -44,7 +41,7 @@ def read_tree(length: Tensor, longest: int, batch: Tensor, reader: Reader) -> tu
         if not inner.any():
             continue
         split, left, right = reader.expand(batch, first, last, state)
-        place = torch.where(inner, depth, longest + 1)  # the last place of the stack is for waste
+        place = torch.where(inner, depth, longest + 1)  # the last place of the stack takes the rows that are not inner
         stack[rows, place] = torch.stack((split + 1, last, right), -1)
         stack[rows, torch.where(inner, depth + 1, longest + 1)] = torch.stack((first, split, left), -1)
         depth = depth + 2 * inner.long()

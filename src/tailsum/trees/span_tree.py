@@ -1,13 +1,13 @@
 """Binary trees whose spans have independent scores: `score(tree) = sum of span[i, j, state] over its spans (i, j)`.
 
 Positions are numbered `0 .. T-1`; span (i, j) has first position i and last position j, both included, so `span` is
-`[*batch, T, T, N]` and what stands below its diagonal counts nowhere. A tree has a state at each span, leaves (i, i)
-included. This is the hypertree of the paper's experiments, and its Algorithm 2 (Randomized Inside) is
+`[*batch, T, T, N]`, ignored below its diagonal. A tree has a state at each span, leaves (i, i) included. This is the
+hypertree of the paper's experiments, and its Algorithm 2 (Randomized Inside) is
 `tree.sketch(proposal=Uniform(), selection=TopAndSample(K1, K2)).log_partition()`.
 
-Nothing couples the states of a span with those of its children, so the sum over states is taken once for each span:
-exact inference costs T^3 + T^2 N, and a sketch saves nothing here but what is gathered. Where rules couple the states
-of parent and children, see `PCFG`.
+The states of a span and of its children are independent, so the sum over states is taken once for each span: exact
+inference costs T^3 + T^2 N, and a sketch saves only memory. Where rules couple the states of parent and children, see
+`PCFG`.
 """
 
 import math
@@ -75,10 +75,10 @@ class SpanTree(TreeStructure[SpanTerms]):
 
     def total(self, terms: SpanTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
         total = of_length(self._chart(terms, reduce), self.sequence_lengths()).reshape(self.batch_shape)
-        return total.masked_fill(total == -math.inf, -math.inf)  # and no gradient: no tree is possible
+        return total.masked_fill(total == -math.inf, -math.inf)  # no gradient where no tree is possible
 
     def _chart(self, terms: SpanTerms, reduce: Reduce) -> list[Tensor]:
-        """The reduction over all trees of each span, its states reduced first: that is all it takes."""
+        """The reduction over all trees of each span; its states are reduced first."""
         nodes = by_width(reduce(self.flat_spans(terms), -1))
 
         def combine(width: int, left: list[Tensor], right: list[Tensor]) -> Tensor:
@@ -108,7 +108,7 @@ class _SpanReader(Reader):
         self.span, self.inside, self.length, self.choose = span, inside, length, choose
         self.possible = inside[torch.arange(len(length), device=length.device), 0, length - 1] > -math.inf
         self.width = span.shape[1] + span.shape[-1]
-        # From the position after a split: what lies to its right, by last position.
+        # Inside scores of the right child, by the last position of the left one and its own last position.
         self.after = F.pad(inside[:, 1:], (0, 0, 0, 1), value=-math.inf)
 
     def root(self, batch: Tensor) -> Tensor:
@@ -123,13 +123,13 @@ class _SpanReader(Reader):
 
 
 class _SpanSweep(Sweep):
-    """Nothing couples the states of neighbouring spans: a span's own scores say all there is to know."""
+    """The states of different spans are independent: the scores of a span are its beliefs."""
 
     def __init__(self, scores: Float[Tensor, "*batch T T n"]) -> None:
         self.scores = scores
 
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
-        """There is nothing to look for."""
+        """No messages are needed."""
 
     def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch T T n"]:
         return self.scores

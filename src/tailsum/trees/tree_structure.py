@@ -1,4 +1,4 @@
-"""What all distributions over binary trees with a state at each span share. Nodes are spans `[T, T]`."""
+"""The base of all distributions over binary trees with a state at each span. Nodes are spans `[T, T]`."""
 
 import math
 from abc import abstractmethod
@@ -24,7 +24,7 @@ class TreeStructure(Structure[Terms, Trees]):
 
     @abstractmethod
     def reader(self, terms: Terms, reduce: Reduce, choose: Choose) -> Reader:
-        """How to read trees off the given scores, by sums or maxima, every choice by `choose(logits [R, n])`."""
+        """A reader of trees under the given scores, by sums or maxima; `choose(logits [R, n])` makes each choice."""
 
     def spans_inside(self) -> Bool[Tensor, "*batch T T"]:
         """Which spans lie within their sentence."""
@@ -40,7 +40,7 @@ class TreeStructure(Structure[Terms, Trees]):
         return with_tables(terms, [terms[0].tensors[0] + torch.where(self.spans_inside()[..., None], extra, 0.0)])
 
     def centred(self, terms: Terms) -> Terms:
-        """Every tree has all leaves, and the same number of other spans."""
+        """Subtracts the highest score of each leaf, and of all other spans: every tree has the same number of them."""
         span = terms[0].tensors[0]
         top = span.detach().amax(-1, keepdim=True)
         leaf = torch.eye(self.node_shape[0], dtype=torch.bool, device=self.device)[..., None]
@@ -78,21 +78,19 @@ class TreeStructure(Structure[Terms, Trees]):
     def to_global(self, configuration: Trees) -> Trees:
         if self.kept is None:
             return configuration
-        return Trees(
-            configuration.spans, torch.where(configuration.states < 0, -1, self._at(configuration, self.states))
-        )
+        spans, states = configuration
+        return Trees(spans, torch.where(states < 0, -1, self._at(configuration, self.states)))
 
     def check_configuration(self, configuration: Trees) -> Trees:
-        """A ValueError if one is not a binary tree over its sentence."""
         return check_tree(configuration, self.sequence_lengths().reshape(self.batch_shape), self.node_shape[0])
 
     def span_scores(self, tree: Trees) -> Float[Tensor, "*sample_batch"]:
-        """The sum of the scores of the states of each tree's spans; minus infinity of none at all."""
+        """The sum of the scores of the states of each tree's spans; minus infinity for an empty tree."""
         own = torch.where(tree.states < 0, 0.0, self._at(tree, self.node_scores())).sum(-1)
         return own.masked_fill((tree.states < 0).all(-1), -math.inf)
 
     def _at(self, tree: Trees, table: Num[Tensor, "*batch T T n"]) -> Tensor:
-        """The entries of a table for each span of a tree and its state."""
+        """The entries of a table at each span of a tree and its state, `[.., node]`."""
         spans, states = tree
         place = (spans[..., 0] * self.node_shape[0] + spans[..., 1]) * self.n_states + states
         return table.expand(*states.shape[:-1], *table.shape[-3:]).flatten(-3).gather(-1, place.clamp(min=0))

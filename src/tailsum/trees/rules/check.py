@@ -1,4 +1,4 @@
-"""The check of what users give as rules."""
+"""The check of the `rule` argument of a grammar."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from tailsum.trees.rules.whole_rule import WholeRule
 
 
 def check_rule(given: Tensor | WholeRule, n_heads: int, n_leaves: int, device: torch.device) -> WholeRule:
-    """Rules of N nonterminals over N + P children, on the right device and of sound scores."""
+    """Rules of N nonterminals over N + P children, on the right device and with valid scores."""
     size = n_heads + n_leaves
     if isinstance(given, Tensor):
         if given.dim() < 3 or given.shape[-3:] != (n_heads, size, size):

@@ -1,6 +1,6 @@
-"""Lookahead where exact messages cost no more than those of landmarks: every state is one.
+"""Lookahead by exact messages, where they cost no more than those of landmarks.
 
-So it is with rules of low rank, and in a grammar that is a sketch already.
+That is the case with rules of low rank, and in a grammar that is a sketch already.
 """
 
 import math
@@ -20,7 +20,7 @@ Chart = Callable[[list[Tensor], Reduce, Watch], list[Tensor]]  # see `Rule.chart
 
 
 class ExactSweep(Sweep):
-    """Inside and outside sums of all states; then a chart from the bottom up, in which only selected states go on."""
+    """Inside and outside sums of all states; then a chart from the bottom up over the selected states."""
 
     def __init__(
         self, chart: Chart, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size
@@ -51,9 +51,10 @@ class ExactSweep(Sweep):
         outside, kept = by_width(self.outside), list[Subset]()
 
         def select(width: int, inside: Tensor) -> Tensor:
-            """The inside sums of the selected states with their weights, minus infinity of the others."""
-            kept.append(selection(self._padded(inside) + outside[width - 1], generator))
-            weight = torch.zeros_like(self._padded(inside)).scatter_add(-1, kept[-1].index, kept[-1].log_weight.exp())
+            """The inside sums of the selected states with their weights, minus infinity for the others."""
+            padded = self._padded(inside)
+            kept.append(selection(padded + outside[width - 1], generator))
+            weight = torch.zeros_like(padded).scatter_add(-1, kept[-1].index, kept[-1].log_weight.exp())
             return inside + weight.log()[..., : inside.shape[-1]]
 
         self.chart(by_width(self.spans), log_sum_exp, select)
@@ -64,7 +65,7 @@ class ExactSweep(Sweep):
 
 
 def square_subset(kept: list[Subset], length: int, batch: torch.Size) -> Subset:
-    """Squares `[*batch, T, T, K]` of first and last positions; below the diagonal state 0 with no weight."""
+    """Subsets of each width as squares `[*batch, T, T, K]` of first and last positions; no weight below the diagonal."""
     index, log_weight = kept[0].index, kept[0].log_weight
     shape = (len(index), length, length, index.shape[-1])
     whole = Subset(index.new_zeros(shape), log_weight.new_full(shape, -math.inf))

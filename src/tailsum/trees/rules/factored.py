@@ -14,7 +14,7 @@ from tailsum.scores.potential import Potential
 from tailsum.trees.rules.pair_sweep import Role
 from tailsum.trees.rules.vector_rule import FactorRule, SpanFactors, VectorRule
 
-# Stands for minus infinity where a product of matrices would make NaN of it.
+# In place of minus infinity, which would become NaN in a product of matrices.
 _NEVER = -1e30
 
 
@@ -43,7 +43,7 @@ class SpanTrilinear(Trilinear, SpanFactors):
     ) -> Tensor:
         if factor:
             return super().reduced(head, left, right, before, after, reduce, *factor)
-        # The children's own scores are two more dimensions of the vectors: the product adds them on its way.
+        # The children's inside scores are two more dimensions of the vectors, so that the product adds them.
         one, other = torch.ones_like(before)[..., None], head.new_ones(*head.shape[:-1], 2)
         before, after = (x.clamp(min=_NEVER)[..., None] for x in (before, after))
         table = self.scores(
@@ -71,7 +71,6 @@ class FactoredRule(Trilinear, FactorRule):
 
     def fan(self, role: Role, first: Int[Tensor, "G m"], second: Int[Tensor, "G m"], rest: slice) -> Potential:
         head, left, right = self.tensors
-        one, other, third = {"head": (left, right, head), "left": (head, right, left), "right": (head, left, right)}[
-            role
-        ]
+        by_role = {"head": (left, right, head), "left": (head, right, left), "right": (head, left, right)}
+        one, other, third = by_role[role]
         return Factored(take(one, first) * take(other, second), third[..., rest, :])

@@ -15,7 +15,7 @@ from tailsum.trees.reader import Reader
 
 
 class Expansion(NamedTuple):
-    """Spans whose children are to be chosen: the sentence, the first and the last position and the state of each, `[R]`.
+    """Spans whose children are to be chosen: sentence, first and last position and state, `[R]` each.
 
     `left` and `right [R, T, children]` are the inside scores of the two children by the last position of the left one.
     """
@@ -32,7 +32,7 @@ ChildrenOf = Callable[[Expansion, Choose, Reduce], tuple[Tensor, Tensor, Tensor]
 
 
 class GrammarReader(Reader):
-    """Children as rules number them: nonterminals, then preterminals; in a restricted model (`n_heads` None), by span."""
+    """Children in rule ids: nonterminals, then preterminals; in a restricted model (`n_heads` None), local ids."""
 
     def __init__(
         self,
@@ -43,8 +43,7 @@ class GrammarReader(Reader):
         reduce: Reduce,
         children_of: ChildrenOf,
     ) -> None:
-        self.length, self.n_heads, self.choose, self.reduce = length, n_heads, choose, reduce
-        self.children_of = children_of
+        self.n_heads, self.choose, self.reduce, self.children_of = n_heads, choose, reduce, children_of
         whole = torch.stack([entry[:, 0] for entry in chart[1:]]) if len(chart) > 1 else chart[0][None, :, 0]
         self.whole = whole[(length - 2).clamp(min=0), torch.arange(len(length), device=length.device)]
         self.possible = (self.whole > -math.inf).any(-1) & (length > 1)
@@ -53,7 +52,7 @@ class GrammarReader(Reader):
             leaves = F.pad(chart[0], (n_heads, 0), value=-math.inf)
             chart = [leaves, *(F.pad(entry, (0, n_leaves), value=-math.inf) for entry in chart[1:])]
         self.inside = square(chart)  # [B, T, T, children]
-        # From the position after a split: what lies to its right, by last position.
+        # Inside scores of the right child, by the last position of the left one and its own last position.
         self.after = F.pad(self.inside[:, 1:], (0, 0, 0, 0, 0, 1), value=-math.inf)
         self.width = self.inside.shape[-1] ** 2 * (len(chart) if n_heads is None else 1)
 
@@ -68,14 +67,14 @@ class GrammarReader(Reader):
         return split, self._state(one), self._state(other)
 
     def _state(self, child: Tensor) -> Tensor:
-        """The state of a child, each kind counted from zero."""
+        """The state of a child, numbered from zero within its kind."""
         return child if self.n_heads is None else torch.where(child < self.n_heads, child, child - self.n_heads)
 
 
 class RankReader(GrammarReader):
-    """With rules of low rank: split and rank at once, then each child on its own.
+    """For rules of low rank: chooses split and rank at once, then each child independently.
 
-    `vectors` are those of heads, left and right children in logarithms, `[G, T or 1, T or 1, states, R]`.
+    `vectors` are the logarithmic factors of heads, left and right children, `[G, T or 1, T or 1, states, R]`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Rules of low rank: children meet in ranks, so that no table of all rules is needed for sums and samples."""
+"""Rules of low rank, whose sums and samples need no table of all rules."""
 
 import math
 from abc import abstractmethod
@@ -39,7 +39,7 @@ class LowRank(VectorRule):
         """The inside chart of sums."""
 
     def chart(self, spans: list[Tensor], reduce: Reduce, watch: Watch = keep) -> list[Tensor]:
-        """Sums meet in ranks: T^3 R + T^2 N R. Maxima, and sums of scaled scores, need the table."""
+        """Sums go through the ranks: T^3 R + T^2 N R. Maxima, and sums of scaled scores, need the table."""
         if reduce is not log_sum_exp or self.factor is not None:
             return super().chart(spans, reduce, watch)
         return self.rank_chart(spans, watch)
@@ -70,9 +70,9 @@ class SpanLowRank(LowRank, SpanFactors):
 class LowRankRule(LowRank, FactorRule):
     """Rules of low rank: `exp score(a -> b c) = sum_r exp(head[a, r] + left[b, r] + right[c, r])`.
 
-    The factors are logarithms, normalised or not: for a normalised grammar `head` sums to one over ranks, `left` and
-    `right` over children. Exact sums and samples cost T^3 R + T^2 N R, and never build the table. `argmax`, `entropy` and
-    divergences are of trees and states (a rank is no part of a tree), so they build the table, a few heads at a time.
+    The factors are logarithms, normalised or not: for a normalised grammar `exp(head)` sums to one over ranks, `exp(left)`
+    and `exp(right)` over children. Exact sums and samples cost T^3 R + T^2 N R, and never build the table. `argmax`,
+    `entropy` and divergences sum over ranks first, so they build the table, a few heads at a time.
 
     >>> N, P, R = 20, 30, 8
     >>> rule = LowRankRule(
@@ -85,7 +85,7 @@ class LowRankRule(LowRank, FactorRule):
     span_kind = SpanLowRank
 
     def fan(self, role: Role, first: Int[Tensor, "G m"], second: Int[Tensor, "G m"], rest: slice) -> Potential:
-        raise NotImplementedError("states meet in ranks: nothing needs pairs of them")
+        raise NotImplementedError("exact sums through the ranks need no messages from pairs")
 
     def rank_chart(self, spans: list[Tensor], watch: Watch) -> list[Tensor]:
         head, left, right = self.tensors
@@ -114,7 +114,7 @@ def _fill(
     from_ranks: Callable[[int, Tensor], Tensor],
     watch: Watch,
 ) -> list[Tensor]:
-    """An inside chart whose children meet in ranks: `to_ranks(width, entry)` as left and as right child, `[B, n, R]`."""
+    """An inside chart through ranks: `to_ranks(width, entry)` gives those of left and right children, `[B, n, R]`."""
     chart = [watch(1, leaves)]
     ranks = [to_ranks(1, chart[0])]
     length = leaves.shape[1]

@@ -1,9 +1,9 @@
 """Sweeps over the spans of a grammar: inside messages from the bottom up, outside messages from the top down.
 
-A rule joins three states, so what a message comes from is a pair: of children (inside), or of a parent and a sibling
-(outside), for every split. There are far too many pairs to send them all to all states. So a few landmark states stand
-for each span, and of their pairs a few again are selected, by what they are worth and by how well rules join them with
-the landmarks of the span that the message goes to. Every selection is weighted, so the messages are unbiased.
+A rule joins three states, so a message comes from pairs of states: of two children (inside), or of a parent and a sibling
+(outside), for every split. All pairs would be far too many. So each span has a few landmark states, and a few of their
+pairs are selected, by their log mass and by the scores of the rules that join them with landmarks of the receiving span
+(*guides*). Every selection is weighted, so the messages are unbiased.
 
 Shapes: the batch is one dimension; spans are squares `[B, T, T, ..]` of first and last positions.
 """
@@ -25,33 +25,34 @@ from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Optimal, Selection, Subset
 from tailsum.sketch.sweep import Sweep, fill_unreached
 from tailsum.trees.rules.exact_sweep import square_subset
+from tailsum.trees.rules.span_rule import child_ids
 
 Role = Literal["head", "left", "right"]  # which of a rule's three states a message goes to
 _MARKS = 128  # states of a span that are paired with those of another, at most
-_GUIDES = 16  # landmarks of the span that a message goes to, which say what pairs are worth
+_GUIDES = 16  # landmarks of the receiving span by which pairs are selected
 
 
 @dataclass(frozen=True)
 class Marks:
-    """Some states of each span, as rules number children, and the logarithm of what each stands for."""
+    """Some states of each span in rule ids, and their log mass."""
 
     index: Int[Tensor, "B *span m"]
     value: Float[Tensor, "B *span m"]
 
     def thinned(self, limit: int, generator: torch.Generator | None) -> "Marks":
-        """No more than `limit` of them, weighted to stand for all."""
+        """At most `limit` of them, with their weights added to the log mass."""
         if self.index.shape[-1] <= limit:
             return self
         kept = Optimal(limit)(self.value, generator)
         return Marks(self.index.gather(-1, kept.index), self.value.gather(-1, kept.index) + kept.log_weight)
 
     def at(self, first: Tensor, last: Tensor) -> "Marks":
-        """Of the spans from `first` to `last`, index tensors of one shape."""
+        """The marks of the spans from `first` to `last`, index tensors of one shape."""
         return Marks(self.index[:, first, last], self.value[:, first, last])
 
 
 class PairSweep(Sweep):
-    """Messages between the spans of a grammar from pairs of landmark states; of these pairs, 8 times as many are selected."""
+    """Messages between the spans of a grammar from pairs of landmark states: 8 selected pairs for each landmark."""
 
     landmarks = 64
 
@@ -78,8 +79,7 @@ class PairSweep(Sweep):
 
     def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch T T n"]:
         assert self.outside is not None
-        inside, _ = self._up(Optimal(landmarks), generator)
-        log_q = inside + self.outside
+        log_q = self._up(Optimal(landmarks), generator)[0] + self.outside
         return log_q.reshape(*self.batch, *log_q.shape[1:])
 
     def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
@@ -92,84 +92,65 @@ class PairSweep(Sweep):
 
     def _up(self, selection: Selection, generator: torch.Generator | None) -> tuple[Tensor, Subset]:
         """Inside messages to all states of every span (its own scores included), and the states selected on the way."""
-        length = self.spans.shape[1]
+        length, n_heads = self.spans.shape[1], self.n_heads
         inside = torch.full_like(self.spans, -math.inf)
-        guide = torch.zeros_like(self.spans) if self.outside is None else self.outside
         kept: list[Subset] = []
         for width in range(1, length + 1):
             first = torch.arange(length - width + 1, device=self.spans.device)
             last = first + width - 1
-            own, towards = self.spans[:, first, last], guide[:, first, last]
-            sure = own
+            own = sure = self.spans[:, first, last]
+            outside = None if self.outside is None else self.outside[:, first, last]
             if width > 1:
-                sent, exact = self._from_children(
-                    first, last, inside, square_subset(kept, length, self.spans.shape[:1]), generator
-                )
-                sure = own[..., : self.n_heads] + sent
-                sure = pad(sure, (0, own.shape[-1] - self.n_heads), value=-math.inf)
+                marks = self._marks(inside, square_subset(kept, length, self.spans.shape[:1]))
+                split = first[:, None] + torch.arange(width - 1, device=first.device)
+                left = marks.at(first[:, None].expand_as(split), split)
+                right = marks.at(split + 1, last[:, None].expand_as(split))
+                guides = None if outside is None else self._guides(outside[..., :n_heads], 0, generator)
+                sent, exact = self._send("head", left, right, guides, slice(0, n_heads), generator)
+                heads, others = own[..., :n_heads], (0, own.shape[-1] - n_heads)
+                own = pad(heads + fill_unreached(sent), others, value=-math.inf)
                 # Given the kept states an exact message rules out states rightly; one from selected pairs may not.
-                filled = own[..., : self.n_heads] + fill_unreached(sent)
-                own = pad(filled, (0, own.shape[-1] - self.n_heads), value=-math.inf)
-                sure = sure if exact else own
+                sure = pad(heads + sent, others, value=-math.inf) if exact else own
             inside[:, first, last] = own
-            kept.append(selection(sure + towards, generator))
+            kept.append(selection(sure if outside is None else sure + outside, generator))
         return inside, square_subset(kept, length, self.spans.shape[:1])
 
-    def _from_children(
-        self, first: Tensor, last: Tensor, inside: Tensor, kept: Subset, generator: torch.Generator | None
-    ) -> tuple[Tensor, bool]:
-        more = torch.arange(int(last[0] - first[0]), device=first.device)
-        first, last = first[:, None], last[:, None]
-        marks = self._marks(inside, kept)
-        left, right = marks.at(first, first + more), marks.at(first + more + 1, last.expand(-1, len(more)))
-        heads = None
-        if self.outside is not None:
-            heads = self._guides(self.outside[:, first[:, 0], last[:, 0], : self.n_heads], generator)
-        return self._send("head", left, right, heads, slice(0, self.n_heads), generator)
-
     def _marks(self, inside: Tensor, kept: Subset) -> Marks:
-        """The kept states of each span with their inside score."""
-        values = inside.gather(-1, kept.index) + kept.log_weight
-        return Marks(self._numbered(kept.index), values)
-
-    def _numbered(self, index: Tensor) -> Tensor:
-        """States of spans as rules number children; what is out of range is worth nothing."""
-        leaf = torch.eye(index.shape[1], dtype=torch.bool, device=index.device)[..., None]
-        return torch.where(leaf, index + self.n_heads, index).clamp(max=self.n_children - 1)
+        """The kept states of each span with their inside scores."""
+        index = child_ids(kept.index, self.n_heads, self.n_children)
+        return Marks(index, inside.gather(-1, kept.index) + kept.log_weight)
 
     @staticmethod
-    def _guides(value: Tensor, generator: torch.Generator | None) -> Marks:
-        everything = torch.arange(value.shape[-1], device=value.device).expand(value.shape)
+    def _guides(value: Tensor, start: int, generator: torch.Generator | None) -> Marks:
+        """Landmarks among the states with the given log mass, whose rule ids begin at `start`."""
+        everything = torch.arange(start, start + value.shape[-1], device=value.device).expand(value.shape)
         return Marks(everything, value).thinned(_GUIDES, generator)
 
     def _heads(self, parents: Marks, valid: Tensor) -> Marks:
-        """Parents as rules number heads, minus infinity where there is none."""
+        """Parents in the ids of heads, with log mass minus infinity where there is none."""
         value = parents.value.masked_fill(~valid[None, ..., None], -math.inf)
         return Marks(parents.index.clamp(max=self.n_heads - 1), value)
 
     def _send(
         self, role: Role, one: Marks, other: Marks, guides: Marks | None, rest: slice, generator: torch.Generator | None
     ) -> tuple[Tensor, bool]:
-        """Messages `[B, n, states]` from pairs of marks `[B, n, way, m]`; and whether no pair was left out."""
+        """Messages `[B, n, states]` from pairs of marks `[B, n, way, m]`; and whether all pairs were used."""
         whole = max(one.index.shape[-1], other.index.shape[-1]) <= _MARKS
         one, other = one.thinned(_MARKS, generator), other.thinned(_MARKS, generator)
         size = other.index.shape[-1]
-        worth = (one.value[..., :, None] + other.value[..., None, :]).flatten(-3)  # [B, n, way m m]
-        guided = worth
-        exact = whole and worth.shape[-1] <= self.pairs
-        if not exact and guides is not None:
-            guided = worth + self._joined(role, one.index, other.index, guides)
+        mass = (one.value[..., :, None] + other.value[..., None, :]).flatten(-3)  # [B, n, way m m]
+        exact = whole and mass.shape[-1] <= self.pairs
+        guided = mass if exact or guides is None else mass + self._joined(role, one.index, other.index, guides)
         picked = Optimal(self.pairs)(guided, generator)
-        value = worth.gather(-1, picked.index) + picked.log_weight
+        value = mass.gather(-1, picked.index) + picked.log_weight
         first = one.index.flatten(-2).gather(-1, picked.index // size)
         place = picked.index // (size * one.index.shape[-1]) * size + picked.index % size
         second = other.index.flatten(-2).gather(-1, place)
         return self._fan(role, first, second, value, rest), exact
 
     def _joined(self, role: Role, one: Tensor, other: Tensor, guides: Marks) -> Tensor:
-        """How well rules join pairs of states with the guides: `[B, n, way m m]`."""
-        given = [one, other]
-        place = {"head": 0, "left": 1, "right": 2}[role]
+        """The log sum over guides of their mass and the rules that join them with each pair: `[B, n, way m m]`."""
+        given, place = [one, other], {"head": 0, "left": 1, "right": 2}[role]
         given.insert(place, guides.index[..., None, :].expand(*one.shape[:-1], -1))
         size = math.prod(one.shape[2:]) * other.shape[-1] * guides.index.shape[-1]
         chunk = max(1, 16 * tile_size(one.device) // max(1, len(one) * size))
@@ -177,8 +158,7 @@ class PairSweep(Sweep):
         for start in range(0, one.shape[1], chunk):
             stop = start + chunk
             scores = self.between(*(x[:, start:stop] for x in given)).movedim(3 + place, 3)  # [B, n, way, guide, m, m]
-            worth = scores + guides.value[:, start:stop, None, :, None, None]
-            found.append(worth.logsumexp(3).flatten(2))
+            found.append((scores + guides.value[:, start:stop, None, :, None, None]).logsumexp(3).flatten(2))
         return torch.cat(found, 1)
 
     def _fan(self, role: Role, first: Tensor, second: Tensor, value: Tensor, rest: slice) -> Tensor:
@@ -188,8 +168,7 @@ class PairSweep(Sweep):
         found = []
         for start in range(0, count, chunk):
             part = slice(start, start + chunk)
-            flat = [x[:, part].flatten(1) for x in (first, second)]
-            potential = self.fan(role, flat[0], flat[1], rest)  # [B, n m, states]
+            potential = self.fan(role, first[:, part].flatten(1), second[:, part].flatten(1), rest)  # [B, n m, states]
             found.append(message(_by_span(potential, pairs), None, value[:, part]))
         return torch.cat(found, 1)
 
@@ -198,40 +177,28 @@ class PairSweep(Sweep):
     def _down(self, inside: Tensor, kept: Subset, generator: torch.Generator | None) -> Tensor:
         """Outside messages to all states of every span, its own scores not included."""
         length = self.spans.shape[1]
-        outside = (
-            torch.where(self.is_whole[..., None], 0.0, -math.inf).to(self.spans.dtype).expand_as(self.spans).clone()
-        )
+        outside = torch.full_like(self.spans, -math.inf).masked_fill_(self.is_whole[..., None], 0.0)
         below = self._marks(inside, kept)
         position = torch.arange(length, device=self.spans.device)
         for width in range(length - 1, 0, -1):
-            first = torch.arange(length - width + 1, device=self.spans.device)[:, None]
+            first = position[: length - width + 1]
             last = first + width - 1
             above = Marks(kept.index, (outside + self.spans).gather(-1, kept.index) + kept.log_weight)
             rest = slice(self.n_heads, self.n_children) if width == 1 else slice(0, self.n_heads)
-            states = slice(0, self.n_children - self.n_heads) if width == 1 else rest
-            guides = self._guides(inside[:, first[:, 0], last[:, 0], states], generator)
-            guides = Marks(guides.index + rest.start, guides.value)
-            # As left child of a span that ends later, and as right child of one that starts earlier.
+            states = slice(0, rest.stop - rest.start)
+            guides = self._guides(inside[:, first, last, states], rest.start, generator)
             every = position.expand(len(first), -1)
-            as_left = (
-                above.at(first.expand_as(every), every),
-                below.at((last + 1).clamp(max=length - 1).expand_as(every), every),
-            )
-            as_right = (
-                above.at(every, last.expand_as(every)),
-                below.at(every, (first - 1).clamp(min=0).expand_as(every)),
-            )
-            found = (
-                self._send("left", self._heads(as_left[0], every > last), as_left[1], guides, rest, generator)[0],
-                self._send("right", self._heads(as_right[0], every < first), as_right[1], guides, rest, generator)[0],
-            )
-            sent = torch.logaddexp(*found)
-            own = outside[:, first[:, 0], last[:, 0]]
-            own[..., states] = torch.logaddexp(own[..., states], sent)
-            outside[:, first[:, 0], last[:, 0]] = own
+            low, high = (x[:, None].expand_as(every) for x in (first, last))
+            # As left child of a span that ends later, and as right child of one that starts earlier.
+            parents, siblings = above.at(low, every), below.at((high + 1).clamp(max=length - 1), every)
+            as_left, _ = self._send("left", self._heads(parents, every > high), siblings, guides, rest, generator)
+            parents, siblings = above.at(every, high), below.at(every, (low - 1).clamp(min=0))
+            as_right, _ = self._send("right", self._heads(parents, every < low), siblings, guides, rest, generator)
+            own = outside[:, first, last]
+            own[..., states] = torch.logaddexp(own[..., states], torch.logaddexp(as_left, as_right))
+            outside[:, first, last] = own
         allowed = self.spans > -math.inf
-        flat = fill_unreached(outside.masked_fill(~allowed, -math.inf))
-        return torch.where(allowed, flat, 0.0)
+        return torch.where(allowed, fill_unreached(outside.masked_fill(~allowed, -math.inf)), 0.0)
 
 
 def _by_span(potential: Potential, pairs: int) -> Potential:

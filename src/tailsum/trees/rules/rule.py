@@ -1,11 +1,11 @@
-"""Scores of a grammar's binary rules, head -> left right, and what is computed with them.
+"""Scores of a grammar's binary rules, head -> left right, and the algorithms on them.
 
-Heads are nonterminals `0 .. N-1`. Children are nonterminals or preterminals, numbered together: nonterminal i is child i,
-preterminal p is child `N + p`. `WholeRule` has scores `[*lead, N, N+P, N+P]` (head, left, right) of all states; `lead`
-broadcasts against the batch. In a restricted grammar every span has states of its own, and so do its rules: `SpanRule`.
+Heads are nonterminals `0 .. N-1`. Children are nonterminals or preterminals, numbered together (*rule ids*): nonterminal i is
+child i, preterminal p is child `N + p`. `WholeRule` has scores `[*lead, N, N+P, N+P]` (head, left, right) of all states;
+`lead` broadcasts against the batch. In a restricted grammar every span has its own states and rules: `SpanRule`.
 
-A rule owns its algorithms: the inside chart, how trees are read from it, and how landmarks look ahead. For these the
-leading dimensions are one, `[G, ...]`: G is 1 where all sentences share the rules and B where each has its own.
+A rule has its own inside chart, reader of trees and lookahead. These flatten the leading dimensions to one, `[G, ...]`: G
+is 1 where all sentences share the rules and B where each has its own.
 """
 
 import math
@@ -33,7 +33,7 @@ class Rule(Scores):
     n_heads: int  # of the whole grammar
     n_children: int
     trailing: int  # how many dimensions its tensors have after the leading ones
-    by_span = False  # whether every span has states of its own
+    by_span = False  # whether every span has its own states
 
     @abstractmethod
     def map(self, change: Callable[[Tensor], Tensor]) -> "Rule": ...
@@ -55,7 +55,7 @@ class Rule(Scores):
     def contract(
         self, width: int, left: Sequence[Tensor], right: Sequence[Tensor], reduce: Reduce
     ) -> Float[Tensor, "B n heads"]:
-        """What the heads of spans of one width get from their children, `[B, n, states]` for each split."""
+        """Scores of the heads of spans of one width from their children, `[B, n, states]` for each split."""
 
     @abstractmethod
     def children_of(self, at: Expansion, choose: Choose, reduce: Reduce) -> tuple[Tensor, Tensor, Tensor]:
@@ -63,25 +63,25 @@ class Rule(Scores):
 
     @abstractmethod
     def counts(self, found: Sequence[Tensor], states: Int[Tensor, "*batch T T n"]) -> Float[Tensor, "*batch N C C"]:
-        """How often each rule is expected, from the gradients `found` in the tables of these rules."""
+        """The expected number of uses of each rule, from the gradients `found` in the tables of these rules."""
 
     @property
     def lead(self) -> torch.Size:
-        """What the scores vary with, beside spans and states."""
+        """The leading dimensions of the scores, before spans and states."""
         return torch.broadcast_shapes((), *(x.shape[: -self.trailing] for x in self.tensors))
 
     def check(self, device: torch.device) -> None:
-        """A ValueError unless the scores are sound, and on the given device."""
+        """A ValueError unless the scores are valid and on the given device."""
         for tensor in self.tensors:
             check_device("rule", tensor, device)
             check_scores("rule", tensor)
 
     def to(self, dtype: torch.dtype, device: torch.device) -> "Rule":
-        """The rules with scores of the given type, for states numbered on `device`."""
+        """The rules with scores of the given type, for state ids on `device`."""
         return self.map(lambda x: x.to(dtype))
 
     def flat(self, batch: torch.Size) -> "Rule":
-        """The rules with their leading dimensions as one: of size 1 where all sentences share them."""
+        """The rules with one leading dimension: of size 1 where all sentences share them."""
 
         def flat(x: Tensor) -> Tensor:
             lead, rest = x.shape[: -self.trailing], x.shape[-self.trailing :]
@@ -91,14 +91,14 @@ class Rule(Scores):
         return self.map(flat)
 
     def own(self, width: int, entry: Tensor) -> Tensor:
-        """Of scores `[.., S]` of the states of spans, those that a span of this width can have."""
+        """The scores of the states that a span of this width can have, out of `[.., S]`."""
         count = self.n_children - self.n_heads if width == 1 else self.n_heads
         return entry if self.by_span else entry[..., :count]
 
     def chart(self, spans: list[Tensor], reduce: Reduce, watch: Watch = keep) -> list[Tensor]:
         """The inside chart over scores `[B, n, S]` of the spans of each width: leaves first.
 
-        `watch` sees every entry before it is read, and may change it.
+        `watch(width, entry)` returns each entry, possibly changed, before it is used.
         """
 
         def combine(width: int, left: list[Tensor], right: list[Tensor]) -> Tensor:
@@ -114,7 +114,7 @@ class Rule(Scores):
         return totals.gather(0, length[None] - 1)[0]
 
     def reader(self, spans: list[Tensor], length: Tensor, choose: Choose, reduce: Reduce) -> Reader:
-        """How to read trees from the chart over scores of spans."""
+        """A reader of trees from the chart over scores of spans."""
         n_heads = None if self.by_span else self.n_heads
         return GrammarReader(self.chart(spans, reduce), length, n_heads, choose, reduce, self.children_of)
 

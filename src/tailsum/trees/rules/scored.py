@@ -18,9 +18,8 @@ from tailsum.trees.rules.whole_rule import Kind, WholeRule
 class ScoredRule(WholeRule):
     """Rules scored by any differentiable function of three index tensors, for instance a network over embeddings.
 
-    `function(head, left, right)` gets tensors of state numbers that broadcast together (heads `0 .. N-1`, children
-    `0 .. N+P-1`) and gives one score for each triple. Exact inference evaluates all of them; a sketch those of the states
-    it keeps.
+    `function(head, left, right)` takes tensors of ids that broadcast together (heads `0 .. N-1`, children `0 .. N+P-1`) and
+    returns one score for each triple. Exact inference evaluates all of them, a sketch those of the states it keeps.
 
     >>> states = torch.randn(50, 8)
     >>> rule = ScoredRule(lambda a, b, c: -(states[a] - states[b] * states[c]).square().sum(-1), 20, 30)
@@ -41,7 +40,7 @@ class ScoredRule(WholeRule):
         if n_heads < 1 or n_leaves < 1:
             raise ValueError(f"n_heads and n_leaves must be at least 1: got {n_heads} and {n_leaves}")
         self.function, self.n_heads, self.n_children = function, n_heads, n_heads + n_leaves
-        self.dtype, self.device = dtype, device  # of the scores, and of the states: those of the model, inside one
+        self.dtype, self.device = dtype, device  # of the scores, and of the state ids: set by the model
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "ScoredRule":
         return self
@@ -73,11 +72,9 @@ class ScoredRule(WholeRule):
     def between(
         self, head: Int[Tensor, "*#lead a"], left: Int[Tensor, "*#lead b"], right: Int[Tensor, "*#lead c"]
     ) -> Float[Tensor, "*lead a b c"]:
-        """Scores of all given heads with all given left and right children."""
         return self.at(head[..., :, None, None], left[..., None, :, None], right[..., None, None, :])
 
     def fan(self, role: Role, first: Int[Tensor, "G m"], second: Int[Tensor, "G m"], rest: slice) -> Potential:
-        """Scores from m pairs of two of a rule's states, in the order of the rule, to all states `rest` in the third."""
         third = torch.arange(self.n_children, device=first.device)[rest]
         given = [first[..., None], second[..., None]]
         given.insert({"head": 0, "left": 1, "right": 2}[role], third)
@@ -86,7 +83,7 @@ class ScoredRule(WholeRule):
     def at(
         self, head: Int[Tensor, "*#shape"], left: Int[Tensor, "*#shape"], right: Int[Tensor, "*#shape"]
     ) -> Float[Tensor, "*shape"]:
-        """Scores of triples of states, checked."""
+        """Scores of triples of states, by one call of the function; a ValueError if its result is invalid."""
         scores = self.function(head, left, right)
         if not isinstance(scores, Tensor):
             raise ValueError(f"function must give a tensor of scores: got {type(scores).__name__}")

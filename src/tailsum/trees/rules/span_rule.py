@@ -1,4 +1,4 @@
-"""Rules of a restricted grammar, in which every span keeps states of its own.
+"""Rules of a restricted grammar, in which every span keeps its own states.
 
 The rules of span (i, j) with split k join the states of (i, j) with those of (i, k) and (k+1, j): for each width a table
 `[*lead, T-w+1, w-1, K, K, K]` (first position, split, head, left, right). Since the sets differ, splits cannot be merged
@@ -30,10 +30,10 @@ class SpanRule(Rule):
 
     @abstractmethod
     def rows(self, at: Expansion) -> Float[Tensor, "r T k k"]:
-        """All rules of one state of each span, by the last position of the left child."""
+        """All rules of the head of each span, by the last position of the left child."""
 
     def children_of(self, at: Expansion, choose: Choose, reduce: Reduce) -> tuple[Tensor, Tensor, Tensor]:
-        """Split and children at once, since every split has states of its own."""
+        """Split and children in one choice, since the states differ by split."""
         size = at.left.shape[-1]
         pick = choose((self.rows(at) + at.left[..., :, None] + at.right[..., None, :]).flatten(1))
         return pick // size**2, pick // size % size, pick % size
@@ -42,9 +42,8 @@ class SpanRule(Rule):
         shape = (self.n_heads, self.n_children, self.n_children)
         expected = torch.zeros(*states.shape[:-3], math.prod(shape), device=states.device)
         for width, count in enumerate(found, 2):
-            head, left, right = sets_of_width(states, width, self.n_heads, self.n_children)
-            place = head[..., None, :, None, None] * self.n_children + left[..., None, :, None]
-            place = place * self.n_children + right[..., None, None, :]
+            head, left, right = spread(sets_of_width(states, width, self.n_heads, self.n_children))
+            place = (head * self.n_children + left) * self.n_children + right
             expected = expected.to(count.dtype).scatter_add(-1, place.flatten(-5), count.flatten(-5))
         return expected.unflatten(-1, shape)
 
@@ -67,12 +66,7 @@ class SpanTables(SpanRule):
     def at_spans(self, index: Int[Tensor, "*lead T T k"]) -> "SpanTables":
         found = []
         for width, table in enumerate(self.scores, 2):
-            first = torch.arange(index.shape[-2] - width + 1, device=index.device)[:, None]
-            more = torch.arange(width - 1, device=index.device)
-            head = index[..., first[:, 0], first[:, 0] + width - 1, :][..., :, None, :, None, None]
-            left = index[..., first, first + more, :][..., None, :, None]
-            right = index[..., first + more + 1, first + width - 1, :][..., None, None, :]
-            for dim, chosen in ((-3, head), (-2, left), (-1, right)):
+            for dim, chosen in enumerate(spread(_of_width(index, index, width)), -3):
                 table = taken(table, chosen, dim)  # noqa: PLW2901
             found.append(table)
         return SpanTables(found, self.n_heads, self.n_children)
@@ -96,7 +90,7 @@ class SpanTables(SpanRule):
 
 
 class Sets(NamedTuple):
-    """The states of the spans of one width and of their children, as rules number them: `[*lead, n, (split,) K]`."""
+    """The states of the spans of one width and of their children."""
 
     head: Int[Tensor, "*lead n k"]
     left: Int[Tensor, "*lead n split k"]
@@ -104,10 +98,13 @@ class Sets(NamedTuple):
 
 
 def sets_of_width(index: Int[Tensor, "*lead T T k"], width: int, n_heads: int, n_children: int) -> Sets:
-    """Of the spans with `width` positions, where every span keeps the states `index`."""
-    head, child = as_rules_number(index, n_heads, n_children)
-    first = torch.arange(index.shape[-2] - width + 1, device=index.device)[:, None]
-    more = torch.arange(width - 1, device=index.device)
+    """The sets in rule ids of the spans with `width` positions, where every span keeps the states `index`."""
+    return _of_width(index.clamp(max=n_heads - 1), child_ids(index, n_heads, n_children), width)
+
+
+def _of_width(head: Int[Tensor, "*lead T T k"], child: Int[Tensor, "*lead T T k"], width: int) -> Sets:
+    first = torch.arange(head.shape[-2] - width + 1, device=head.device)[:, None]
+    more = torch.arange(width - 1, device=head.device)
     return Sets(
         head[..., first[:, 0], first[:, 0] + width - 1, :],
         child[..., first, first + more, :],
@@ -115,14 +112,19 @@ def sets_of_width(index: Int[Tensor, "*lead T T k"], width: int, n_heads: int, n
     )
 
 
-def as_rules_number(index: Tensor, n_heads: int, n_children: int) -> tuple[Tensor, Tensor]:
-    """The states of spans as heads and as children. What is out of range has score minus infinity at its span."""
+def spread(sets: Sets) -> tuple[Tensor, Tensor, Tensor]:
+    """The sets as indices that broadcast to `[*lead, n, split, head, left, right]`."""
+    head, left, right = sets
+    return head[..., None, :, None, None], left[..., None, :, None], right[..., None, None, :]
+
+
+def child_ids(index: Int[Tensor, "*lead T T k"], n_heads: int, n_children: int) -> Int[Tensor, "*lead T T k"]:
+    """The states of spans in the ids of rules' children. Those out of range have score minus infinity at their span."""
     leaf = torch.eye(index.shape[-2], dtype=torch.bool, device=index.device)[..., None]
-    child = torch.where(leaf, index + n_heads, index)
-    return index.clamp(max=n_heads - 1), child.clamp(max=n_children - 1)
+    return torch.where(leaf, index + n_heads, index).clamp(max=n_children - 1)
 
 
 def taken(x: Tensor, index: Tensor, dim: int) -> Tensor:
-    """`take_along_dim`, leading dimensions broadcast also where one of the two lacks some."""
+    """`take_along_dim` with leading dimensions broadcast, also where one of the two has fewer."""
     missing = x.dim() - index.dim()
     return x[(None,) * max(0, -missing)].take_along_dim(index[(None,) * max(0, missing)], dim)

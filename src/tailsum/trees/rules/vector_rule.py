@@ -1,7 +1,7 @@
 """Rules scored from vectors of the three states, over all states or over those that spans keep.
 
-Vectors are `[*lead, N, d]` of heads and `[*lead, N+P, d]` of left and of right children; in a restricted grammar
-`[*lead, T, T, K, d]` of the states of each span in each role. Tables are made for a few heads, or a few spans, at a time.
+Vectors are `[*lead, N, d]` for heads and `[*lead, N+P, d]` for left and right children; in a restricted grammar
+`[*lead, T, T, K, d]` for the states of each span in each role. Tables are built for a few heads, or spans, at a time.
 """
 
 import math
@@ -21,7 +21,7 @@ from tailsum.numerics.tensors import scaled, take
 from tailsum.trees.rules.dense import DenseRule
 from tailsum.trees.rules.grammar_reader import Expansion
 from tailsum.trees.rules.rule import Rule
-from tailsum.trees.rules.span_rule import SpanRule, SpanTables, as_rules_number, taken
+from tailsum.trees.rules.span_rule import SpanRule, SpanTables, child_ids, taken
 from tailsum.trees.rules.whole_rule import Ids, Kind, Scores, WholeRule
 
 This = TypeVar("This", bound="VectorRule")
@@ -30,7 +30,7 @@ This = TypeVar("This", bound="VectorRule")
 class VectorRule(Rule):
     """Rules scored from a vector for each head, each left and each right child."""
 
-    factor: Tensor | None = None  # what every score is multiplied by, if anything
+    factor: Tensor | None = None  # of every score
 
     @staticmethod
     @abstractmethod
@@ -62,8 +62,8 @@ class VectorRule(Rule):
 class FactorRule(VectorRule, WholeRule):
     """Over all states: `head [*lead, N, d]`, `left [*lead, N+P, d]` and `right [*lead, N+P, d]`.
 
-    A sketch needs no more than the vectors of the states it keeps. Exact sums need the table of all rules; where it does
-    not fit `table_budget`, they build it a few heads at a time, once for each width of spans.
+    A sketch needs only the vectors of the states it keeps. Exact sums need the table of all rules; where it does not fit
+    `table_budget`, they build it a few heads at a time, once for each width of spans.
     """
 
     trailing = 2
@@ -88,8 +88,8 @@ class FactorRule(VectorRule, WholeRule):
         self.tensors, self.n_heads, self.n_children = (head, left, right), head.shape[-2], left.shape[-2]
 
     def at_spans(self, index: Int[Tensor, "*lead T T k"]) -> SpanRule:
-        head, child = (x.flatten(-3) for x in as_rules_number(index, self.n_heads, self.n_children))
-        given = zip(self.tensors, (head, child, child), strict=True)
+        child = child_ids(index, self.n_heads, self.n_children).flatten(-3)
+        given = zip(self.tensors, (index.clamp(max=self.n_heads - 1).flatten(-3), child, child), strict=True)
         rule = object.__new__(self.span_kind)
         rule.n_heads, rule.n_children = self.n_heads, self.n_children
         return rule.with_vectors([take(x, i).unflatten(-2, index.shape[-3:]) for x, i in given], self.factor)
@@ -147,15 +147,12 @@ class SpanFactors(VectorRule, SpanRule):
         return self.map(lambda x: taken(x, index[..., None], -2))
 
     def rows(self, at: Expansion) -> Float[Tensor, "r T k k"]:
+        one, two, three = (at.batch if len(x) > 1 else torch.zeros_like(at.batch) for x in self.tensors)
         heads, left, right = self.tensors
-        own = [at.batch if len(x) > 1 else torch.zeros_like(at.batch) for x in self.tensors]
+        head = heads[one, at.first, at.last, at.head][:, None, None]
         after = (torch.arange(left.shape[1], device=left.device) + 1).clamp(max=left.shape[1] - 1)
-        return self.scored(
-            self.factor,
-            heads[own[0], at.first, at.last, at.head][:, None, None],
-            left[own[1], at.first],
-            right[own[2][:, None], after, at.last[:, None]],
-        )[:, :, 0]
+        right = right[three[:, None], after, at.last[:, None]]
+        return self.scored(self.factor, head, left[two, at.first], right)[:, :, 0]
 
     def tabled(self) -> SpanTables:
         length, lead = self.tensors[0].shape[-4], self.lead
@@ -169,7 +166,7 @@ class SpanFactors(VectorRule, SpanRule):
 
     @staticmethod
     def _around(charts: list[list[Tensor]], width: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The vectors of the heads `[G, n, K, d]` of one width, and of their children, `[G, n, split, K, d]`."""
+        """The vectors of the heads `[G, n, K, d]` of one width and of their children `[G, n, split, K, d]`."""
         head, left, right = charts
         count = len(head) - width + 1
         return (
@@ -181,22 +178,14 @@ class SpanFactors(VectorRule, SpanRule):
     def contract(
         self, width: int, left: Sequence[Tensor], right: Sequence[Tensor], reduce: Reduce
     ) -> Float[Tensor, "B n heads"]:
+        """A few spans at a time: tables are built and dropped."""
         charts = [by_width(x) for x in self.tensors]
-        before, after = torch.stack(list(left), 2), torch.stack(list(right), 2)
-        return self._contract(self._around(charts, width), before, after, reduce)
-
-    def _contract(
-        self, vectors: tuple[Tensor, Tensor, Tensor], before: Tensor, after: Tensor, reduce: Reduce
-    ) -> Tensor:
-        """Heads `[B, n, K]` from their children `[B, n, split, K]`, a few spans at a time: tables are made and dropped."""
-        lead = before.shape[:2]
+        given = (*self._around(charts, width), torch.stack(list(left), 2), torch.stack(list(right), 2))
+        lead, (splits, size) = given[-1].shape[:2], given[-1].shape[2:]
         if not lead.numel():
-            return before[:, :, 0]
-        shapes = [x.shape[2:] for x in (*vectors, before, after)]
-        rows = [
-            x.expand(*lead, *shape).reshape(lead.numel(), shape.numel())
-            for x, shape in zip((*vectors, before, after), shapes, strict=True)
-        ]
+            return given[-1][:, :, 0]
+        shapes = [x.shape[2:] for x in given]
+        rows = (x.expand(*lead, *x.shape[2:]).reshape(lead.numel(), x.shape[2:].numel()) for x in given)
 
         def tile(parts: Parts) -> Parts:
             head, left, right, before, after = (
@@ -204,15 +193,14 @@ class SpanFactors(VectorRule, SpanRule):
             )
             return Parts((self.reduced(head[:, None], left, right, before, after, reduce, *parts.whole),))
 
-        size = before.shape[-2] * before.shape[-1] ** 3
-        chunk = max(1, 4 * tile_size(before.device) // max(1, size))
+        chunk = max(1, 4 * tile_size(given[-1].device) // max(1, splits * size**3))
         whole = () if self.factor is None else (self.factor,)
-        return streamed(tile, Parts(tuple(rows), whole), chunk, 1).rows[0].reshape(*lead, before.shape[-1])
+        return streamed(tile, Parts(tuple(rows), whole), chunk, 1).rows[0].reshape(*lead, size)
 
     def reduced(
         self, head: Tensor, left: Tensor, right: Tensor, before: Tensor, after: Tensor, reduce: Reduce, *factor: Tensor
     ) -> Tensor:
-        """The reduction over splits and children, whose own scores are `before` and `after`."""
+        """The reduction over splits and children, whose inside scores are `before` and `after`."""
         table = self.scored(factor[0] if factor else None, head, left, right)
         table = table + before[..., None, :, None] + after[..., None, None, :]
         return reduce(reduce(table.flatten(-2), -1), 1)

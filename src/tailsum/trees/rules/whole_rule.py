@@ -15,7 +15,7 @@ from tailsum.sketch.sweep import Sweep
 from tailsum.trees.rules.grammar_reader import Expansion
 from tailsum.trees.rules.pair_sweep import PairSweep, Role
 from tailsum.trees.rules.rule import Rule
-from tailsum.trees.rules.span_rule import Sets, SpanRule, SpanTables, sets_of_width
+from tailsum.trees.rules.span_rule import Sets, SpanRule, SpanTables, sets_of_width, spread
 
 Kind = tuple[bool, bool]  # whether the left and the right child are leaves (preterminals)
 Ids = Int[Tensor, "*lead m"]
@@ -37,7 +37,7 @@ class WholeRule(Rule):
 
     @abstractmethod
     def fan(self, role: Role, first: Int[Tensor, "G m"], second: Int[Tensor, "G m"], rest: slice) -> Potential:
-        """Scores from m pairs of two of a rule's states, in the order of the rule, to all states `rest` in the third."""
+        """Scores from m pairs of states in a rule's other two roles, in its order, to the states `rest` in this role."""
 
     @abstractmethod
     def rows(self, batch: Int[Tensor, " r"], head: Int[Tensor, " r"]) -> Float[Tensor, "r C C"]:
@@ -48,13 +48,13 @@ class WholeRule(Rule):
         """For each head, the reduction over pairs of children of their score and the rule's."""
 
     def children(self, leaf: bool) -> slice:
-        """The numbers of the children that are leaves, or of those that are not."""
+        """The ids of the children that are leaves, or of those that are not."""
         return slice(self.n_heads, self.n_children) if leaf else slice(0, self.n_heads)
 
     def contract(
         self, width: int, left: Sequence[Tensor], right: Sequence[Tensor], reduce: Reduce
     ) -> Float[Tensor, "B n heads"]:
-        """The splits of a span are merged by a product before the rules are contracted: T^3 N^2 + T^2 N^3."""
+        """Splits are merged by a product before the rules are contracted: T^3 N^2 + T^2 N^3."""
         kinds: dict[Kind, list[int]] = {}
         for size in range(1, width):
             kinds.setdefault((size == 1, width - size == 1), []).append(size)
@@ -85,11 +85,9 @@ class WholeRule(Rule):
 
     def joint(self, sets: Sets) -> Float[Tensor, "*lead n split k k k"]:
         """The scores of all rules between the sets of states of some spans and of their children."""
-        head, left, right = sets
-        lead = torch.broadcast_shapes(self.lead, left.shape[:-3])
-        shape = (*left.shape[-3:-1], *(left.shape[-1],) * 3)
-        triples = (head[..., None, :, None, None], left[..., None, :, None], right[..., None, None, :])
-        return self.at(*(x.expand(*lead, *shape).flatten(-5) for x in triples)).unflatten(-1, shape)
+        lead = torch.broadcast_shapes(self.lead, sets.left.shape[:-3])
+        shape = (*sets.left.shape[-3:], *sets.left.shape[-1:] * 2)
+        return self.at(*(x.expand(*lead, *shape).flatten(-5) for x in spread(sets))).unflatten(-1, shape)
 
     def sweep(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size) -> Sweep:
         return PairSweep(self.between, self.fan, (self.n_heads, self.n_children), spans, length, batch)
