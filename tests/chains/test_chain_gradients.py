@@ -12,9 +12,10 @@ from harness.potentials import potential, rand
 OPERATIONS = {"log_partition": ts.LinearChain.log_partition, "entropy": ts.LinearChain.entropy}
 KINDS = ("dense", "factored", "scored")
 LENGTHS = [None, [3, 1]]
+SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize("lengths", LENGTHS, ids=["full", "ragged"])
+@pytest.mark.parametrize("lengths", [pytest.param(None, marks=SLOW, id="full"), pytest.param([3, 1], id="ragged")])
 @pytest.mark.parametrize("lead", [(), (2,), (2, 1), (2, 2)], ids=["shared", "time", "batch", "both"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("operation", OPERATIONS)

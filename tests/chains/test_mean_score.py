@@ -147,7 +147,7 @@ def test_masks_by_the_lowest_number(dtype, budget):
     """They do what minus infinity does, also where a state has one and the pairs that lead to it have one."""
     generator = torch.Generator().manual_seed(0)
     other, possible = ts.LinearChain(torch.zeros(4, 3, dtype=dtype), torch.zeros(3, 3, dtype=dtype)), 0
-    for _ in range(30):
+    for _ in range(16):
         nodes, pairs = (torch.randn(*shape, 3, generator=generator).to(dtype) for shape in ((4,), (3,)))
         masks = [torch.rand(x.shape, generator=generator) < 0.35 for x in (nodes, pairs)]
         found = []
@@ -161,7 +161,7 @@ def test_masks_by_the_lowest_number(dtype, budget):
             possible += 1
             for a, b in zip(*found, strict=True):
                 torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-4)
-    assert possible > 10
+    assert possible > 5
 
 
 def test_a_position_masked_by_the_lowest_number():

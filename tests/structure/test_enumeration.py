@@ -24,9 +24,14 @@ from harness.registry import (
 
 
 def random_cases(check):
-    """Parameters: the numbers of all random cases of each structure, fifteen at a time."""
+    """Parameters: the numbers of all random cases of each structure, fifteen at a time; most of them are slow tests."""
     blocks = [
-        pytest.param(kind.name, range(start, min(start + 15, kind.examples[check])), id=f"{kind.name}-{start}")
+        pytest.param(
+            kind.name,
+            range(start, min(start + 15, kind.examples[check])),
+            id=f"{kind.name}-{start}",
+            marks=pytest.mark.slow if start >= max(15, kind.examples[check] // 3) else (),
+        )
         for kind in CASES
         for start in range(0, kind.examples[check], 15)
     ]

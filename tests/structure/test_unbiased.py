@@ -64,7 +64,7 @@ def test_a_wrong_weight_is_noticed(name, selection, generator):
 
 
 @pytest.mark.parametrize("few", FEW)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", FORBIDDING)
 def test_partition_where_much_is_forbidden(name, seed, few, generator):
     """40% of what couples nodes, and a single landmark: the states that it does not reach still count."""
