@@ -237,3 +237,25 @@ def test_padding_changes_no_gradient_of_the_bound(estimator):
     for a, b in zip(*found, strict=True):
         assert torch.isfinite(a).all()
         close(a, b)
+
+
+@pytest.mark.parametrize("estimator", [FULL, EXACT, Estimator("tailsum", 2, 2)], ids=str)
+def test_lengths_may_be_a_list(estimator):
+    model = vae(4)
+
+    def found(lengths):
+        torch.manual_seed(0)
+        return (
+            *model.elbo(WORDS, lengths, estimator),
+            model.weigh(WORDS, lengths, estimator, 3).log_weights,
+            model.posterior(WORDS, lengths).log_partition(),
+        )
+
+    for one, other in zip(found(LENGTHS.tolist()), found(LENGTHS), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("lengths", [[3, 1], [3, 1, 2, 4], [3, 1, 2, 0], [3.0, 1.0, 2.0, 3.0]])
+def test_bad_lengths_in_a_list_are_named(lengths, unchecked):
+    with pytest.raises(ValueError, match="lengths"):
+        vae(4).elbo(WORDS, lengths, FULL)

@@ -1,5 +1,6 @@
 """The structured VAE: its two models, the bound that they are trained by (the paper's Eq. 1), and the likelihood by importance sampling."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,7 +11,7 @@ from tailsum.chains.linear_chain import LinearChain
 from tailsum.nn.decoder import Decoder, as_sample
 from tailsum.nn.estimator import Estimator
 from tailsum.nn.inference import CRFInference
-from tailsum.numerics.check import at_least
+from tailsum.numerics.check import as_whole, at_least
 from tailsum.structure.base import RelaxedSample
 
 
@@ -28,7 +29,7 @@ class Elbo(NamedTuple):
 
 
 class StructuredVAE(nn.Module):
-    """An inference network, encoder and CRF, and a generative model, over words `[B, T]` with `lengths [B]`."""
+    """An inference network, encoder and CRF, and a generative model, over words `[B, T]` with `lengths [B]`, also a list."""
 
     def __init__(self, encoder: nn.Module, inference: CRFInference, decoder: Decoder) -> None:
         super().__init__()
@@ -37,14 +38,15 @@ class StructuredVAE(nn.Module):
             raise ValueError(f"inference and decoder must have equally many states: got {got}")
         self.encoder, self.inference, self.decoder = encoder, inference, decoder
 
-    def posterior(self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"]) -> LinearChain:
+    def posterior(self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"] | Sequence[int]) -> LinearChain:
         """The distribution over the states of each sentence, `q(x | y)`."""
+        lengths = as_whole("lengths", lengths, words.device)
         return self.inference(self.encoder(words, lengths), lengths)
 
     def elbo(
         self,
         words: Int[Tensor, "B T"],
-        lengths: Int[Tensor, " B"],
+        lengths: Int[Tensor, " B"] | Sequence[int],
         estimator: Estimator,
         temperature: float = 1.0,
         hard: bool = False,
@@ -55,6 +57,7 @@ class StructuredVAE(nn.Module):
         `hard` samples are one-hot, with the gradient of the relaxed ones (straight-through). With `word_dropout` the
         decoder reads "<unk>" in place of so many words, and must learn from the states what they were.
         """
+        lengths = as_whole("lengths", lengths, words.device)
         encoded = turned(self.encoder(words, lengths), lengths)
         small = estimator.sketch(self.inference(encoded, lengths))
         # Backwards, so that each state is drawn given those before it, as the decoder's are.
@@ -71,7 +74,11 @@ class StructuredVAE(nn.Module):
 
     @torch.no_grad()
     def weigh(
-        self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"], estimator: Estimator, n_samples: int
+        self,
+        words: Int[Tensor, "B T"],
+        lengths: Int[Tensor, " B"] | Sequence[int],
+        estimator: Estimator,
+        n_samples: int,
     ) -> "Weighed":
         """Importance weights `p(x, y) / q(x | y)` at samples from q: each has mean `p(y)`.
 
