@@ -12,6 +12,7 @@ from nn_cases import (
     EXACT,
     FULL,
     LENGTHS,
+    N_WORDS,
     PROBED,
     SHAPES,
     WORDS,
@@ -26,9 +27,13 @@ from nn_cases import (
     with_gradients,
     words_of,
 )
+from torch import nn
 
+from tailsum.nn.decoder import Joint
+from tailsum.nn.encoder import LSTMEncoder
 from tailsum.nn.estimator import Estimator
-from tailsum.nn.structured_vae import turned
+from tailsum.nn.inference import CRFInference
+from tailsum.nn.structured_vae import StructuredVAE, turned
 
 
 @given(
@@ -259,3 +264,28 @@ def test_lengths_may_be_a_list(estimator):
 def test_bad_lengths_in_a_list_are_named(lengths, unchecked):
     with pytest.raises(ValueError, match="lengths"):
         vae(4).elbo(WORDS, lengths, FULL)
+
+
+class Uniform(nn.Module):
+    """A decoder of one's own: every word and every state is as likely as any other."""
+
+    def __init__(self, n_states):
+        super().__init__()
+        self.n_states = n_states
+
+    def forward(self, words, lengths, sample, seen=None, probes=None):
+        zeros = torch.zeros(sample.weights.shape[:-2])
+        return Joint(zeros - lengths * math.log(N_WORDS), zeros - lengths * math.log(self.n_states))
+
+
+def test_a_decoder_of_ones_own():
+    model = StructuredVAE(LSTMEncoder(N_WORDS, 4), CRFInference(4, 5, 3), Uniform(5))
+    elbo = model.elbo(WORDS, LENGTHS.tolist(), FULL)
+    close(elbo.words, -LENGTHS * math.log(N_WORDS))
+    assert model.weigh(WORDS, LENGTHS.tolist(), FULL, 2).log_weights.shape == (2, 4)
+
+
+@pytest.mark.parametrize("decoder", [nn.Linear(3, 3), lambda *_: None, None])
+def test_a_foreign_decoder_is_told_what_it_lacks(decoder, unchecked):
+    with pytest.raises(ValueError, match=r"decoder must have n_states.*\(words, lengths, sample, seen, probes\).*got "):
+        StructuredVAE(LSTMEncoder(N_WORDS, 4), CRFInference(4, 5, 3), decoder)
