@@ -149,7 +149,7 @@ def test_the_best_in_place_of_a_damaged_last_one(keeper):
     keeper.save(at_step(3))
     assert names(keeper.folder) == [BEST, LAST]  # what was damaged is not kept
     damage(keeper.folder / LAST)
-    with pytest.raises(ValueError, match="step 1 is not wanted$"):
+    with pytest.raises(ValueError, match=r"step 1 is not wanted$"):
         keeper.latest(complaints.append, refuse(1))
 
 
