@@ -23,6 +23,7 @@ from tailsum.apps.vae.settings import OWN_ENCODERS, Settings
 PACKAGES = {"plot": ("matplotlib",), "report": ("jinja2", "pandas"), "vae": ("safetensors",)}  # by extra
 
 Table = Literal["table2", "table3", "table4", "hard", "theory", "all"]
+WITHOUT_EFFECT = {**dict.fromkeys(("table2", "table3", "table4"), ("data",)), "theory": ("data", "states", "repeats")}
 Repeats = Annotated[int, typer.Option(min=2, help="How often each random estimator runs.")]
 Seed = Annotated[int, typer.Option(help="The seed of everything random.")]
 RunFolder = Annotated[Path, typer.Argument(help="The folder that `tailsum train --output` made.")]
@@ -113,6 +114,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 @app.command()
 def reproduce(
+    context: typer.Context,
     table: Annotated[Table, typer.Argument(help="What to run.")],
     states: Annotated[str, typer.Option(help="How many states the models have.")] = "2000,10000",
     repeats: Repeats = 100,
@@ -139,6 +141,7 @@ def reproduce(
 
     settings = paper.Settings(table, _numbers(states), repeats, seed, output, data)
     with _told() as console:
+        _check_effect(context, dict.fromkeys(WITHOUT_EFFECT.get(table, ()), f"reproduce {table}"))
         try:
             page = paper.reproduce(settings, console)
         except KeyboardInterrupt:
@@ -191,6 +194,8 @@ def train(
         if resume:
             _check_same(output, context, chosen)
         settings = None if resume else Settings(data=None if data is None else str(data.resolve()), **chosen)
+        _check_effect(context, {} if settings is None else settings.without_effect())
+        _check_effect(context, {} if report else {"samples": "--no-report"})
         if not session.train_run(output, settings, console, device, data):
             _show(console, f"Stopped and saved. To go on: tailsum train --output {quote(str(output))} --resume")
             raise typer.Exit(130)
@@ -199,14 +204,25 @@ def train(
             session.explore_run(output, console, device, data)
 
 
+def _typed(context: typer.Context, name: str) -> bool:
+    return getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+
+
+def _check_effect(context: typer.Context, without: dict[str, str]) -> None:
+    """Nothing that is typed is ignored: `without` has the names of options without effect, and why they have none."""
+    for name, why in without.items():
+        if _typed(context, name):
+            option = f"--{'no-' if context.params[name] is False else ''}{name.replace('_', '-')}"
+            raise ValueError(f"{option} has no effect with {why}: leave one of them out")
+
+
 def _check_same(output: Path, context: typer.Context, chosen: dict[str, Any]) -> None:
     """A run goes on as it was begun: what is typed beside --resume, be it a default, must be what it has."""
     from tailsum.apps.vae.run import Run
 
     settings = Run.open(output).settings
     for name, value in chosen.items():
-        typed = getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
-        if typed and (begun := getattr(settings, name)) != value:
+        if _typed(context, name) and (begun := getattr(settings, name)) != value:
             raise ValueError(f"{output} was begun with {name} = {begun}, and goes on so: got {value}")
 
 
