@@ -48,6 +48,18 @@ def test_help(name, width):
     assert name in CliRunner().invoke(app, ["--help"]).output
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_is_shown_whole_at_80_columns(name):
+    """No word of it is cut or broken, nor taken for a tag, as <unk> would be."""
+    said = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).output
+    words = set(re.sub("[│╭╮╰╯─]", " ", said).split())
+    for option in COMMANDS[name].params:
+        assert set((option.help or "").replace("`", "").split()) <= words, option.name
+        assert not option.metavar or option.metavar in words
+    assert all(line.isascii() or line[-1] in "│╮╯" for line in said.splitlines() if line.strip())
+    assert name != "train" or "<unk>." in words
+
+
 @pytest.mark.parametrize("sums", [{"estimator": "rdp", "drawn": 2}, {"landmarks": 9, "probes": 3}])
 def test_options_become_settings(tmp_path, data, sums):
     how = {

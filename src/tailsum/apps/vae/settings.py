@@ -48,7 +48,9 @@ class Settings:
 
     data: str | None = None  # a file or a folder; None: Python's own documentation
     states: Annotated[int, count(2, "How many states a word may have.")] = 300
-    estimator: Annotated[Method, Option(help="How training sums over the states.")] = "tailsum"
+    estimator: Annotated[
+        Method, Option(metavar="NAME", help="How training sums over the states: full, topk, rdp or tailsum.")
+    ] = "tailsum"
     kept: Annotated[
         int | None,
         count(2, "States kept at each position. Default: all up to 20,000, then 200 (tailsum); a fifth (topk, rdp)."),
