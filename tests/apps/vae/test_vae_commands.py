@@ -88,8 +88,7 @@ def test_stopped_before_the_first_step(tmp_path, data, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("tailsum.apps.vae.session.Trainer", press)
-    code, _ = told_train(tmp_path / "run", *options(data))
-    assert code == 130
+    assert told_train(tmp_path / "run", *options(data)) == (130, "Stopped.\n")
     monkeypatch.undo()
     assert not (tmp_path / "run").exists()
     code, said = told_train(tmp_path / "run", *options(data))

@@ -1,5 +1,6 @@
 """What the commands do: train, evaluate and explore a run, with progress on the screen and files in the run's folder."""
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -32,7 +33,8 @@ def train_run(
 ) -> bool:
     """Train a new run, or, without settings, go on with one (whose text may have moved to `data`); False if interrupted.
 
-    Under `torchrun` several processes train together. Ctrl-C ends the training after the step at hand, and saves it.
+    Under `torchrun` several processes train together. Ctrl-C and SIGTERM end the training after the step at hand, and
+    save it; a second one ends it at once. Of a new run that ends before its first step nothing is left.
     """
     place = device_of(device)
     with processes(place) as all_of_us:
@@ -44,13 +46,20 @@ def train_run(
             run = Run.new(folder, settings, corpus)
             trainer = Trainer(run, corpus, place, all_of_us)
             all_of_us.wait()  # none may look for the run's files before all have found that there are none
-            if all_of_us.first:
-                run.write()
         with _until_interrupted() as stop:
             if not all_of_us.first:
                 return train(trainer, Watcher(complain=lambda _: None, stop=stop))
-            with _watching(run, console, stop) as watcher:
-                return train(trainer, watcher)
+            if settings is not None:
+                run.write()
+            try:
+                with _watching(run, console, stop) as watcher:
+                    return train(trainer, watcher)
+            except ValueError:  # another process has the folder, or a loss is not finite and kept there for study
+                raise
+            except BaseException:
+                if settings is not None and not trainer.done:
+                    run.remove()
+                raise
 
 
 @contextmanager
@@ -109,7 +118,7 @@ def _events(run: Run, console: Console) -> Iterator[Callable[[str, float, int], 
 
 @contextmanager
 def _until_interrupted() -> Iterator[Callable[[], bool]]:
-    """Whether someone has asked to stop, by Ctrl-C or SIGTERM; who presses Ctrl-C twice is not kept waiting."""
+    """Whether someone has asked to stop, by Ctrl-C or SIGTERM; who asks twice is not kept waiting."""
     asked: list[int] = []
     if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
         yield lambda: False
@@ -119,6 +128,7 @@ def _until_interrupted() -> Iterator[Callable[[], bool]]:
         if asked:
             raise KeyboardInterrupt
         asked.append(number)
+        os.write(2, b"\nStopping after this step. A second Ctrl-C or SIGTERM ends it at once, unsaved.\n")
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
