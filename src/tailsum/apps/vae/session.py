@@ -5,7 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import isfinite, nan
+from math import isfinite
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,6 +20,7 @@ from tailsum.apps.vae.data import Corpus, evenly
 from tailsum.apps.vae.evaluate import Likelihood, likelihood, n_batches, sums_for
 from tailsum.apps.vae.explore import explore, gather, n_steps
 from tailsum.apps.vae.processes import device_of, processes
+from tailsum.apps.vae.progress import told
 from tailsum.apps.vae.run import Run, read_corpus, write_json
 from tailsum.apps.vae.settings import Settings
 from tailsum.apps.vae.train import Step, Trainer, Watcher, train
@@ -65,17 +66,12 @@ def train_run(
 @contextmanager
 def _watching(run: Run, console: Console, stop: Callable[[], bool]) -> Iterator[Watcher]:
     """Progress on the screen, and curves for TensorBoard."""
-    said = "ELBO {task.fields[elbo]:.1f}, a word {task.fields[nll]:.2f} (dev {task.fields[dev]:.2f}), {task.fields[pace]:,.0f} words/s"
-    columns = (BarColumn(8), MofNCompleteColumn(), TextColumn(said), TimeElapsedColumn(), TimeRemainingColumn())
     settings = run.settings
-    with Progress(*columns, console=console) as bar, _events(run, console) as write:
-        steps = bar.add_task("", total=settings.steps, elbo=nan, nll=nan, dev=nan, pace=nan)
-        words = bar.add_task("", visible=False)
+    with told(console, settings.steps) as teller, _events(run, console) as write:
 
         def stepped(step: Step) -> None:
             elbo = step.elbo.total.item()
-            bar.advance(words, step.words)
-            bar.update(steps, completed=step.number, elbo=elbo, nll=step.nll, pace=bar.tasks[words].speed or nan)
+            teller.stepped(step)
             parts = {name: part.item() for name, part in step.elbo._asdict().items()}
             for name, value in {"elbo": elbo, **parts, "nll a word": step.nll, "gradient norm": step.norm}.items():
                 write(f"train/{name}", value, step.number)
@@ -83,7 +79,7 @@ def _watching(run: Run, console: Console, stop: Callable[[], bool]) -> Iterator[
                 write(f"schedule/{name}", getattr(settings, f"{name}_at")(step.number - 1), step.number)
 
         def checked(number: int, nll: float) -> None:
-            bar.update(steps, dev=nll)
+            teller.checked(nll)
             write("dev/nll a word", nll, number)
 
         yield Watcher(stepped, checked, _warning(console), stop)
