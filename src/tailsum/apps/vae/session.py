@@ -19,6 +19,7 @@ from tailsum.apps.vae.baselines import bigram, score, sentence_log_probs, train_
 from tailsum.apps.vae.data import Corpus, evenly
 from tailsum.apps.vae.evaluate import Likelihood, likelihood, n_batches, sums_for
 from tailsum.apps.vae.explore import explore, gather, n_steps
+from tailsum.apps.vae.forecast import LONG, forecast, memory_of, rate_of, shown, what_to_lower
 from tailsum.apps.vae.processes import device_of, processes
 from tailsum.apps.vae.progress import told
 from tailsum.apps.vae.run import Run, read_corpus, write_json
@@ -41,11 +42,13 @@ def train_run(
     with processes(place) as all_of_us:
         if settings is None:
             run = Run.open(folder)
-            trainer = Trainer(run, run.corpus(data), place, all_of_us)
+            corpus = run.corpus(data)
         else:
             corpus = read_corpus(settings)
             run = Run.new(folder, settings, corpus)
-            trainer = Trainer(run, corpus, place, all_of_us)
+        _foretell(run, corpus, place, console if all_of_us.first else Console(quiet=True), new=settings is not None)
+        trainer = Trainer(run, corpus, place, all_of_us)
+        if settings is not None:
             all_of_us.wait()  # none may look for the run's files before all have found that there are none
         with _until_interrupted() as stop:
             if not all_of_us.first:
@@ -61,6 +64,22 @@ def train_run(
                 if settings is not None and not trainer.done:
                     run.remove()
                 raise
+
+
+def _foretell(run: Run, corpus: Corpus, device: torch.device, console: Console, new: bool) -> None:
+    """Say what a step will take; a ValueError if a new run would take more memory than there is."""
+    found, there = forecast(run.settings, corpus), memory_of(device)
+    if found.total > there:
+        lower = what_to_lower(found, run.settings)
+        said = f"a step takes about {found.total / 1e9:.1f} GB of memory, and there are {there / 1e9:.1f} GB: lower {lower}"
+        if new:
+            raise ValueError(said)
+        _warning(console)(said)  # it has been trained so before, and the forecast may be wrong
+    seconds = found.seconds(rate_of(device))
+    said = f"By forecast, a step takes {found.total / 1e9:.2g} GB of memory and {shown(seconds)}."
+    console.print(said, soft_wrap=True, highlight=False)
+    if seconds > LONG:
+        _warning(console)(f"a step takes about {shown(seconds)}. Lower --states, --kept, --batch or --longest for less")
 
 
 @contextmanager
