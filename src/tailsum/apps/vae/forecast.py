@@ -55,7 +55,7 @@ def _memory(settings: Settings, V: int, T: int) -> dict[str, float]:
     N, d, sums = settings.states, settings.state_size, settings.sums()
     at_once = ceil(settings.batch / settings.shards) * T
     inner = settings.size + settings.hidden + d
-    sizes = {
+    sizes: dict[str, float] = {
         "--states or --state-size": 6 * N * (2 * d + 1),
         "--words or --size": 6 * V * (2 * settings.size + 1),
         "--batch, --words or --probes, or raise --shards": 3 * at_once * V * settings.probes,
@@ -119,11 +119,10 @@ def memory_of(device: torch.device) -> float:
 def rate_of(device: torch.device, size: int = 1024) -> float:
     """Arithmetic operations a second in a product of two matrices."""
     x = torch.ones(size, size, device=device)
-    for _ in range(2):  # the first prepares
-        start = perf_counter()
-        (x @ x)[0, 0].item()  # waits for a GPU
-        taken = perf_counter() - start
-    return 2 * size**3 / taken
+    (x @ x)[0, 0].item()  # the first prepares
+    start = perf_counter()
+    (x @ x)[0, 0].item()  # waits for a GPU
+    return 2 * size**3 / (perf_counter() - start)
 
 
 def shown(seconds: float) -> str:
