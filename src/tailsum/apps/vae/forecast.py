@@ -1,7 +1,8 @@
 """What a step of training will take, in memory and time, before it is begun.
 
 Both follow from the sizes of the large tensors: B sentences of T words at once, N states of size d, K of them kept, V words. The
-factors were measured on one CPU core, memory with `PeakMemory`; they hold to within a factor of two or so.
+factors were fitted to small steps (up to 1 GB) on one CPU core. Memory, by `PeakMemory`, holds to within a factor of 2.5 in
+the tests; time is rougher, and neither was measured on a GPU.
 """
 
 import os
