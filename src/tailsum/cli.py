@@ -1,6 +1,7 @@
 """The command line: `tailsum demo`, `reproduce`, `train`, `evaluate` and `explore`."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +11,19 @@ from importlib.util import find_spec
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from shlex import quote
+from types import FrameType
 from typing import Annotated, Any, Literal
+
+
+def _stop_at_once(number: int, _: FrameType | None) -> None:
+    """For the time of imports and preparations, when there is nothing to save, and an exception may be caught anywhere."""
+    os.write(sys.stdout.fileno(), b"Stopped.\n")
+    os._exit(128 + number)
+
+
+if __name__ == "__main__" or Path(sys.argv[0]).stem == "tailsum":  # the imports below take a while
+    for _number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(_number, _stop_at_once)
 
 try:
     import typer
@@ -18,11 +31,12 @@ try:
 except ImportError:  # pragma: no cover
     sys.exit("The command line needs two more packages: pip install 'tailsum[cli,plot]'")
 
-from tailsum.apps.vae.settings import OWN_ENCODERS, Settings
+from tailsum.apps.vae.settings import OWN_ENCODERS, Settings  # noqa: E402  (behind what signals do meanwhile)
 
 PACKAGES = {"plot": ("matplotlib",), "report": ("jinja2", "pandas"), "vae": ("safetensors",)}  # by extra
 
 Table = Literal["table2", "table3", "table4", "hard", "theory", "all"]
+WITHOUT_EFFECT = {**dict.fromkeys(("table2", "table3", "table4"), ("data",)), "theory": ("data", "states", "repeats")}
 Repeats = Annotated[int, typer.Option(min=2, help="How often each random estimator runs.")]
 Seed = Annotated[int, typer.Option(help="The seed of everything random.")]
 RunFolder = Annotated[Path, typer.Argument(help="The folder that `tailsum train --output` made.")]
@@ -41,8 +55,11 @@ def _need(*extras: str) -> None:
 
 
 @contextmanager
-def _told() -> Iterator[Console]:
-    """A console, and errors that a person can do something about as one line on it, not a traceback."""
+def _told(lower: str = "") -> Iterator[Console]:
+    """A console, and errors that a person can do something about as one line on it, not a traceback.
+
+    `lower` says what takes less memory.
+    """
     console = Console()
     try:
         yield console
@@ -50,6 +67,14 @@ def _told() -> Iterator[Console]:
         said = str(error)
     except OSError as error:  # no room on the disk, a folder that may not be written to
         said = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+    except typer.Exit:  # a RuntimeError too
+        raise
+    except (RuntimeError, MemoryError) as error:  # most often the memory of the machine or the GPU is too small
+        said = str(error).strip().split("\n")[0] or "out of memory"
+        said += f". If memory is short: {lower}" if lower else ""
+    except KeyboardInterrupt:
+        _show(console, "Stopped.")
+        raise typer.Exit(130) from None
     else:
         return
     console.print(f"Error: {said}", style="red", soft_wrap=True, markup=False)
@@ -113,7 +138,10 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 @app.command()
 def reproduce(
-    table: Annotated[Table, typer.Argument(help="What to run.")],
+    context: typer.Context,
+    table: Annotated[
+        Table, typer.Argument(metavar="TABLE", help="What to run: table2, table3, table4, hard, theory or all.")
+    ],
     states: Annotated[str, typer.Option(help="How many states the models have.")] = "2000,10000",
     repeats: Repeats = 100,
     seed: Seed = 0,
@@ -139,11 +167,13 @@ def reproduce(
 
     settings = paper.Settings(table, _numbers(states), repeats, seed, output, data)
     with _told() as console:
+        _check_effect(context, dict.fromkeys(WITHOUT_EFFECT.get(table, ()), f"reproduce {table}"))
         try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             page = paper.reproduce(settings, console)
         except KeyboardInterrupt:
             _show(console, f"Stopped. Finished cells are kept in {output}: the same command goes on from there.")
-            raise
+            raise typer.Exit(130) from None
         _show(console, f"The results on one page: {page.resolve()}")
 
 
@@ -185,12 +215,14 @@ def train(
     _need("plot", "report", "vae")
     from tailsum.apps.vae import session
 
-    with _told() as console:
+    with _told("lower --batch, --states, --kept or --longest, or raise --shards") as console:
         if chosen["encoder"] not in OWN_ENCODERS and (folder := Path(chosen["encoder"]).expanduser()).is_dir():
             chosen["encoder"] = str(folder.resolve())
         if resume:
             _check_same(output, context, chosen)
         settings = None if resume else Settings(data=None if data is None else str(data.resolve()), **chosen)
+        _check_effect(context, {} if settings is None else settings.without_effect())
+        _check_effect(context, {} if report else {"samples": "--no-report"})
         if not session.train_run(output, settings, console, device, data):
             _show(console, f"Stopped and saved. To go on: tailsum train --output {quote(str(output))} --resume")
             raise typer.Exit(130)
@@ -199,14 +231,25 @@ def train(
             session.explore_run(output, console, device, data)
 
 
+def _typed(context: typer.Context, name: str) -> bool:
+    return getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+
+
+def _check_effect(context: typer.Context, without: dict[str, str]) -> None:
+    """Nothing that is typed is ignored: `without` has the names of options without effect, and why they have none."""
+    for name, why in without.items():
+        if _typed(context, name):
+            option = f"--{'no-' if context.params[name] is False else ''}{name.replace('_', '-')}"
+            raise ValueError(f"{option} has no effect with {why}: leave one of them out")
+
+
 def _check_same(output: Path, context: typer.Context, chosen: dict[str, Any]) -> None:
     """A run goes on as it was begun: what is typed beside --resume, be it a default, must be what it has."""
     from tailsum.apps.vae.run import Run
 
     settings = Run.open(output).settings
     for name, value in chosen.items():
-        typed = getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
-        if typed and (begun := getattr(settings, name)) != value:
+        if _typed(context, name) and (begun := getattr(settings, name)) != value:
             raise ValueError(f"{output} was begun with {name} = {begun}, and goes on so: got {value}")
 
 
@@ -226,7 +269,7 @@ def evaluate(
     _need("plot", "report", "vae")
     from tailsum.apps.vae.session import evaluate_run
 
-    with _told() as console:
+    with _told("lower --samples") as console:
         evaluate_run(run, console, samples, sentences, baselines, device, data)
 
 

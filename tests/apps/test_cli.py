@@ -55,6 +55,17 @@ def test_missing_packages_are_named_at_once(command, package, extras, monkeypatc
     assert shown.output == f"This needs more packages ({package}): pip install 'tailsum[{extras}]'\n"
 
 
+@pytest.mark.parametrize(
+    "given", ["table2 --data .", "table3 --data .", "table4 --data .", "theory --states 200", "theory --repeats 3"]
+)
+def test_options_of_other_tables_are_refused(given, tmp_path, unchecked):
+    table, option, _ = given.split()
+    shown = CliRunner().invoke(cli.app, ["reproduce", *given.split(), "--output", str(tmp_path / "out")])
+    assert shown.exit_code == 1
+    assert shown.output == f"Error: {option} has no effect with reproduce {table}: leave one of them out\n"
+    assert not (tmp_path / "out").exists()
+
+
 def test_demo(tmp_path):
     shown = run("demo", "--states", "200", "--length", "4", "--repeats", "3", "--output", str(tmp_path / "out"))
     assert shown.returncode == 0, shown.stderr

@@ -12,6 +12,7 @@ from nn_cases import (
     EXACT,
     FULL,
     LENGTHS,
+    N_WORDS,
     PROBED,
     SHAPES,
     WORDS,
@@ -26,9 +27,13 @@ from nn_cases import (
     with_gradients,
     words_of,
 )
+from torch import nn
 
+from tailsum.nn.decoder import Joint
+from tailsum.nn.encoder import LSTMEncoder
 from tailsum.nn.estimator import Estimator
-from tailsum.nn.structured_vae import turned
+from tailsum.nn.inference import CRFInference
+from tailsum.nn.structured_vae import StructuredVAE, turned
 
 
 @given(
@@ -237,3 +242,50 @@ def test_padding_changes_no_gradient_of_the_bound(estimator):
     for a, b in zip(*found, strict=True):
         assert torch.isfinite(a).all()
         close(a, b)
+
+
+@pytest.mark.parametrize("estimator", [FULL, EXACT, Estimator("tailsum", 2, 2)], ids=str)
+def test_lengths_may_be_a_list(estimator):
+    model = vae(4)
+
+    def found(lengths):
+        torch.manual_seed(0)
+        return (
+            *model.elbo(WORDS, lengths, estimator),
+            model.weigh(WORDS, lengths, estimator, 3).log_weights,
+            model.posterior(WORDS, lengths).log_partition(),
+        )
+
+    for one, other in zip(found(LENGTHS.tolist()), found(LENGTHS), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("lengths", [[3, 1], [3, 1, 2, 4], [3, 1, 2, 0], [3.0, 1.0, 2.0, 3.0]])
+def test_bad_lengths_in_a_list_are_named(lengths, unchecked):
+    with pytest.raises(ValueError, match="lengths"):
+        vae(4).elbo(WORDS, lengths, FULL)
+
+
+class Uniform(nn.Module):
+    """A decoder of one's own: every word and every state is as likely as any other."""
+
+    def __init__(self, n_states):
+        super().__init__()
+        self.n_states = n_states
+
+    def forward(self, words, lengths, sample, seen=None, probes=None):
+        zeros = torch.zeros(sample.weights.shape[:-2])
+        return Joint(zeros - lengths * math.log(N_WORDS), zeros - lengths * math.log(self.n_states))
+
+
+def test_a_decoder_of_ones_own():
+    model = StructuredVAE(LSTMEncoder(N_WORDS, 4), CRFInference(4, 5, 3), Uniform(5))
+    elbo = model.elbo(WORDS, LENGTHS.tolist(), FULL)
+    close(elbo.words, -LENGTHS * math.log(N_WORDS))
+    assert model.weigh(WORDS, LENGTHS.tolist(), FULL, 2).log_weights.shape == (2, 4)
+
+
+@pytest.mark.parametrize("decoder", [nn.Linear(3, 3), lambda *_: None, None])
+def test_a_foreign_decoder_is_told_what_it_lacks(decoder, unchecked):
+    with pytest.raises(ValueError, match=r"decoder must have n_states.*\(words, lengths, sample, seen, probes\).*got "):
+        StructuredVAE(LSTMEncoder(N_WORDS, 4), CRFInference(4, 5, 3), decoder)

@@ -1,5 +1,6 @@
 """The generative model `p(x, y)`: an LSTM over words and latent states, the paper's Section 4."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -63,7 +64,7 @@ class Decoder(nn.Module):
     def forward(
         self,
         words: Int[Tensor, "B T"],
-        lengths: Int[Tensor, " B"],
+        lengths: Int[Tensor, " B"] | Sequence[int],
         sample: RelaxedSample,
         seen: Int[Tensor, "B T"] | None = None,
         probes: Probes | None = None,

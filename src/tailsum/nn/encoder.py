@@ -1,5 +1,7 @@
 """What reads a sentence: a vector for each word in its context, `[B, T, size]`, learned from scratch."""
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -24,11 +26,13 @@ class LSTMEncoder(nn.Module):
         self.lstm = nn.LSTM(size, size // 2, batch_first=True, bidirectional=True)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"]) -> Float[Tensor, "B T size"]:
+    def forward(
+        self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"] | Sequence[int]
+    ) -> Float[Tensor, "B T size"]:
         """A vector for each word: its own, and what both directions make of its context."""
         inside = checked_inside(words, lengths, self.words.num_embeddings)
         embedded = self.dropout(self.words(words.masked_fill(~inside, 0)))
-        packed = pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(embedded, inside.sum(1).cpu(), batch_first=True, enforce_sorted=False)
         read, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=words.shape[1])
         return embedded + read
 
@@ -55,7 +59,9 @@ class TransformerEncoder(nn.Module):
         )
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"]) -> Float[Tensor, "B T size"]:
+    def forward(
+        self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"] | Sequence[int]
+    ) -> Float[Tensor, "B T size"]:
         """A vector for each word in its context."""
         steps = words.shape[1]
         if steps > self.longest:

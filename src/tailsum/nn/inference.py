@@ -1,5 +1,7 @@
 """A linear-chain CRF over latent states, on top of any encoder."""
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -25,7 +27,9 @@ class CRFInference(nn.Module):
         self.read = nn.Linear(size, state_size)
         self.states = nn.Parameter(spread * torch.randn(n_states, state_size))
 
-    def forward(self, encoded: Float[Tensor, "B T size"], lengths: Int[Tensor, " B"] | None = None) -> LinearChain:
+    def forward(
+        self, encoded: Float[Tensor, "B T size"], lengths: Int[Tensor, " B"] | Sequence[int] | None = None
+    ) -> LinearChain:
         """The distribution over the states of each sentence of a batch, from a vector for each word."""
         if encoded.shape[-1:] != (self.read.in_features,):
             raise ValueError(f"encoded must be [B, T, {self.read.in_features}]: got {list(encoded.shape)}")

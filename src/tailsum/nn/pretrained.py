@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from tailsum.nn.words import END, UNKNOWN, checked_inside
+from tailsum.numerics.check import as_whole
 
 _NONE = -1  # where a word has no more sub-words
 _LEAD = "the"  # inside a sentence is after another word
@@ -86,8 +87,11 @@ class PretrainedEncoder(nn.Module):
             self.model.eval()
         return self
 
-    def forward(self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"]) -> Float[Tensor, "B T size"]:
+    def forward(
+        self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"] | Sequence[int]
+    ) -> Float[Tensor, "B T size"]:
         """A vector for each word in its context."""
+        lengths = as_whole("lengths", lengths, words.device)
         pieces = self._pieces_of(words, lengths)  # [B, T+2, most]
         counts = (pieces != _NONE).sum(-1)
         room = self._check_room(counts.sum(1), lengths)

@@ -5,13 +5,14 @@ from tailsum.nn.encoder import LSTMEncoder, TransformerEncoder
 from tailsum.nn.estimator import Estimator
 from tailsum.nn.inference import CRFInference
 from tailsum.nn.pretrained import PretrainedEncoder
-from tailsum.nn.structured_vae import Elbo, StructuredVAE
+from tailsum.nn.structured_vae import Elbo, GenerativeModel, StructuredVAE
 
 __all__ = [
     "CRFInference",
     "Decoder",
     "Elbo",
     "Estimator",
+    "GenerativeModel",
     "Joint",
     "LSTMEncoder",
     "PretrainedEncoder",

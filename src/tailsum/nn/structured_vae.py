@@ -1,16 +1,17 @@
 """The structured VAE: its two models, the bound that they are trained by (the paper's Eq. 1), and the likelihood by importance sampling."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from tailsum.chains.linear_chain import LinearChain
-from tailsum.nn.decoder import Decoder, as_sample
+from tailsum.nn.decoder import Joint, Probes, as_sample
 from tailsum.nn.estimator import Estimator
 from tailsum.nn.inference import CRFInference
-from tailsum.numerics.check import at_least
+from tailsum.numerics.check import as_whole, at_least
 from tailsum.structure.base import RelaxedSample
 
 
@@ -27,24 +28,50 @@ class Elbo(NamedTuple):
         return self.words + self.states + self.entropy
 
 
-class StructuredVAE(nn.Module):
-    """An inference network, encoder and CRF, and a generative model, over words `[B, T]` with `lengths [B]`."""
+@runtime_checkable
+class GenerativeModel(Protocol):
+    """What a decoder must have: its number of states, and a call that scores words and states, as `Decoder` does."""
 
-    def __init__(self, encoder: nn.Module, inference: CRFInference, decoder: Decoder) -> None:
+    n_states: int
+
+    def __call__(
+        self,
+        words: Int[Tensor, "B T"],
+        lengths: Int[Tensor, " B"],
+        sample: RelaxedSample,
+        seen: Int[Tensor, "B T"] | None = None,
+        probes: Probes | None = None,
+        /,
+    ) -> Joint:
+        """The log-probabilities of words and (relaxed) states; `seen` and `probes` as in `Decoder.forward`."""
+        ...
+
+
+class StructuredVAE(nn.Module):
+    """An inference network, encoder and CRF, and a generative model, over words `[B, T]` with `lengths [B]`, also a list."""
+
+    def __init__(self, encoder: nn.Module, inference: CRFInference, decoder: GenerativeModel) -> None:
         super().__init__()
+        if not isinstance(decoder, GenerativeModel):
+            raise ValueError(
+                "decoder must have n_states, a number, and be called with (words, lengths, sample, seen, probes) for a "
+                f"Joint, as tailsum.nn.Decoder is: got {type(decoder).__name__}"
+            )
         if len(inference.states) != decoder.n_states:
             got = f"{len(inference.states)} and {decoder.n_states}"
             raise ValueError(f"inference and decoder must have equally many states: got {got}")
-        self.encoder, self.inference, self.decoder = encoder, inference, decoder
+        self.encoder, self.inference = encoder, inference
+        self.decoder: Any = decoder  # who made it knows what else it has
 
-    def posterior(self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"]) -> LinearChain:
+    def posterior(self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"] | Sequence[int]) -> LinearChain:
         """The distribution over the states of each sentence, `q(x | y)`."""
+        lengths = as_whole("lengths", lengths, words.device)
         return self.inference(self.encoder(words, lengths), lengths)
 
     def elbo(
         self,
         words: Int[Tensor, "B T"],
-        lengths: Int[Tensor, " B"],
+        lengths: Int[Tensor, " B"] | Sequence[int],
         estimator: Estimator,
         temperature: float = 1.0,
         hard: bool = False,
@@ -55,6 +82,7 @@ class StructuredVAE(nn.Module):
         `hard` samples are one-hot, with the gradient of the relaxed ones (straight-through). With `word_dropout` the
         decoder reads "<unk>" in place of so many words, and must learn from the states what they were.
         """
+        lengths = as_whole("lengths", lengths, words.device)
         encoded = turned(self.encoder(words, lengths), lengths)
         small = estimator.sketch(self.inference(encoded, lengths))
         # Backwards, so that each state is drawn given those before it, as the decoder's are.
@@ -71,13 +99,18 @@ class StructuredVAE(nn.Module):
 
     @torch.no_grad()
     def weigh(
-        self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"], estimator: Estimator, n_samples: int
+        self,
+        words: Int[Tensor, "B T"],
+        lengths: Int[Tensor, " B"] | Sequence[int],
+        estimator: Estimator,
+        n_samples: int,
     ) -> "Weighed":
         """Importance weights `p(x, y) / q(x | y)` at samples from q: each has mean `p(y)`.
 
         Also where the samples come from a sketch: its own log-partition, unbiased, takes the place of the whole one's.
         """
         at_least(1, n_samples=n_samples)
+        lengths = as_whole("lengths", lengths, words.device)
         small = estimator.sketch(self.posterior(words, lengths))
         states = small.sample((n_samples,))
         log_q = small.score(states) - small.log_partition()

@@ -1,17 +1,23 @@
 """Words as numbers: the signs that stand for words of no vocabulary, and the check that batches of numbers are in order."""
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from tailsum.numerics.check import as_whole
 from tailsum.structure.check import check_lengths
 
 UNKNOWN = "<unk>"
 END = "<end>"
 
 
-def checked_inside(words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"], n_words: int) -> Bool[Tensor, "B T"]:
+def checked_inside(
+    words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"] | Sequence[int], n_words: int
+) -> Bool[Tensor, "B T"]:
     """Which positions are not padding. A ValueError if words or lengths are out of range."""
+    lengths = as_whole("lengths", lengths, words.device)
     if words.dim() != 2 or lengths.shape != words.shape[:1] or not words.numel():
         got = f"{list(words.shape)} and {list(lengths.shape)}"
         raise ValueError(f"words must be [B, T] and lengths [B], with at least one sentence: got {got}")

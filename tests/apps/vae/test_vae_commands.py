@@ -32,7 +32,7 @@ from vae_cases import (
     wait_for_step,
 )
 
-from tailsum.apps.vae.checkpoint import LAST, PREVIOUS
+from tailsum.apps.vae.checkpoint import BEST, LAST, PREVIOUS
 from tailsum.apps.vae.settings import Settings
 
 pytestmark = [
@@ -88,8 +88,9 @@ def test_stopped_before_the_first_step(tmp_path, data, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("tailsum.apps.vae.session.Trainer", press)
-    code, _ = told_train(tmp_path / "run", *options(data))
+    code, said = told_train(tmp_path / "run", *options(data))
     assert code == 130
+    assert said.endswith("Stopped.\n")
     monkeypatch.undo()
     assert not (tmp_path / "run").exists()
     code, said = told_train(tmp_path / "run", *options(data))
@@ -111,12 +112,25 @@ def test_damaged(tmp_path, whole, long, damage):
     assert re.search(rf"Warning: {re.escape(str(places / LAST))} ", said)
     same_run(folder, whole)
 
-    for name in (LAST, PREVIOUS):
+    for name in (LAST, PREVIOUS, BEST):
         damage(places / name, long / "checkpoints" / LAST)
     code, said = told_train(folder, "--resume")
     assert code == 1
     error = said[said.index("Error: ") :]
-    assert all(str(places / name) in error for name in (LAST, PREVIOUS))
+    assert all(str(places / name) in error for name in (LAST, PREVIOUS, BEST))
+
+
+def test_damaged_but_for_the_best(tmp_path, data, whole):
+    folder = tmp_path / "run"
+    new_run(folder, data)
+    go_on(folder, stop=lambda trainer: trainer.done == 10)
+    places, best = folder / "checkpoints", step_of(folder, BEST)
+    flip(places / LAST, None)
+    (places / PREVIOUS).unlink()
+    code, said = told_train(folder, "--resume")
+    assert code == 0, said
+    assert f"Warning: training goes on from {places / BEST}, which is of step {best}\n" in said
+    same_run(folder, whole)
 
 
 @pytest.mark.parametrize("name", ["settings.json", "words.json"])

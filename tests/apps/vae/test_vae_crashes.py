@@ -11,7 +11,7 @@ pytest.importorskip("typer")
 
 from vae_cases import fresh, go_on, new_run, rows, same_run, step_of, trained
 
-from tailsum.apps.vae.checkpoint import LAST, PREVIOUS
+from tailsum.apps.vae.checkpoint import BEST, LAST, PREVIOUS
 from tailsum.apps.vae.run import Run
 from tailsum.apps.vae.train import Watcher, train
 
@@ -155,15 +155,16 @@ def test_a_damaged_last_checkpoint(tmp_path, data, whole, other, damage):
 
 
 @pytest.mark.parametrize("damage", [flip, truncate, replace])
-def test_both_checkpoints_damaged(tmp_path, data, other, damage):
+def test_all_checkpoints_damaged(tmp_path, data, other, damage):
     new_run(tmp_path / "run", data)
     go_on(tmp_path / "run", stop=lambda trainer: trainer.done == 10)
     before = (tmp_path / "run" / "losses.csv").read_bytes()
-    for name in (LAST, PREVIOUS):
+    for name in (LAST, PREVIOUS, BEST):
         damage(tmp_path / "run" / "checkpoints" / name, other)
     with pytest.raises(ValueError, match=LAST) as caught:
         go_on(tmp_path / "run", complain=lambda _: None)
     assert PREVIOUS in str(caught.value)
+    assert BEST in str(caught.value)
     assert (tmp_path / "run" / "losses.csv").read_bytes() == before
 
 

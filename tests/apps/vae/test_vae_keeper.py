@@ -139,6 +139,20 @@ def test_none_that_can_be_used(keeper):
     assert "previous.safetensors cannot be used here: step 2" in complaints[1]
 
 
+def test_the_best_in_place_of_a_damaged_last_one(keeper):
+    keeper.save_best(at_step(1))
+    keeper.save(at_step(2))
+    damage(keeper.folder / LAST)
+    complaints = []
+    assert step_of(keeper.latest(complaints.append)) == 1
+    assert [complaint.count(name) for complaint, name in zip(complaints, (LAST, BEST), strict=True)] == [1, 1]
+    keeper.save(at_step(3))
+    assert names(keeper.folder) == [BEST, LAST]  # what was damaged is not kept
+    damage(keeper.folder / LAST)
+    with pytest.raises(ValueError, match=r"step 1 is not wanted$"):
+        keeper.latest(complaints.append, refuse(1))
+
+
 def test_other_errors_of_accept_pass(keeper):
     keeper.save(at_step(1))
     with pytest.raises(KeyError, match="absent"):

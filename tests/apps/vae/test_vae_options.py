@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from dataclasses import fields
+from typing import get_args
 
 import pytest
 
@@ -12,11 +13,12 @@ pytest.importorskip("typer")
 
 import typer.main
 from typer.testing import CliRunner
-from vae_cases import SMALL, STEPS, go_on, new_run, options, rows, same_run, told, told_train
+from vae_cases import SMALL, STEPS, go_on, new_run, options, rows, same_run, told, told_train, trained
 
 from tailsum.apps.vae import session
 from tailsum.apps.vae.settings import Settings
 from tailsum.cli import app
+from tailsum.nn.method import Method
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # tensorboard's own, which the process of a command does not show
@@ -46,18 +48,28 @@ def test_help(name, width):
     assert name in CliRunner().invoke(app, ["--help"]).output
 
 
-def test_options_become_settings(tmp_path, data):
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_is_shown_whole_at_80_columns(name):
+    """No word of it is cut or broken, nor taken for a tag, as <unk> would be."""
+    said = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).output
+    words = set(re.sub("[│╭╮╰╯─]", " ", said).split())
+    for option in COMMANDS[name].params:
+        assert set((option.help or "").replace("`", "").split()) <= words, option.name
+        assert not option.metavar or option.metavar in words
+    assert all(line.isascii() or line[-1] in "│╮╯" for line in said.splitlines() if line.strip())
+    assert name != "train" or "<unk>." in words
+
+
+@pytest.mark.parametrize("sums", [{"estimator": "rdp", "drawn": 2}, {"landmarks": 9, "probes": 3}])
+def test_options_become_settings(tmp_path, data, sums):
     how = {
-        "estimator": "rdp",
+        **sums,
         "kept": 7,
-        "drawn": 2,
-        "landmarks": 9,
         "hard": False,
         "temperature": 0.8,
         "final_temperature": 0.5,
         "entropy_weight": 0.9,
         "warm_up": 0.25,
-        "probes": 3,
         "last_word_dropout": 0.1,
         "spread": 0.2,
         "seed": 3,
@@ -151,11 +163,52 @@ def test_bad_options(tmp_path, data, option, code, says):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("--estimator full --kept 10", "--kept has no effect with --estimator full"),
+        ("--estimator full --landmarks 9", "--landmarks has no effect with --estimator full"),
+        ("--estimator full --probes 2", "--probes has no effect with --estimator full"),
+        ("--estimator full --drawn 2", "--drawn has no effect with --estimator full"),
+        ("--estimator topk --drawn 2", "--drawn has no effect with --estimator topk"),
+        ("--estimator topk --landmarks 9", "--landmarks has no effect with --estimator topk"),
+        ("--estimator topk --probes 2", "--probes has no effect with --estimator topk"),
+        ("--estimator rdp --landmarks 9", "--landmarks has no effect with --estimator rdp"),
+        ("--estimator rdp --probes 2", "--probes has no effect with --estimator rdp"),
+        ("--drawn 2", "--drawn has no effect with --estimator tailsum"),
+        ("--landmarks 9", "--landmarks has no effect with --states 20, which are all summed over"),
+        ("--kept 21", "--kept has no effect with --states 20, which are fewer"),
+        ("--kept 10 --landmarks 21", "--landmarks has no effect with --states 20, which are fewer"),
+        ("--kept 10 --probes 11", "--probes has no effect with --kept 10, which are fewer"),
+        ("--no-frozen", "--no-frozen has no effect with --encoder lstm"),
+        ("--encoder transformer --frozen", "--frozen has no effect with --encoder transformer"),
+        ("--kl-weight 0 --warm-up 0.1", "--warm-up has no effect with --kl-weight 0"),
+        ("--kl-weight 0 --entropy-weight 2", "--entropy-weight has no effect with --kl-weight 0"),
+        ("--samples 3", "--samples has no effect with --no-report"),
+    ],
+)
+def test_options_without_effect_are_refused(tmp_path, data, given, says):
+    code, said = told_train(tmp_path / "run", *options(data), *given.split())
+    assert code == 1, said
+    assert f"Error: {says}" in said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("estimator", get_args(Method))
+@pytest.mark.parametrize("name", ["kept", "drawn", "landmarks", "probes"])
+def test_only_options_without_effect_are_said_to_have_none(tmp_path, data, estimator, name):
+    """What is refused changes not a bit, and what is taken changes the loss."""
+    how = {"steps": 2, "estimator": estimator, "kept": 6, "landmarks": 5}
+    other = {**how, name: {"kept": 8, "drawn": 1, "landmarks": 2, "probes": 3}[name]}
+    losses = [trained(tmp_path / str(i), data, **each).run.losses() for i, each in enumerate((how, other))]
+    assert (losses[0] == losses[1]) == (name in Settings(**{**SMALL, **other}).without_effect())
+
+
 def test_a_folder_that_cannot_be_made(tmp_path, data):
     (tmp_path / "file").write_text("")
     code, said = told_train(tmp_path / "file" / "run", *options(data))
     assert code == 1
-    assert said.strip() == f"Error: Not a directory: {tmp_path / 'file' / 'run'}"
+    assert said.splitlines()[-1] == f"Error: Not a directory: {tmp_path / 'file' / 'run'}"
 
 
 def test_settings_of_something_else(tmp_path):

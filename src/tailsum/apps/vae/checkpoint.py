@@ -100,10 +100,24 @@ class Keeper:
         write(self.folder / BEST, checkpoint)
 
     def latest(self, complain: Callable[[str], None], accept: Accept = lambda _: None) -> Checkpoint | None:
-        """The last checkpoint, or the one before it if the last cannot be used; None if there is neither.
+        """The last checkpoint, or the one before it, or, if neither can be used, the best; None if neither is there.
 
-        `complain` is told about each file that cannot be used, and why.
+        `complain` is told about each file that cannot be used, and why, and if training goes on from the best.
         """
+        try:
+            return self._last_or_previous(complain, accept)
+        except ValueError as error:
+            if not (self.folder / BEST).exists():
+                raise
+            reason = str(error)
+        try:
+            best = _accepted(self.folder / BEST, accept)
+        except ValueError as error:
+            raise ValueError(f"{reason}; {error}") from None
+        complain(f"training goes on from {self.folder / BEST}, which is of step {best.facts.get('step')}")
+        return best
+
+    def _last_or_previous(self, complain: Callable[[str], None], accept: Accept) -> Checkpoint | None:
         reasons: list[str] = []
         self._last_is_unusable = False
         for path in (self.folder / LAST, self.folder / PREVIOUS):
@@ -128,7 +142,7 @@ class Keeper:
             return _accepted(self.folder / BEST, accept)
         except ValueError as error:
             reason = str(error)
-        last = self.latest(complain, accept)
+        last = self._last_or_previous(complain, accept)
         if last is None:
             raise ValueError(f"{reason}. Train first, until one is saved")
         complain(f"{reason}. The last one takes its place")

@@ -4,7 +4,7 @@ import csv
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,13 @@ class Run:
             write_json(self.folder / "words.json", {"words": list(self.vocabulary.words), "digest": self.digest})
             write_json(self.folder / "settings.json", self.settings.as_json())
         return self
+
+    def remove(self) -> None:
+        """Undo `write`, of a run that has made no step; what else is in the folder stays."""
+        for name in ("settings.json", "words.json", self.curve.name, "lock"):
+            (self.folder / name).unlink(missing_ok=True)
+        with suppress(OSError):  # there is something else in it
+            self.folder.rmdir()
 
     @classmethod
     def open(cls, folder: Path) -> "Run":

@@ -1,10 +1,11 @@
 """What the commands do: train, evaluate and explore a run, with progress on the screen and files in the run's folder."""
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import isfinite, nan
+from math import isfinite
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,7 +19,9 @@ from tailsum.apps.vae.baselines import bigram, score, sentence_log_probs, train_
 from tailsum.apps.vae.data import Corpus, evenly
 from tailsum.apps.vae.evaluate import Likelihood, likelihood, n_batches, sums_for
 from tailsum.apps.vae.explore import explore, gather, n_steps
+from tailsum.apps.vae.forecast import LONG, forecast, memory_of, rate_of, shown, what_to_lower
 from tailsum.apps.vae.processes import device_of, processes
+from tailsum.apps.vae.progress import told
 from tailsum.apps.vae.run import Run, read_corpus, write_json
 from tailsum.apps.vae.settings import Settings
 from tailsum.apps.vae.train import Step, Trainer, Watcher, train
@@ -32,41 +35,62 @@ def train_run(
 ) -> bool:
     """Train a new run, or, without settings, go on with one (whose text may have moved to `data`); False if interrupted.
 
-    Under `torchrun` several processes train together. Ctrl-C ends the training after the step at hand, and saves it.
+    Under `torchrun` several processes train together. Ctrl-C and SIGTERM end the training after the step at hand, and
+    save it; a second one ends it at once. Of a new run that ends before its first step nothing is left.
     """
     place = device_of(device)
     with processes(place) as all_of_us:
         if settings is None:
             run = Run.open(folder)
-            trainer = Trainer(run, run.corpus(data), place, all_of_us)
+            corpus = run.corpus(data)
         else:
             corpus = read_corpus(settings)
             run = Run.new(folder, settings, corpus)
-            trainer = Trainer(run, corpus, place, all_of_us)
+        _foretell(run, corpus, place, console if all_of_us.first else Console(quiet=True), new=settings is not None)
+        trainer = Trainer(run, corpus, place, all_of_us)
+        if settings is not None:
             all_of_us.wait()  # none may look for the run's files before all have found that there are none
-            if all_of_us.first:
-                run.write()
         with _until_interrupted() as stop:
             if not all_of_us.first:
                 return train(trainer, Watcher(complain=lambda _: None, stop=stop))
-            with _watching(run, console, stop) as watcher:
-                return train(trainer, watcher)
+            if settings is not None:
+                run.write()
+            try:
+                with _watching(run, console, stop) as watcher:
+                    return train(trainer, watcher)
+            except ValueError:  # another process has the folder, or a loss is not finite and kept there for study
+                raise
+            except BaseException:
+                if settings is not None and not trainer.done:
+                    run.remove()
+                raise
+
+
+def _foretell(run: Run, corpus: Corpus, device: torch.device, console: Console, new: bool) -> None:
+    """Say what a step will take; a ValueError if a new run would take more memory than there is."""
+    found, there = forecast(run.settings, corpus), memory_of(device)
+    if found.total > there:
+        lower = what_to_lower(found, run.settings)
+        said = f"a step takes about {found.total / 1e9:.1f} GB of memory, and there are {there / 1e9:.1f} GB: lower {lower}"
+        if new:
+            raise ValueError(said)
+        _warning(console)(said)  # it has been trained so before, and the forecast may be wrong
+    seconds = found.seconds(rate_of(device))
+    said = f"By forecast, a step takes {found.total / 1e9:.2g} GB of memory and {shown(seconds)}."
+    console.print(said, soft_wrap=True, highlight=False)
+    if seconds > LONG:
+        _warning(console)(f"a step takes about {shown(seconds)}. Lower --states, --kept, --batch or --longest for less")
 
 
 @contextmanager
 def _watching(run: Run, console: Console, stop: Callable[[], bool]) -> Iterator[Watcher]:
     """Progress on the screen, and curves for TensorBoard."""
-    said = "ELBO {task.fields[elbo]:.1f}, a word {task.fields[nll]:.2f} (dev {task.fields[dev]:.2f}), {task.fields[pace]:,.0f} words/s"
-    columns = (BarColumn(8), MofNCompleteColumn(), TextColumn(said), TimeElapsedColumn(), TimeRemainingColumn())
     settings = run.settings
-    with Progress(*columns, console=console) as bar, _events(run, console) as write:
-        steps = bar.add_task("", total=settings.steps, elbo=nan, nll=nan, dev=nan, pace=nan)
-        words = bar.add_task("", visible=False)
+    with told(console, settings.steps) as teller, _events(run, console) as write:
 
         def stepped(step: Step) -> None:
             elbo = step.elbo.total.item()
-            bar.advance(words, step.words)
-            bar.update(steps, completed=step.number, elbo=elbo, nll=step.nll, pace=bar.tasks[words].speed or nan)
+            teller.stepped(step)
             parts = {name: part.item() for name, part in step.elbo._asdict().items()}
             for name, value in {"elbo": elbo, **parts, "nll a word": step.nll, "gradient norm": step.norm}.items():
                 write(f"train/{name}", value, step.number)
@@ -74,7 +98,7 @@ def _watching(run: Run, console: Console, stop: Callable[[], bool]) -> Iterator[
                 write(f"schedule/{name}", getattr(settings, f"{name}_at")(step.number - 1), step.number)
 
         def checked(number: int, nll: float) -> None:
-            bar.update(steps, dev=nll)
+            teller.checked(nll)
             write("dev/nll a word", nll, number)
 
         yield Watcher(stepped, checked, _warning(console), stop)
@@ -109,7 +133,7 @@ def _events(run: Run, console: Console) -> Iterator[Callable[[str, float, int], 
 
 @contextmanager
 def _until_interrupted() -> Iterator[Callable[[], bool]]:
-    """Whether someone has asked to stop, by Ctrl-C or SIGTERM; who presses Ctrl-C twice is not kept waiting."""
+    """Whether someone has asked to stop, by Ctrl-C or SIGTERM; who asks twice is not kept waiting."""
     asked: list[int] = []
     if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
         yield lambda: False
@@ -119,6 +143,7 @@ def _until_interrupted() -> Iterator[Callable[[], bool]]:
         if asked:
             raise KeyboardInterrupt
         asked.append(number)
+        os.write(2, b"\nStopping after this step. A second Ctrl-C or SIGTERM ends it at once, unsaved.\n")
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

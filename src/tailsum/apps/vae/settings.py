@@ -48,15 +48,15 @@ class Settings:
 
     data: str | None = None  # a file or a folder; None: Python's own documentation
     states: Annotated[int, count(2, "How many states a word may have.")] = 300
-    estimator: Annotated[Method, Option(help="How training sums over the states.")] = "tailsum"
+    estimator: Annotated[
+        Method, Option(metavar="NAME", help="How training sums over the states: full, topk, rdp or tailsum.")
+    ] = "tailsum"
     kept: Annotated[
         int | None,
-        count(
-            2, "States kept at each position. Default: all up to 20,000 (full, tailsum), else 200; a fifth (topk, rdp)."
-        ),
+        count(2, "States kept at each position. Default: all up to 20,000, then 200 (tailsum); a fifth (topk, rdp)."),
     ] = None
     drawn: Annotated[int | None, count(1, "How many of the kept states are drawn (rdp). Default: half.")] = None
-    landmarks: Annotated[int, count(1, "States that guide the choice of the kept ones.")] = 256
+    landmarks: Annotated[int, count(1, "States that guide the choice of the kept ones (tailsum).")] = 256
     probes: Annotated[int, count(1, "States of each position at which p(word | state) is asked for (tailsum).")] = 1
     encoder: Annotated[
         str, Option(help="lstm, transformer, or a pretrained model: a folder, or its name on the hub.")
@@ -117,6 +117,31 @@ class Settings:
         elif kept is None:
             kept = 200 if self.estimator == "tailsum" else max(2, self.states // 5)
         return Estimator(self.estimator, min(kept, self.states), landmarks, self.probes, self.drawn)
+
+    def without_effect(self) -> dict[str, str]:
+        """The settings that change nothing, whatever they are, each with the option that makes it so."""
+        sums, states = self.sums(), f"--states {self.states}"
+        of_others = {
+            "full": ("kept", "drawn", "landmarks", "probes"),
+            "topk": ("drawn", "landmarks", "probes"),
+            "rdp": ("landmarks", "probes"),
+            "tailsum": ("drawn",),
+        }
+        found = dict.fromkeys(of_others[self.estimator], f"--estimator {self.estimator}")
+        if self.estimator == "tailsum" and sums.kept == self.states:
+            found["landmarks"] = f"{states}, which are all summed over (--kept would choose)"
+        for name, most, other in (
+            ("kept", self.states, states),
+            ("landmarks", self.states, states),
+            ("probes", sums.kept, f"--kept {sums.kept}"),
+        ):
+            if (getattr(self, name) or 0) > most:
+                found.setdefault(name, f"{other}, which are fewer")
+        if self.encoder in OWN_ENCODERS:
+            found["frozen"] = f"--encoder {self.encoder}"
+        if not self.kl_weight:
+            found |= dict.fromkeys(("warm_up", "entropy_weight"), "--kl-weight 0")
+        return found
 
     def rate_at(self, step: int) -> float:
         """The learning rate."""
