@@ -16,6 +16,7 @@ from tailsum.numerics.table import table_budget
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
 from tailsum.scores.scored import Scored
+from tailsum.sketch.neighbours import Neighbours
 from tailsum.sketch.proposal import Global, Local, LocalGlobal, Lookahead, Proposal, Uniform
 from tailsum.sketch.selection import Optimal, Selection, Subset, TopAndSample, TopK
 from tailsum.structure.base import Structure
@@ -52,6 +53,7 @@ __all__ = [
     "LocalGlobal",
     "Lookahead",
     "LowRankRule",
+    "Neighbours",
     "Optimal",
     "PairwiseGraph",
     "Potential",

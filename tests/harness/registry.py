@@ -60,7 +60,7 @@ BOTH = [(name, way) for name in SMALL for way in ("whole", "restricted") if way 
 
 PROPOSALS = {
     "lookahead": None,
-    "static lookahead": ts.Lookahead(2, 1, sequential=False),
+    "static lookahead": ts.Lookahead(2, 1, sequential=False, neighbours=1),
     "uniform": ts.Uniform(),
     "local": ts.Local(),
 }

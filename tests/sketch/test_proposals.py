@@ -22,8 +22,9 @@ PROPOSALS = {
     "global": ts.Global(),
     "global softmax": ts.Global(softmax=True),
     "local and global": ts.LocalGlobal(),
-    "lookahead": ts.Lookahead(2, 1),
-    "lookahead, static": ts.Lookahead(2, 1, sequential=False),
+    "lookahead": ts.Lookahead(2, 1, neighbours=0),
+    "lookahead, static": ts.Lookahead(2, 1, sequential=False, neighbours=0),
+    "neighbours": ts.Lookahead(2, 1, neighbours=1),
     "user's": lambda model: model.node_scores() * 0.5,
 }
 
@@ -97,7 +98,7 @@ def test_expected_sums_are_unbiased(generator):
     """Z times marginals: the gradient of Z in the node scores, spread over all states."""
     whole = chain(1)
     truth = (whole.log_partition().exp()[..., None, None] * whole.marginals())[0]
-    small = chain(REPLICATES).sketch(3, proposal=ts.Lookahead(2, 1), generator=generator)
+    small = chain(REPLICATES).sketch(3, proposal=ts.Lookahead(2, 1, neighbours=0), generator=generator)
     estimates = small.scatter(small.log_partition().exp()[..., None, None] * small.marginals())
     assert z_score(estimates.flatten(1), truth.flatten()) < 4.5
 

@@ -15,9 +15,9 @@ from tailsum.structure import landmark_sweep
 from tailsum.trees.rules import pair_sweep
 
 FEW = {
-    "1": ts.Lookahead(1),
-    "1, static": ts.Lookahead(1, sequential=False),
-    "8": ts.Lookahead(8),
+    "1": ts.Lookahead(1, neighbours=0),
+    "1, static": ts.Lookahead(1, sequential=False, neighbours=1),
+    "8": ts.Lookahead(8, neighbours=0),
     "1, no rounds": ts.Lookahead(1, rounds=0),
 }
 SPARSE = {

@@ -19,13 +19,13 @@ SELECTIONS = {"optimal": ts.Optimal(2), "top and sample": ts.TopAndSample(1, 2)}
 PROPOSALS = {
     "uniform": lambda _: ts.Uniform(),
     "local": lambda _: ts.Local(),
-    "lookahead": ts.Lookahead,
-    "lookahead, static": lambda landmarks: ts.Lookahead(landmarks, sequential=False),
+    "lookahead": lambda landmarks: ts.Lookahead(landmarks, neighbours=1),
+    "lookahead, static": lambda landmarks: ts.Lookahead(landmarks, sequential=False, neighbours=0),
 }
 FEW = {
-    "1": ts.Lookahead(1),
-    "1, static": ts.Lookahead(1, sequential=False),
-    "2, no rounds": ts.Lookahead(2, rounds=0),
+    "1": ts.Lookahead(1, neighbours=0),
+    "1, static": ts.Lookahead(1, sequential=False, neighbours=1),
+    "2, no rounds": ts.Lookahead(2, rounds=0, neighbours=0),
 }
 FORBIDDING = [name for name in LARGE if "factored" not in name]  # factors must be finite
 
@@ -90,7 +90,9 @@ def test_partition_of_sentences_of_different_lengths(name, proposal, generator):
     assert off(sketch, case.model()) < LIMIT
 
 
-@pytest.mark.parametrize("proposal", [ts.Global(), ts.LocalGlobal(), ts.Lookahead(16)], ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize(
+    "proposal", [ts.Global(), ts.LocalGlobal(), ts.Lookahead(16, neighbours=0)], ids=lambda x: type(x).__name__
+)
 @pytest.mark.parametrize("name", EMBEDDED)
 def test_partition_with_embeddings(name, proposal, generator):
     case = large(name)

@@ -182,7 +182,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         return embedding_norms(self.emission, self.transition, needed)
 
     def sweep(self) -> ChainSweep:
-        return ChainSweep(self.weighted_nodes(), self.transition, self.lengths)
+        return ChainSweep(self.weighted_nodes(), self.transition, self.lengths, same_states=self.kept is None)
 
     def refine(self, pilot: "LinearChain | None" = None, generator: torch.Generator | None = None) -> Refined:
         """Sharper entropy, marginals and gradients over all N states, from this sketch (and log Z, if it was far off).

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tailsum.scores.message import message
 from tailsum.scores.potential import Potential
+from tailsum.sketch.neighbours import Neighbours
 from tailsum.sketch.selection import Selection, Subset
 
 
@@ -20,6 +21,9 @@ class Sweep(ABC):
     """
 
     landmarks = 512  # at each node, unless given to `Lookahead`
+
+    def set_neighbours(self, neighbours: Neighbours | int) -> None:  # noqa: B027  (not every sweep can use them)
+        """Add messages from neighbours: by the given lists, or by lists of the given size, made here."""
 
     @abstractmethod
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:

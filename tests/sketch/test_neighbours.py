@@ -1,0 +1,160 @@
+"""Lists of neighbours, messages along them, and sketches that need them."""
+
+import math
+
+import pytest
+import torch
+
+import tailsum as ts
+import tailsum.numerics.table as table_module
+from harness.statistics import z_score
+from tailsum.numerics.memory import PeakMemory
+from tailsum.sketch.neighbours import near_messages
+
+
+def table(n, generator, forbidden=0.0):
+    scores = torch.randn(n, n, generator=generator)
+    return scores.masked_fill(torch.rand(n, n, generator=generator) < forbidden, -math.inf)
+
+
+def kinds(n, generator):
+    left, right = torch.randn(2, n, 5, generator=generator)
+    scores = table(n, generator, 0.3)
+    return {
+        "dense": (scores, ts.Dense(scores)),
+        "factored": (left @ right.T, ts.Factored(left, right)),
+        "scored": (scores, ts.Scored(lambda i, j: scores[i, j], n, n)),
+    }
+
+
+def best_of_each_group(scores, size):
+    """Of the columns j with the same j % size, the one with the highest score in each row."""
+    n = len(scores)
+    return [[max(range(g, n, size), key=lambda j: (row[j], -j)) for g in range(size)] for row in scores.tolist()]
+
+
+@pytest.mark.parametrize("tile", [None, 1, 7])
+@pytest.mark.parametrize(("n", "size"), [(12, 4), (13, 4), (5, 5), (6, 64), (9, 1)])
+@pytest.mark.parametrize("kind", ["dense", "factored", "scored"])
+def test_lists_have_the_best_of_each_group(kind, n, size, tile, generator, monkeypatch):
+    if tile:
+        monkeypatch.setattr("tailsum.sketch.neighbours.tile_rows", lambda *_: tile)
+    scores, potential = kinds(n, generator)[kind]
+    near, size = ts.Neighbours(potential, size), min(n, size)
+    for found, truth in ((near.successors, scores), (near.predecessors, scores.T)):
+        wanted = torch.tensor(best_of_each_group(truth, size))
+        torch.testing.assert_close(truth.gather(1, found), truth.gather(1, wanted), rtol=1e-5, atol=1e-5)
+        assert (found % size == torch.arange(size)).all()
+
+
+@pytest.mark.parametrize("tile", [None, 3])
+@pytest.mark.parametrize("lead", [(), (1,), (4,), (2, 1), (2, 4)])
+def test_a_message_of_all_states_as_neighbours_is_exact(lead, tile, generator, monkeypatch):
+    """Whatever the landmarks are: what they estimate of the neighbours' part is taken out."""
+    if tile:
+        monkeypatch.setattr("tailsum.sketch.neighbours.tile_rows", lambda *_: tile)
+    n, value = 8, torch.randn(2, 8, generator=generator)
+    scores = torch.randn(*lead, n, n, generator=generator)
+    shared = scores.flatten(0, -3)[0] if lead else scores
+    lists = ts.Neighbours(shared, n)
+    back, onward = near_messages(ts.Dense(scores), lists, torch.float32, value.device)
+    kept = ts.Optimal(3)(value, generator)
+    at = scores[..., min(1, lead[-1] - 1), :, :] if lead else scores
+    for near, way in ((back, at), (onward, at.mT)):
+        sent = torch.logsumexp(
+            way.expand(2, n, n).gather(-1, kept.index[:, None].expand(2, n, 3))
+            + (value.gather(-1, kept.index) + kept.log_weight)[:, None],
+            -1,
+        )
+        exact = (way + value[:, None]).logsumexp(-1)
+        assert not torch.allclose(sent, exact, atol=0.01)
+        torch.testing.assert_close(near.joined(sent, 1, value, kept), exact, rtol=1e-4, atol=1e-4)
+
+
+def test_a_message_is_no_less_than_the_part_of_the_neighbours(generator):
+    n, value = 30, torch.randn(30, generator=generator)
+    scores = table(n, generator, 0.5)
+    back, _ = near_messages(ts.Dense(scores), 4, torch.float32, value.device)
+    part = (back.scores + value[back.partners]).logsumexp(-1)
+    for k in (1, 5):
+        kept = ts.Optimal(k)(value, generator)
+        sent = (scores[:, kept.index] + value[kept.index] + kept.log_weight).logsumexp(-1)
+        found = back.joined(sent, 0, value, kept)
+        assert not found.isnan().any()
+        assert (found >= part - 1e-5).all()
+        assert ((found == -math.inf) == ((sent == -math.inf) & (part == -math.inf))).all()
+
+
+def sticky(n, generator, replicates=()):
+    states = 1.5 * torch.randn(n, 16, generator=generator) / 2
+    nodes = torch.randn(10, n, generator=generator)
+    return ts.LinearChain(nodes.expand(*replicates, 10, n), ts.Factored(states, states))
+
+
+def test_sticky_chains_need_them(generator):
+    many, chain = (sticky(2_000, generator.manual_seed(0), shape) for shape in ((16,), ()))
+    errors = {
+        size: many.sketch(20, proposal=ts.Lookahead(8, neighbours=size), generator=generator).log_partition()
+        - chain.log_partition()
+        for size in (0, 16)
+    }
+    assert errors[16].abs().max() < 0.05
+    assert errors[0].abs().max() > 1.0
+
+
+@pytest.mark.parametrize("forbidden", [0.0, 0.4])
+def test_sums_are_unbiased_with_any_lists(forbidden, generator):
+    """Lists of other scores, as of earlier steps of training."""
+    nodes, pairs = torch.randn(4, 7, generator=generator).double(), table(7, generator, forbidden).double()
+    stale = ts.Neighbours(torch.randn(7, 7, generator=generator), 2)
+    truth = ts.LinearChain(nodes, pairs).log_partition()
+    many = ts.LinearChain(nodes.expand(50_000, 4, 7), pairs)
+    for neighbours in (stale, 2):
+        proposal = ts.Lookahead(2, neighbours=neighbours)
+        ratio = (many.sketch(2, proposal=proposal, generator=generator).log_partition() - truth).exp()
+        assert z_score(ratio, 1.0) < 4
+
+
+def test_scores_that_vary_along_the_chain(generator):
+    """Each state has itself: chains that stay where they are."""
+    n = 400
+    pairs = torch.randn(9, n, n, generator=generator) + 12 * torch.eye(n)
+    chain = ts.LinearChain(torch.randn(10, n, generator=generator), pairs)
+    for size, close in ((0, False), (64, True)):
+        small = chain.sketch(10, proposal=ts.Lookahead(4, neighbours=size), generator=generator)
+        assert bool((small.log_partition() - chain.log_partition()).abs() < 0.3) is close
+
+
+def test_no_table_of_all_pairs_is_built(monkeypatch):
+    monkeypatch.setitem(table_module._TILE, "cpu", 1 << 16)
+    left, right = torch.randn(2, 3_000, 4)
+    with PeakMemory() as memory:
+        ts.Neighbours(ts.Factored(left, right), 8)
+    assert memory.largest < 4 * 3_000 * 64
+
+
+def test_a_function_that_would_be_evaluated_too_often_has_no_lists(monkeypatch):
+    monkeypatch.setattr("tailsum.sketch.neighbours.EVALUATIONS", 99)
+    back, _ = near_messages(ts.Scored(lambda i, j: (i * j).float(), 10, 10), 4, torch.float32, torch.device("cpu"))
+    assert back.partners.tolist() == [[i] for i in range(10)]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("use", "words"),
+    [
+        (lambda: ts.Neighbours(torch.zeros(3, 4, 4)), r"transition must be .* that all steps share: got .*\[3\]"),
+        (lambda: ts.Neighbours(3), "transition must be a table .*: got 3"),
+        (lambda: ts.Neighbours(torch.zeros(4, 4), 0), "size must be a whole number of at least 1: got 0"),
+        (lambda: ts.Lookahead(neighbours=-1), "neighbours must be a whole number of at least 0: got -1"),
+        (
+            lambda: ts.LinearChain(torch.zeros(3, 5), torch.zeros(5, 5)).sketch(
+                2, proposal=ts.Lookahead(neighbours=ts.Neighbours(torch.zeros(4, 4)))
+            ),
+            r"neighbours must have lists of 5 states, as the model: got Neighbours\(N=4, size=4\)",
+        ),
+    ],
+)
+def test_errors(use, words):
+    with pytest.raises(ValueError, match=words):
+        use()
