@@ -77,3 +77,16 @@ def test_bad_input(unchecked):
         ts.HMM(initial, transition, emission, torch.tensor([0.0, 1.0]))
     with pytest.raises(ValueError, match=r"initial must be \[N\] and emission \[N, V\]"):
         ts.HMM(initial[:2], transition, emission, observed)
+
+
+def test_scores_are_read_when_an_operation_runs():
+    initial, transition, emission = (x.requires_grad_() for x in parameters())
+    observed = torch.tensor([[0, 3, 1], [2, -1, 9]])
+    hmm = ts.HMM(initial, transition, emission, observed, [3, 2])
+    first, second = (torch.autograd.grad(hmm.log_partition().sum(), (initial, emission)) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    with torch.no_grad():
+        emission.copy_(emission.flip(0))
+    torch.testing.assert_close(
+        hmm.log_partition(), ts.HMM(initial, transition, emission, observed, [3, 2]).log_partition()
+    )

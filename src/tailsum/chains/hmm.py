@@ -59,22 +59,21 @@ class HMM(LinearChain):
                 f"got {observations.min().item()} to {observations.max().item()}"
             )
         dtype = working_type(*transition.tensors, emission, initial)
-        nodes = _observed(initial.to(dtype), emission.to(dtype), observations, positions == 0)
-        self._set(nodes, transition.to(dtype), lengths)
+        self._set(_observed(initial, emission, observations, positions == 0, dtype), transition, lengths, dtype)
 
 
-def _observed(initial: Tensor, emission: Tensor, observations: Tensor, first: Tensor) -> Scored:
+def _observed(initial: Tensor, emission: Tensor, observations: Tensor, first: Tensor, dtype: torch.dtype) -> Scored:
     """Node scores looked up by the observations: a sketch looks up only those of its states.
 
     The context holds the observation plus one, so that zero, which also fills the padding, means missing.
     """
-    table = F.pad(emission, (1, 0))
 
     def function(_: Tensor, j: Tensor, context: Tensor) -> Tensor:
         seen, start = context[..., 0], context[..., 1]
+        symbol = (seen - 1).clamp(min=0)
         # All states at once are rows of the transposed table: one look-up, many times faster than single entries.
-        scores = F.embedding(seen[..., 0], table.mT) if j.dim() == 2 else table[j, seen]
-        return scores + torch.where(start > 0, initial[j], 0.0)
+        scores = F.embedding(symbol[..., 0], emission.mT) if j.dim() == 2 else emission[j, symbol]
+        return torch.where(seen > 0, scores, 0.0).to(dtype) + torch.where(start > 0, initial[j], 0.0).to(dtype)
 
     context = torch.stack((observations + 1, first.expand_as(observations).long()), -1)
     return Scored(function, 1, len(initial), context)

@@ -33,6 +33,7 @@ from tailsum.sketch.selection import Subset
 from tailsum.structure.base import Structure
 from tailsum.structure.check import (
     check_lead,
+    check_nodes,
     check_potential,
     check_states,
     check_subset,
@@ -74,7 +75,13 @@ class LinearChain(Structure[ChainTerms, Tensor]):
     ) -> None:
         self._set(node_potential("emission", emission, "[*batch, T, N]"), transition, lengths)
 
-    def _set(self, nodes: Potential, transition: Tensor | Potential, lengths: Tensor | Sequence[int] | None) -> None:
+    def _set(
+        self,
+        nodes: Potential,
+        transition: Tensor | Potential,
+        lengths: Tensor | Sequence[int] | None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         self.device = nodes.tensors[0].device
         *batch, length = nodes.lead
         self.node_shape, self.n_states = torch.Size((length,)), nodes.n_to
@@ -83,13 +90,24 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         pairs = check_lead("transition", transition, self.n_states, (length - 1,), self.device, "emission")
         shape = check_broadcast("transition", pairs.lead[:-1], torch.Size(batch), "emission's")
         self.batch_shape, self.lengths = checked_lengths(lengths, shape, length, self.device)
-        if self.lengths is not None:
-            inside = self.inside()
-            nodes, pairs = nodes.blank_outside(inside), pairs.blank_outside(inside[..., 1:])
-        check_potential("emission", nodes)
-        check_potential("transition", pairs)
-        self.dtype = working_type(*nodes.tensors, *pairs.tensors)
-        self.emission, self.transition = nodes.to(self.dtype), pairs.to(self.dtype)
+        self._emission, self._transition = nodes, pairs
+        check_nodes("emission", self._blanked(nodes.map(torch.detach)))
+        check_potential("transition", self._blanked(pairs.map(torch.detach), 1))
+        self.dtype = dtype or working_type(*nodes.tensors, *pairs.tensors)
+
+    def _blanked(self, given: Potential, first: int = 0) -> Potential:
+        """Scores of the positions from `first` on, zero in the padding."""
+        return given if self.lengths is None else given.blank_outside(self.inside()[..., first:])
+
+    @property
+    def emission(self) -> Potential:
+        """Scores of the states of each position, as a potential from one state to N; zero in the padding."""
+        return self._blanked(self._emission).to(self.dtype)
+
+    @property
+    def transition(self) -> Potential:
+        """Scores of the pairs of neighbouring states; zero in the padding."""
+        return self._blanked(self._transition, 1).to(self.dtype)
 
     @property
     def n_nodes(self) -> int:
@@ -111,7 +129,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         # Each pass over the chain would multiply the factors again: a table is several times faster, if there is room.
         count = TABLES.get(self.device.type, TABLES_ELSEWHERE)
         room = isinstance(pairs, Factored) and fits_budget(count * self._table_bytes(pairs, pairs.lead))
-        return self.replaced(emission=self.emission.gather(None, index), transition=pairs.tabled() if room else pairs)
+        return self.replaced(_emission=self.emission.gather(None, index), _transition=pairs.tabled() if room else pairs)
 
     def total(self, terms: ChainTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
         if reduce is log_sum_exp:

@@ -35,6 +35,17 @@ def node_potential(name: str, given: Tensor | Factored, form: str) -> Potential:
     return Dense(given[..., :, None, :])
 
 
+def check_nodes(name: str, nodes: Potential) -> None:
+    """`check_potential` of scores of single nodes; an error says where in the tensor that was given."""
+    if isinstance(nodes, Dense):
+        check_scores(name, nodes.scores.squeeze(-2))
+    elif isinstance(nodes, Factored):
+        states = nodes.right if nodes.right.dim() == 2 else nodes.right.squeeze(-3)
+        check_potential(name, Factored(nodes.left.squeeze(-2), states))
+    else:
+        check_potential(name, nodes)
+
+
 def check_lengths(lengths: Tensor, longest: int, name: str = "lengths", least: int = 1) -> None:
     """Whole numbers between `least` and the number of positions."""
     wrong = (lengths < least) | (lengths > longest)
