@@ -18,12 +18,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.chains.best_paths import best_paths
+from tailsum.chains.chain_marginals import chain_marginals
 from tailsum.chains.chain_sweep import ChainSweep
 from tailsum.chains.forward import Forward, final_log_sum, forward_messages
 from tailsum.chains.mean_score import mean_score
 from tailsum.chains.refine import Refined
 from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape
 from tailsum.numerics.noise import gumbel
+from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp
 from tailsum.numerics.table import fits_budget, tile_rows
 from tailsum.numerics.tensors import as_values, without_common, working_type
@@ -42,6 +44,7 @@ from tailsum.structure.check import (
 )
 from tailsum.structure.k_best import Best
 from tailsum.structure.relaxed import RelaxedSample
+from tailsum.structure.terms import recordable
 
 # How many tables of the scores of pairs of kept states, `[*batch, T-1, K, K]`, must fit the table budget for one to be made.
 TABLES = {"cpu": 16}
@@ -181,7 +184,8 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         return self._batched(found.log_partition), self._batched(found.mean)
 
     def _batched(self, x: Tensor) -> Tensor:
-        return x.to(self.dtype).reshape(self.batch_shape)
+        """`[B]` as `[*batch]`, in float64: sums of long chains are far larger than the differences of two of them."""
+        return x.reshape(self.batch_shape)
 
     def _time_first(self, nodes: Tensor) -> Tensor:
         """`[*batch, T, N]` as `[T, B, N]`."""
@@ -189,6 +193,23 @@ class LinearChain(Structure[ChainTerms, Tensor]):
 
     def _table_bytes(self, pairs: Potential, lead: torch.Size) -> int:
         return lead.numel() * pairs.n_from * pairs.n_to * self.dtype.itemsize
+
+    def marginals(self) -> Float[Tensor, "*batch T n"]:
+        """The probability of each state at each position."""
+        own = self.summed()
+        with torch.inference_mode(False), full_precision(self.device):
+            nodes, pairs = recordable(own)
+
+            def terms(tensors: Sequence[Tensor]) -> ChainTerms:
+                rest = iter(tensors[1:])
+                return ChainTerms(Dense(tensors[0]), pairs.map(lambda _: next(rest)))
+
+            def mean(tensors: Sequence[Tensor], values: Tensor) -> Tensor:
+                own = terms(tensors)
+                nothing = own.pairs.map(torch.detach).scaled(0.0)
+                return self.log_sum_and_mean(own, ChainTerms(Dense(values), nothing))[1]
+
+            return chain_marginals(lambda x: self.log_sum(terms(x)), mean, (*nodes.tensors, *pairs.tensors))
 
     def pair_marginals(self) -> Float[Tensor, "*batch edge n n"]:
         """The probability of each pair of states of neighbouring positions."""
