@@ -75,7 +75,7 @@ def _enter(best: Tensor, step: tuple[Tensor, ...]) -> Tensor:
     """The best path into each state one step later, without the node scores: `[B, N]` from `[B, N]`."""
     groups, n_to = step[0].shape[:2]
     grouped = best.reshape(groups, len(best) // max(1, groups), best.shape[-1])
-    chunk = tile_rows(best.numel(), best.device)
+    chunk = 4 * tile_rows(best.numel(), best.device)  # fewer, larger tiles: each is two calls, which threads wait for
     tiles = [
         (block_scores(step, slice(start, start + chunk))[:, None] + grouped[:, :, None]).amax(-1)
         for start in range(0, n_to, chunk)

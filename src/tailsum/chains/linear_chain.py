@@ -206,8 +206,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
 
             def mean(tensors: Sequence[Tensor], values: Tensor) -> Tensor:
                 own = terms(tensors)
-                nothing = own.pairs.map(torch.detach).scaled(0.0)
-                return self.log_sum_and_mean(own, ChainTerms(Dense(values), nothing))[1]
+                return self.log_sum_and_mean(own, ChainTerms(Dense(values), own.pairs.map(torch.zeros_like)))[1]
 
             return chain_marginals(lambda x: self.log_sum(terms(x)), mean, (*nodes.tensors, *pairs.tensors))
 
