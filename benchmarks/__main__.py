@@ -11,7 +11,13 @@ from benchmarks import accuracy, gpu, gpu_graphs, gpu_trees, gpu_vae, graphs, sp
 from benchmarks.measure import Figure
 
 SUITES = {
-    "speed": (speed.exact_figures, speed.entropy_figures, speed.sketch_figures, speed.memory_figures),
+    "speed": (
+        speed.exact_figures,
+        speed.entropy_figures,
+        speed.best_path_figures,
+        speed.sketch_figures,
+        speed.memory_figures,
+    ),
     "gpu": (gpu.gpu_figures, gpu_trees.tree_figures, gpu_graphs.graph_figures, gpu_vae.vae_figures),
     "accuracy": (accuracy.paper_figures, accuracy.hard_figures),
     "trees": (trees.paper_tree_figures, trees.grammar_figures, trees.large_figures),

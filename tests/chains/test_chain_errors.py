@@ -22,7 +22,11 @@ NODES, PAIRS = torch.zeros(2, 4, 3), torch.zeros(3, 3)
         ((torch.zeros(2, 0, 3), PAIRS), "emission must have at least one position and one state"),
         ((NODES.long(), PAIRS), "emission must be floating-point: got torch.int64"),
         ((NODES, PAIRS.bool()), "transition must be floating-point: got torch.bool"),
-        ((with_value(NODES, math.nan), PAIRS), r"emission must not hold NaN or \+inf .* got one at \[1, 3, 0, 2\]"),
+        ((with_value(NODES, math.nan), PAIRS), r"emission must not hold NaN or \+inf .* got one at \[1, 3, 2\]"),
+        (
+            (ts.Factored(with_value(torch.zeros(2, 4, 5), math.nan), torch.zeros(3, 5)), PAIRS),
+            r"emission must not hold NaN or \+inf .* got one at \[1, 3, 4\]",
+        ),
         ((with_value(NODES, math.inf), PAIRS), r"emission must not hold NaN or \+inf"),
         ((NODES, with_value(PAIRS, math.nan)), r"transition must not hold NaN or \+inf .* got one at \[2, 2\]"),
         (

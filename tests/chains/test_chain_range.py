@@ -122,3 +122,42 @@ def test_rounding_does_not_add_up_along_the_chain(batch):
     inside = torch.arange(300) < torch.tensor(lengths)[:, None]
     torch.testing.assert_close(found.double().sum(-1), inside.double(), rtol=0, atol=3e-6)
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [0.3, 2.0])
+def test_gradients_through_marginals_keep_their_digits(scale):
+    """A loss whose terms share an offset, which must not be subtracted from itself along the chain."""
+    nodes, pairs, weight = torch.randn(1000, 20) * scale, torch.randn(20, 20), torch.rand(1000, 20)
+
+    def gradients(dtype):
+        leaves = [x.to(dtype).requires_grad_() for x in (nodes, pairs)]
+        return torch.autograd.grad((ts.LinearChain(*leaves).marginals() * weight.to(dtype)).sum(), leaves)
+
+    for single, double in zip(gradients(torch.float32), gradients(torch.float64), strict=True):
+        assert (single - double).abs().max() < 5e-5 * double.abs().max()
+
+
+@pytest.mark.parametrize("scale", [0.3, 2.0])
+@pytest.mark.parametrize("change", [0.0, 1e-4, 1e-3, 1e-2])
+def test_divergence_of_nearly_equal_chains(scale, change):
+    nodes, pairs = torch.randn(1000, 20) * scale, torch.randn(20, 20)
+    other = nodes + change * torch.randn(1000, 20)
+    single, double = (
+        ts.LinearChain(nodes.to(dtype), pairs.to(dtype)).kl(ts.LinearChain(other.to(dtype), pairs.to(dtype))).double()
+        for dtype in (torch.float32, torch.float64)
+    )
+    torch.testing.assert_close(single, double, rtol=1e-5, atol=1e-5)
+    assert single > -1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_factors_beyond_the_range_of_numbers_are_an_error(dtype):
+    large = torch.finfo(dtype).max ** 0.6
+    factors = ts.Factored(torch.full((3, 2), large, dtype=dtype), torch.full((3, 2), -large, dtype=dtype))
+    nodes = torch.zeros(4, 3, dtype=dtype)
+    with pytest.raises(ValueError, match=f"transition must have factors whose inner products fit {dtype}"):
+        ts.LinearChain(nodes, factors)
+    with pytest.raises(ValueError, match=f"emission must have factors whose inner products fit {dtype}"):
+        ts.LinearChain(ts.Factored(torch.full((4, 2), large, dtype=dtype), factors.right), torch.zeros(3, 3))
+    small = ts.Factored(factors.left, factors.right / large / large)
+    assert ts.LinearChain(nodes, small).log_partition().isfinite()

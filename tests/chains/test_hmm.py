@@ -1,11 +1,13 @@
 """Hidden Markov models against sums over all hidden paths."""
 
 import itertools
+import math
 
 import pytest
 import torch
 
 import tailsum as ts
+from tailsum.numerics.memory import PeakMemory
 
 
 def parameters(n=3, v=4):
@@ -77,3 +79,79 @@ def test_bad_input(unchecked):
         ts.HMM(initial, transition, emission, torch.tensor([0.0, 1.0]))
     with pytest.raises(ValueError, match=r"initial must be \[N\] and emission \[N, V\]"):
         ts.HMM(initial[:2], transition, emission, observed)
+
+
+def normalised(kind, n, excess=0.0, lead=()):
+    """A transition whose rows sum to one, but for the last, which sums to `exp(excess)`, as any kind of potential."""
+    table = torch.randn(*lead, n, n).log_softmax(-1)
+    table[..., -1, :] += excess
+    if kind == "tensor":
+        return table
+    if kind == "dense":
+        return ts.Dense(table)
+    if kind == "factored":
+        return ts.Factored(table, torch.eye(n))
+    return ts.Scored(lambda i, j: table[i, j], n, n, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("kind", ["tensor", "dense", "factored", "scored"])
+def test_transitions_must_be_normalised(kind, unchecked):
+    initial, _, emission = (x.float() for x in parameters())
+    observed = torch.tensor([0, 1])
+    ts.HMM(initial, normalised(kind, 3), emission, observed)
+    for excess in (-0.009, 0.001):
+        with pytest.raises(ValueError, match=r"transition must hold log-probabilities .* got a sum of (0\.99|1\.00)"):
+            ts.HMM(initial, normalised(kind, 3, excess), emission, observed)
+
+
+def test_initial_and_emission_must_be_normalised(unchecked):
+    initial, transition, emission = (x.float() for x in parameters())
+    observed = torch.tensor([0, 1])
+    with pytest.raises(ValueError, match="initial must hold log-probabilities"):
+        ts.HMM(initial - 0.009, transition, emission, observed)
+    with pytest.raises(ValueError, match="emission must hold log-probabilities"):
+        ts.HMM(initial, transition, emission - 0.009, observed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_counts_as_normalised(dtype):
+    wide = torch.randn(50, 50).log_softmax(-1)
+    model = [x.to(dtype) for x in (wide[0], wide, wide)]
+    assert ts.HMM(*model, torch.tensor([0, 1])).log_partition() < 0
+
+
+def test_transitions_of_the_padding_need_not_be_normalised():
+    initial, _, emission = (x.float() for x in parameters())
+    transition = normalised("tensor", 3, lead=(2, 3))
+    transition[1, 1:] = torch.nan
+    hmm = ts.HMM(initial, ts.Dense(transition), emission, torch.zeros(2, 4).long(), [4, 2])
+    assert hmm.log_partition().isfinite().all()
+
+
+def test_rows_of_a_large_transition_are_checked_in_tiles(monkeypatch):
+    """All rows up to so many scores, and some of each table beyond that; the table is never built."""
+    n = 400
+    uniform = ts.Factored(torch.full((n, 1), -math.log(n)), torch.ones(n, 1))
+    model = torch.randn(n).log_softmax(-1), uniform, torch.randn(n, 5).log_softmax(-1)
+    monkeypatch.setattr("tailsum.numerics.table._TILE", {"cpu": 16 * n})
+    with PeakMemory() as memory:
+        ts.HMM(*model, torch.tensor([0, 1]))
+    assert memory.largest < 4 * n * n // 10
+    monkeypatch.setattr("tailsum.chains.hmm.ENTRIES", 10 * n)
+    seen = []
+    monkeypatch.setattr("tailsum.chains.hmm._check_sums", lambda *arguments: seen.append(arguments[1].shape))
+    ts.HMM(*model, torch.tensor([0, 1]))
+    assert sum(shape[0] for shape in seen if shape[-1] == n and len(shape) == 2) == 10
+
+
+def test_scores_are_read_when_an_operation_runs():
+    initial, transition, emission = (x.requires_grad_() for x in parameters())
+    observed = torch.tensor([[0, 3, 1], [2, -1, 9]])
+    hmm = ts.HMM(initial, transition, emission, observed, [3, 2])
+    first, second = (torch.autograd.grad(hmm.log_partition().sum(), (initial, emission)) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    with torch.no_grad():
+        emission.copy_(emission.flip(0))
+    torch.testing.assert_close(
+        hmm.log_partition(), ts.HMM(initial, transition, emission, observed, [3, 2]).log_partition()
+    )

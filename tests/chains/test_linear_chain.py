@@ -28,7 +28,7 @@ def test_relaxed_samples(hard, generator):
     sample = chain.rsample(0.5, hard=hard, generator=generator)
     inside = case.inside()
     torch.testing.assert_close(sample.weights.sum(-1), inside.double())
-    assert torch.equal(torch.where(inside, sample.weights.argmax(-1), 0), sample.hard)
+    assert torch.equal(torch.where(inside, sample.weights.argmax(-1), -1), sample.hard)
     assert hard == bool(((sample.weights < 1e-9) | (sample.weights > 1 - 1e-9)).all())
     cold = chain.rsample(1e-6, generator=generator)
     assert ((cold.weights < 1e-6) | (cold.weights > 1 - 1e-6)).all()

@@ -47,7 +47,6 @@ class Case(ABC):
     landmarks: ClassVar[int] = 16  # of Lookahead, fewer than make it exact
     shortest: ClassVar[int] = 1  # the length of the shortest sentence that has a configuration
     has_lengths: ClassVar[bool] = True
-    marks_none: ClassVar[bool] = True  # whether the library writes "no configuration" as one of its own
     relaxes_jointly: ClassVar[bool] = True  # whether a relaxed sample is a mixture of configurations
 
     def __init__(

@@ -32,9 +32,8 @@ class ChainTruth(Truth):
 
 
 class PathCase(Case):
-    """What all chains share: a configuration is a tensor of states, zero in the padding; none is never told."""
+    """What all chains share: a configuration is a tensor of states."""
 
-    marks_none = False
     relaxes_jointly = False
     n: int
 
@@ -46,7 +45,7 @@ class PathCase(Case):
         return [list(enumerate(c)) for c in truth.configurations]
 
     def row(self, configuration: tuple) -> Row:
-        return pad(list(configuration), self.length, 0)
+        return pad(list(configuration), self.length)
 
     def configuration(self, row: Row, length: int) -> tuple:
         return tuple(row[:length])

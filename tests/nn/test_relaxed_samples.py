@@ -70,7 +70,8 @@ def test_chances_in_a_sketch_are_those_of_its_weighted_states(lengths, n, seed, 
     nodes, pairs = chain.terms()
     scores, pairs = nodes.scores + chain.log_weight, pairs.block().expand(len(lengths), -1, -1, -1)
     own = sample.weights.argmax(-1)
-    close(sample.states.gather(-1, own[..., None])[..., 0] * (sample.weights.sum(-1) > 0), sample.hard)
+    chosen = sample.states.gather(-1, own[..., None])[..., 0]
+    close(torch.where(sample.weights.sum(-1) > 0, chosen, -1), sample.hard)
     for b, row in enumerate(lengths):
         truth = ChainTruth(scores[b, :row], pairs[b][: row - 1])
         for t in range(row):

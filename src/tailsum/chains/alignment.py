@@ -65,16 +65,20 @@ class Alignment(Structure[MoveTerms, Tensor]):
         self.batch_shape, columns = checked_lengths(other_lengths, shape, m, self.device, "other_lengths", 0)
         self.lengths = None if rows is None else rows.expand(self.batch_shape) + 1
         self.columns = torch.full(self.batch_shape, m + 1, device=self.device) if columns is None else columns + 1
-        inside = self.inside()[..., None] & (torch.arange(m + 1, device=self.device) < self.columns[..., None, None])
-        found = list[Tensor]()
-        for (name, x), edge in zip(tables.items(), ((1, 0, 1, 0), (0, 0, 1, 0), (1, 0, 0, 0)), strict=True):
-            found.append(torch.where(inside, F.pad(x, edge, value=-math.inf), 0.0))
-            check_scores(name, found[-1])
-        self.dtype = working_type(*found)
-        self.moves = torch.stack(torch.broadcast_tensors(*found), -1).to(self.dtype)
+        self.tables, self.dtype = tuple(tables.values()), working_type(*tables.values())
+        for name, x in zip(tables, self._by_move(), strict=True):
+            check_scores(name, x.detach())
+
+    def _by_move(self) -> list[Float[Tensor, "*batch N_plus_1 M_plus_1"]]:
+        """The scores of each kind of move into each cell, zero in the padding."""
+        inside = torch.arange(self.node_shape[1], device=self.device) < self.columns[..., None, None]
+        inside = inside & self.inside()[..., None]
+        edges = (1, 0, 1, 0), (0, 0, 1, 0), (1, 0, 0, 0)
+        padded = (F.pad(x, edge, value=-math.inf) for x, edge in zip(self.tables, edges, strict=True))
+        return [torch.where(inside, x, 0.0) for x in padded]
 
     def terms(self) -> MoveTerms:
-        return MoveTerms(Dense(self.moves.expand(*self.batch_shape, *self.node_shape, -1)))
+        return MoveTerms(Dense(torch.stack(self._by_move(), -1).to(self.dtype)))
 
     def total(self, terms: MoveTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
         """By diagonals: the cells (i, d - i) are entered from the two diagonals before."""

@@ -1,45 +1,136 @@
-"""The k best paths of a chain (max in place of sum). Nothing here records gradients."""
+"""The best paths of a chain (max in place of sum). Nothing here records gradients.
+
+What all states of a position share is subtracted at each step, so that it costs no digits along the chain. So the messages
+say which paths are best, and not what they score. Finite masks count as minus infinity.
+
+Shapes are as in `Table`: node scores `[T, B, N]`, pair scores `[G, S, N, N]` or their factors. Paths are `[k, B, T]`, -1
+after the last position of a sequence, and throughout where there is no path.
+"""
 
 import math
 
 import torch
 from torch import Tensor
 
+from tailsum.numerics.precision import product
 from tailsum.numerics.table import block_scores, tile_rows, transposed
+from tailsum.numerics.tensors import finite, unmasked
 
 
 @torch.no_grad()
-def best_messages(node: Tensor, params: tuple[Tensor, ...], k: int) -> Tensor:
-    """Scores of the k best paths into each state at each step, best first: `[T, B, N, k]` from `node [T, B, N]`.
+def best_paths(node: Tensor, params: tuple[Tensor, ...], last: Tensor, k: int) -> Tensor:
+    """The k best paths of each sequence, best first, which ends at `last [B]`; fewer if N^T is less than k."""
+    node, steps = unmasked(node), _Steps(params)
+    node = node - finite(node.amax(-1, keepdim=True))
+    return _best_path(node, steps, last) if k == 1 else _ranked_paths(node, steps, last, k)
 
-    Where fewer than k paths exist the rest are minus infinity. There are no back-pointers: a path is followed back by one
-    column of the scores per step, which costs N.
+
+class _Steps:
+    """The scores of pairs, by step, as `[G, to, from]`, less the highest of each table."""
+
+    def __init__(self, params: tuple[Tensor, ...]) -> None:
+        self.params, self.count = transposed(params), params[0].shape[1]
+        self._made, self._now, self._top = -1, self.params, dict[int, Tensor]()
+
+    def at(self, t: int) -> tuple[Tensor, ...]:
+        """The table of step t, or its factors."""
+        step = min(t, self.count - 1)
+        if step != self._made:
+            self._now, self._made = tuple(p[:, step] for p in self.params), step
+            if len(self._now) == 1:
+                scores = unmasked(self._now[0].contiguous())
+                self._top[step] = finite(scores.amax((-2, -1)))
+                self._now = (scores.sub_(self._top[step][:, None, None]),)
+        return self._now
+
+    def into(self, t: int, state: Tensor) -> Tensor:
+        """Scores of the transitions of step t into `state [B]`: `[B, from]`."""
+        step, (columns, *rest) = min(t, self.count - 1), self.params
+        group = torch.arange(len(state), device=state.device) * len(columns) // max(1, len(state))
+        found = columns[group, step, state]
+        if rest:
+            return product(found[:, None], rest[0][group, step].mT)[:, 0]
+        return unmasked(found) - self._top[step][group, None]
+
+
+def _best_path(node: Tensor, steps: _Steps, last: Tensor) -> Tensor:
+    """Without back-pointers, which cost more than the maxima: a path is followed back by one column for each step."""
+    best = torch.empty_like(node)
+    for t in range(len(node)):
+        entering = _enter(best[t - 1], steps.at(t - 1)) if t > 0 else 0.0
+        torch.add(node[t], entering, out=best[t])
+        best[t] -= finite(best[t].amax(-1, keepdim=True))
+    state, paths = torch.zeros_like(last), torch.full((len(last), len(node)), -1, device=last.device)
+    possible = (best[last, torch.arange(len(last), device=last.device)] > -math.inf).any(-1)
+    for t in range(len(node) - 1, -1, -1):
+        reach = best[t]
+        if t + 1 < len(node):
+            reach = reach + torch.where((t < last)[:, None], steps.into(t, state), 0.0)
+        state = reach.argmax(-1)
+        paths[:, t] = torch.where(possible & (t <= last), state, -1)
+    return paths[None]
+
+
+def _enter(best: Tensor, step: tuple[Tensor, ...]) -> Tensor:
+    """The best path into each state one step later, without the node scores: `[B, N]` from `[B, N]`."""
+    groups, n_to = step[0].shape[:2]
+    grouped = best.reshape(groups, len(best) // max(1, groups), best.shape[-1])
+    chunk = 4 * tile_rows(best.numel(), best.device)  # fewer, larger tiles: each is two calls, which threads wait for
+    tiles = [
+        (block_scores(step, slice(start, start + chunk))[:, None] + grouped[:, :, None]).amax(-1)
+        for start in range(0, n_to, chunk)
+    ]
+    return torch.cat(tiles, -1).reshape(len(best), n_to)
+
+
+def _ranked_paths(node: Tensor, steps: _Steps, last: Tensor, k: int) -> Tensor:
+    """With back-pointers: for each state and rank, which state and rank at the position before, as one number."""
+    length, batch, n = node.shape
+    ends = set(last.tolist())
+    best, pointers = node[0, :, :, None], list[Tensor]()
+    final = torch.zeros(batch, min(k, n**length), dtype=torch.long, device=node.device)
+    value = torch.full_like(final, -math.inf, dtype=node.dtype)
+    ranks = [1]  # how many paths into each state are kept at each position: no more than there are
+    for t in range(length):
+        if t > 0:
+            ranks.append(min(k, n * ranks[-1]))
+            best, pointer = _enter_ranked(best, steps.at(t - 1), ranks[-1])
+            best = best + node[t, :, :, None]
+            best = best - finite(best.amax((-2, -1), keepdim=True))
+            pointers.append(pointer.int())
+        if t in ends:
+            top = best.flatten(1).topk(min(k, n * ranks[-1]))
+            here, width = (last == t)[:, None], top.indices.shape[-1]
+            final[:, :width] = torch.where(here, top.indices, final[:, :width])
+            value[:, :width] = torch.where(here, top.values, value[:, :width])
+    exists, pick = value > -math.inf, final
+    paths = pick.new_full((*pick.shape, length), -1)
+    for t in range(length - 1, -1, -1):
+        if t + 1 < length:
+            before = pointers[t].flatten(1).gather(1, pick).long()
+            pick = torch.where((t < last)[:, None], before, pick)
+        here = exists & (t <= last)[:, None]
+        paths[..., t] = torch.where(here, pick // ranks[t], -1)
+    return paths.movedim(1, 0)
+
+
+def _enter_ranked(best: Tensor, step: tuple[Tensor, ...], k: int) -> tuple[Tensor, Tensor]:
+    """The k best paths into each state one step later, `[B, N, k]`, and the state and rank that each comes from.
+
+    The k best come from the k states with the best single path: only these need all of theirs.
     """
-    best = node.new_full((*node.shape, k), -math.inf)
-    best[0, :, :, 0] = node[0]
-    for t in range(1, len(node)):
-        step = min(t - 1, params[0].shape[1] - 1)
-        best[t] = _best_step(best[t - 1], tuple(p[:, step] for p in params)) + node[t, :, :, None]
-    return best
-
-
-def _best_step(best: Tensor, params: tuple[Tensor, ...]) -> Tensor:
-    """The k best paths into each state one step later, `[B, N, k]`, without the node scores."""
-    columns, *rest = transposed(params)
-    batch, n, k = best.shape
-    best = best.reshape(columns.shape[0], batch // max(1, columns.shape[0]), n, k)
-    first = best[..., 0].contiguous()
-    entering, chunk = [], tile_rows(first.numel(), best.device)
-    for start in range(0, columns.shape[-2], chunk):
-        scores = block_scores((columns, *rest), slice(start, start + chunk))[:, None]  # [G, 1, to, from]
-        paths = scores + first[:, :, None]  # the best path into each state, and one more step: [G, B/G, to, from]
-        if k == 1:
-            entering.append(paths.amax(-1, keepdim=True))
-            continue
-        # The k best paths come from the k states with the best single path: only these need all k of theirs.
-        origin = paths.topk(min(k, n)).indices
+    (batch, n, ranks), (groups, n_to) = best.shape, step[0].shape[:2]
+    grouped = best.reshape(groups, batch // max(1, groups), n, ranks)
+    first, width = grouped[..., 0].contiguous(), min(k, n)
+    values, pointers = list[Tensor](), list[Tensor]()
+    chunk = tile_rows(batch * max(n, width * ranks), best.device)
+    for start in range(0, n_to, chunk):
+        scores = block_scores(step, slice(start, start + chunk))[:, None]  # [G, 1, to, from]
+        origin = (scores + first[:, :, None]).topk(width).indices  # [G, B/G, to, width]
         shape = (*origin.shape[:-1], n)
-        ranked = best[:, :, None].expand(*shape, k).gather(-2, origin[..., None].expand(*origin.shape, k))
-        ranked = ranked + scores.expand(shape).gather(-1, origin)[..., None]
-        entering.append(ranked.flatten(-2).topk(k).values)
-    return torch.cat(entering, 2).reshape(batch, columns.shape[-2], k)
+        ranked = grouped[:, :, None].expand(*shape, ranks).gather(-2, origin[..., None].expand(*origin.shape, ranks))
+        ranked = (ranked + scores.expand(shape).gather(-1, origin)[..., None]).flatten(-2)
+        found = ranked.topk(k)
+        values.append(found.values)
+        pointers.append(origin.gather(-1, found.indices // ranks) * ranks + found.indices % ranks)
+    return tuple(torch.cat(x, 2).reshape(batch, n_to, k) for x in (values, pointers))  # pyright: ignore[reportReturnType]

@@ -74,13 +74,16 @@ class CTC(Structure[FrameTerms, Tensor]):
             self.lattice = F.pad(places, (0, 1), value=blank)  # the label of each place, [*batch, 2S+1]
         before = F.pad(self.lattice, (2, 0), value=blank)[..., :-2]
         self.skips = (self.lattice != blank) & (self.lattice != before)  # whether a place may be entered over a blank
-        scores = torch.where(self.inside()[..., None], log_probs, 0.0)
-        check_scores("log_probs", scores)
-        self.dtype = working_type(scores)
-        self.log_probs = scores.to(self.dtype)
+        self.log_probs, self.dtype = log_probs, working_type(log_probs)
+        check_scores("log_probs", self._blanked(log_probs.detach()))
+
+    def _blanked(self, log_probs: Tensor) -> Float[Tensor, "*batch T V"]:
+        """Zero in the padding."""
+        inside = self.inside()[..., None]
+        return torch.where(inside, log_probs, 0.0)
 
     def terms(self) -> FrameTerms:
-        return FrameTerms(Dense(self.log_probs.expand(*self.batch_shape, -1, -1)))
+        return FrameTerms(Dense(self._blanked(self.log_probs).to(self.dtype)))
 
     def total(self, terms: FrameTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
         places = self.lattice.expand(*self.batch_shape, -1)

@@ -1,24 +1,29 @@
 """Hidden Markov models: a `LinearChain` made of log-probabilities and observations."""
 
+import math
 from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tailsum.chains.linear_chain import LinearChain
 from tailsum.numerics.check import check_broadcast, check_device, check_scores, check_whole
+from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import working_type
-from tailsum.scores.potential import Dense, Potential
+from tailsum.scores.potential import Potential
 from tailsum.scores.scored import Scored
+
+ENTRIES = 1 << 24  # scores of a transition that are checked
 
 
 class HMM(LinearChain):
     """The posterior of a hidden Markov model's states: `log_partition()` is the log-likelihood of the observations.
 
     `initial [N]`, `transition [N, N]` (from, to) and `emission [N, V]` hold log-probabilities (minus infinity for never),
-    `observations [*batch, T]` symbols `0 .. V-1`, or -1 where nothing was observed.
+    `observations [*batch, T]` symbols `0 .. V-1`, or -1 where nothing was observed. They must sum to one to 1e-4, or to
+    1e-2 in half precision; of a large `Factored` or `Scored` transition, some rows are checked.
 
     >>> half = torch.tensor(0.5).log()
     >>> model = HMM(half.expand(2), half.expand(2, 2), half.expand(2, 2), torch.tensor([0, 1, -1]))
@@ -45,9 +50,7 @@ class HMM(LinearChain):
             check_device(name, tensor, emission.device)
         check_log_probabilities("initial", initial)
         check_log_probabilities("emission", emission)
-        if not isinstance(transition, Potential):
-            check_log_probabilities("transition", transition)
-            transition = Dense(transition)
+        given = transition.tensors if isinstance(transition, Potential) else (transition,)
         positions = torch.arange(observations.shape[-1], device=observations.device)
         if lengths is not None:  # the padding need not hold observations
             lengths = check_whole("lengths", torch.as_tensor(lengths, device=observations.device))
@@ -58,32 +61,60 @@ class HMM(LinearChain):
                 f"observations must lie between 0 and V-1 = {emission.shape[1] - 1}, or be -1 for missing: "
                 f"got {observations.min().item()} to {observations.max().item()}"
             )
-        dtype = working_type(*transition.tensors, emission, initial)
-        nodes = _observed(initial.to(dtype), emission.to(dtype), observations, positions == 0)
-        self._set(nodes, transition.to(dtype), lengths)
+        dtype = working_type(*given, emission, initial)
+        self._set(_observed(initial, emission, observations, positions == 0, dtype), transition, lengths, dtype)
+        check_transition(self.transition, _tolerance(*given), self.inside()[..., 1:])
 
 
-def _observed(initial: Tensor, emission: Tensor, observations: Tensor, first: Tensor) -> Scored:
+def _observed(initial: Tensor, emission: Tensor, observations: Tensor, first: Tensor, dtype: torch.dtype) -> Scored:
     """Node scores looked up by the observations: a sketch looks up only those of its states.
 
     The context holds the observation plus one, so that zero, which also fills the padding, means missing.
     """
-    table = F.pad(emission, (1, 0))
 
     def function(_: Tensor, j: Tensor, context: Tensor) -> Tensor:
         seen, start = context[..., 0], context[..., 1]
+        symbol = (seen - 1).clamp(min=0)
         # All states at once are rows of the transposed table: one look-up, many times faster than single entries.
-        scores = F.embedding(seen[..., 0], table.mT) if j.dim() == 2 else table[j, seen]
-        return scores + torch.where(start > 0, initial[j], 0.0)
+        scores = F.embedding(symbol[..., 0], emission.mT) if j.dim() == 2 else emission[j, symbol]
+        return torch.where(seen > 0, scores, 0.0).to(dtype) + torch.where(start > 0, initial[j], 0.0).to(dtype)
 
     context = torch.stack((observations + 1, first.expand_as(observations).long()), -1)
     return Scored(function, 1, len(initial), context)
 
 
-def check_log_probabilities(name: str, tensor: Tensor) -> None:
+def check_log_probabilities(name: str, tensor: Float[Tensor, "*lead n"]) -> None:
     """A ValueError unless the log-probabilities sum to one along the last dimension."""
     check_scores(name, tensor)
-    if (tensor.detach().float().logsumexp(-1).abs() > 1e-2).any():
+    _check_sums(name, tensor.detach(), _tolerance(tensor))
+
+
+@torch.no_grad()
+def check_transition(pairs: Potential, tolerance: float, used: Bool[Tensor, "*#batch_steps"]) -> None:
+    """The same of a potential where some sequence has `used` its step, in tiles.
+
+    Where there are more than `ENTRIES` scores, the first row of each of that many equal groups of rows is checked.
+    """
+    lead, n, device = pairs.lead, pairs.n_from, used.device
+    if lead.numel() == 0:  # a single position
+        return
+    skipped = (used.long().sum_to_size(lead) == 0)[..., None, None] if lead else torch.zeros((), device=device).bool()
+    rows = torch.arange(0, n, max(1, lead.numel() * n * pairs.n_to // ENTRIES), device=device)
+    for some in rows.split(tile_rows(lead.numel() * pairs.n_to, device)):
+        scores = pairs.block(some).masked_fill(skipped, -math.log(pairs.n_to))
+        _check_sums("transition", scores, tolerance)
+
+
+def _tolerance(*tensors: Tensor) -> float:
+    """By how much the logarithm of a sum of probabilities may differ from zero."""
+    return 1e-2 if any(x.dtype in (torch.float16, torch.bfloat16) for x in tensors) else 1e-4
+
+
+def _check_sums(name: str, log_probabilities: Tensor, tolerance: float) -> None:
+    total = log_probabilities.to(working_type(log_probabilities)).logsumexp(-1)
+    wrong = ~(total.abs() <= tolerance)
+    if wrong.any():
         raise ValueError(
-            f"{name} must hold log-probabilities that sum to one along the last dimension (for scores, use LinearChain)"
+            f"{name} must hold log-probabilities that sum to one along the last dimension (for scores, use LinearChain): "
+            f"got a sum of {total[wrong][0].exp().item():.6g}"
         )

@@ -1,7 +1,8 @@
 """Linear chains: `score(x) = sum_t emission[t, x_t] + sum_t transition[t, x_t, x_{t+1}]`.
 
 Positions are numbered `0 .. T-1`, states `0 .. N-1`; transition t goes from position t to position t+1, (from, to).
-Sequences of a batch may have different `lengths`; scores in the padding are ignored, samples and best paths are zero there.
+Sequences of a batch may have different `lengths`; scores in the padding are ignored. States of paths are -1
+there, and throughout where no path is possible.
 
 The paper's Algorithm 1 (randomized forward) is `chain.sketch(proposal=LocalGlobal(), selection=TopAndSample(K1,
 K2)).log_partition()`, its Algorithm 3 the same with `entropy()`, its Algorithm 4 `rsample()`.
@@ -16,13 +17,15 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.chains.best_paths import best_messages
+from tailsum.chains.best_paths import best_paths
+from tailsum.chains.chain_marginals import chain_marginals
 from tailsum.chains.chain_sweep import ChainSweep
 from tailsum.chains.forward import Forward, final_log_sum, forward_messages
 from tailsum.chains.mean_score import mean_score
 from tailsum.chains.refine import Refined
 from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape
 from tailsum.numerics.noise import gumbel
+from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp
 from tailsum.numerics.table import fits_budget, tile_rows
 from tailsum.numerics.tensors import as_values, without_common, working_type
@@ -32,6 +35,7 @@ from tailsum.sketch.selection import Subset
 from tailsum.structure.base import Structure
 from tailsum.structure.check import (
     check_lead,
+    check_nodes,
     check_potential,
     check_states,
     check_subset,
@@ -40,6 +44,7 @@ from tailsum.structure.check import (
 )
 from tailsum.structure.k_best import Best
 from tailsum.structure.relaxed import RelaxedSample
+from tailsum.structure.terms import recordable
 
 # How many tables of the scores of pairs of kept states, `[*batch, T-1, K, K]`, must fit the table budget for one to be made.
 TABLES = {"cpu": 16}
@@ -73,7 +78,13 @@ class LinearChain(Structure[ChainTerms, Tensor]):
     ) -> None:
         self._set(node_potential("emission", emission, "[*batch, T, N]"), transition, lengths)
 
-    def _set(self, nodes: Potential, transition: Tensor | Potential, lengths: Tensor | Sequence[int] | None) -> None:
+    def _set(
+        self,
+        nodes: Potential,
+        transition: Tensor | Potential,
+        lengths: Tensor | Sequence[int] | None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         self.device = nodes.tensors[0].device
         *batch, length = nodes.lead
         self.node_shape, self.n_states = torch.Size((length,)), nodes.n_to
@@ -82,13 +93,24 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         pairs = check_lead("transition", transition, self.n_states, (length - 1,), self.device, "emission")
         shape = check_broadcast("transition", pairs.lead[:-1], torch.Size(batch), "emission's")
         self.batch_shape, self.lengths = checked_lengths(lengths, shape, length, self.device)
-        if self.lengths is not None:
-            inside = self.inside()
-            nodes, pairs = nodes.blank_outside(inside), pairs.blank_outside(inside[..., 1:])
-        check_potential("emission", nodes)
-        check_potential("transition", pairs)
-        self.dtype = working_type(*nodes.tensors, *pairs.tensors)
-        self.emission, self.transition = nodes.to(self.dtype), pairs.to(self.dtype)
+        self._emission, self._transition = nodes, pairs
+        check_nodes("emission", self._blanked(nodes.map(torch.detach)))
+        check_potential("transition", self._blanked(pairs.map(torch.detach), 1))
+        self.dtype = dtype or working_type(*nodes.tensors, *pairs.tensors)
+
+    def _blanked(self, given: Potential, first: int = 0) -> Potential:
+        """Scores of the positions from `first` on, zero in the padding."""
+        return given if self.lengths is None else given.blank_outside(self.inside()[..., first:])
+
+    @property
+    def emission(self) -> Potential:
+        """Scores of the states of each position, as a potential from one state to N; zero in the padding."""
+        return self._blanked(self._emission).to(self.dtype)
+
+    @property
+    def transition(self) -> Potential:
+        """Scores of the pairs of neighbouring states; zero in the padding."""
+        return self._blanked(self._transition, 1).to(self.dtype)
 
     @property
     def n_nodes(self) -> int:
@@ -110,7 +132,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         # Each pass over the chain would multiply the factors again: a table is several times faster, if there is room.
         count = TABLES.get(self.device.type, TABLES_ELSEWHERE)
         room = isinstance(pairs, Factored) and fits_budget(count * self._table_bytes(pairs, pairs.lead))
-        return self.replaced(emission=self.emission.gather(None, index), transition=pairs.tabled() if room else pairs)
+        return self.replaced(_emission=self.emission.gather(None, index), _transition=pairs.tabled() if room else pairs)
 
     def total(self, terms: ChainTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
         if reduce is log_sum_exp:
@@ -162,7 +184,8 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         return self._batched(found.log_partition), self._batched(found.mean)
 
     def _batched(self, x: Tensor) -> Tensor:
-        return x.to(self.dtype).reshape(self.batch_shape)
+        """`[B]` as `[*batch]`, in float64: sums of long chains are far larger than the differences of two of them."""
+        return x.reshape(self.batch_shape)
 
     def _time_first(self, nodes: Tensor) -> Tensor:
         """`[*batch, T, N]` as `[T, B, N]`."""
@@ -170,6 +193,22 @@ class LinearChain(Structure[ChainTerms, Tensor]):
 
     def _table_bytes(self, pairs: Potential, lead: torch.Size) -> int:
         return lead.numel() * pairs.n_from * pairs.n_to * self.dtype.itemsize
+
+    def marginals(self) -> Float[Tensor, "*batch T n"]:
+        """The probability of each state at each position."""
+        own = self.summed()
+        with torch.inference_mode(False), full_precision(self.device):
+            nodes, pairs = recordable(own)
+
+            def terms(tensors: Sequence[Tensor]) -> ChainTerms:
+                rest = iter(tensors[1:])
+                return ChainTerms(Dense(tensors[0]), pairs.map(lambda _: next(rest)))
+
+            def mean(tensors: Sequence[Tensor], values: Tensor) -> Tensor:
+                own = terms(tensors)
+                return self.log_sum_and_mean(own, ChainTerms(Dense(values), own.pairs.map(torch.zeros_like)))[1]
+
+            return chain_marginals(lambda x: self.log_sum(terms(x)), mean, (*nodes.tensors, *pairs.tensors))
 
     def pair_marginals(self) -> Float[Tensor, "*batch edge n n"]:
         """The probability of each pair of states of neighbouring positions."""
@@ -216,15 +255,12 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         return (used if self.lengths is None else torch.where(self.inside()[..., None], used, 0.0),)
 
     def to_global(self, configuration: Tensor) -> Tensor:
-        """Global ids, zeros in the padding."""
+        """Global ids, -1 in the padding."""
         states = super().to_global(configuration)
-        return states if self.lengths is None else torch.where(self.inside(), states, 0)
+        return states if self.lengths is None else torch.where(self.inside(), states, -1)
 
     def check_configuration(self, configuration: Int[Tensor, "*sample_batch T"]) -> Int[Tensor, "*sample_batch T"]:
-        states = check_states(configuration, self.inside(), self.node_shape, self.n_states)
-        if (states[..., 0] < 0).any():
-            raise ValueError(f"states must lie between 0 and N-1 = {self.n_states - 1}: got one outside")
-        return states.clamp(min=0)
+        return check_states(configuration, self.inside(), self.node_shape, self.n_states)
 
     def score_of(self, configuration: Int[Tensor, "*sample_batch T"]) -> Float[Tensor, "*sample_batch"]:
         """The scores along given paths.
@@ -232,45 +268,37 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         >>> LinearChain(torch.ones(4, 2), torch.zeros(2, 2)).score(torch.tensor([0, 1, 1, 0]))
         tensor(4.)
         """
-        states, inside = configuration, self.inside()
+        states, inside = configuration.clamp(min=0), self.inside()
         nodes = self.emission.block(None, states[..., None])[..., 0, 0]
         pairs = self.transition.at(states[..., :-1], states[..., 1:])
-        return torch.where(inside, nodes, 0.0).sum(-1) + torch.where(inside[..., 1:], pairs, 0.0).sum(-1)
+        found = ((nodes, inside), (pairs, inside[..., 1:]))
+        # In float64, as long sums of large scores would lose digits.
+        own, between = (torch.where(within, x, 0.0).sum(-1, dtype=torch.float64) for x, within in found)
+        return (own + between).to(self.dtype).masked_fill(configuration[..., 0] < 0, -math.inf)
 
     def best(self, terms: ChainTerms) -> Int[Tensor, "*batch T"]:
-        return self._best_paths(terms, 1).configurations[0]
+        return self._best_paths(terms, 1)[0]
 
-    @torch.no_grad()
     def topk(self, k: int) -> Best:
-        """The k paths of highest score, best first.
+        """The k paths of highest score, best first, or as many as there are.
 
         >>> chain = LinearChain(torch.tensor([[0.0, 1.0], [0.0, 2.0]]), torch.zeros(2, 2))
         >>> chain.topk(3).configurations.tolist()
         [[1, 1], [0, 1], [1, 0]]
         """
         at_least(1, k=k)
-        paths = self._best_paths(self.distinct(), k)
-        return Best(self.to_global(paths.configurations), paths.scores)
+        with torch.no_grad():
+            paths = self.to_global(self._best_paths(self.distinct(), k))
+            order = self.score(paths).sort(dim=0, descending=True, stable=True).indices  # the search rounds more
+            paths = paths.take_along_dim(order[..., None], 0)
+            if self.batch_shape.numel():
+                paths = paths[(paths[..., 0] >= 0).reshape(len(paths), self.batch_shape.numel()).any(-1)]
+        return Best(paths, self.score(paths))
 
-    def _best_paths(self, terms: ChainTerms, k: int) -> Best:
-        nodes, pairs = terms
-        best = best_messages(self._time_first(nodes.scores), pairs.flat_params(self.batch_shape), k)
-        best = best.reshape(self.n_nodes, *self.batch_shape, self.n_states, k)
-        last = self.sequence_lengths().reshape(*self.batch_shape, 1) - 1
-        states: list[Tensor] = []
-        scores = rank = torch.empty(0)
-        for t in range(self.n_nodes - 1, -1, -1):
-            paths = best[t].flatten(-2)[..., None, :].expand(*self.batch_shape, k, -1)  # [*batch, k, N k]
-            highest = paths[..., 0, :].topk(k)
-            final, pick = highest.values, highest.indices
-            scores = torch.where(last == t, final, scores) if states else final
-            if states:
-                columns = pairs.at_step(t).block(None, states[-1]).mT  # [*batch, k, N]
-                ranked = (paths + columns.repeat_interleave(k, -1)).topk(k).indices
-                pick = torch.where(last > t, ranked.gather(-1, rank[..., None])[..., 0], pick)
-            states.append(pick // k)
-            rank = pick % k
-        return Best(torch.stack(states[::-1], -1).movedim(-2, 0), scores.movedim(-1, 0))
+    def _best_paths(self, terms: ChainTerms, k: int) -> Int[Tensor, "k *batch T"]:
+        nodes, params = self._time_first(terms.nodes.scores), terms.pairs.flat_params(self.batch_shape)
+        paths = best_paths(nodes, params, self.sequence_lengths() - 1, k)
+        return paths.reshape(len(paths), *self.batch_shape, self.n_nodes)
 
     def sample(
         self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None
@@ -283,10 +311,12 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         with torch.no_grad():
             check_sample_shape(sample_shape)
             messages = self._column_messages()
+            possible = self._possible(messages)
             chunk = tile_rows(messages[0].numel(), self.device)
 
             def draw(count: int) -> Tensor:
-                return self._walk_back(messages, count, lambda x: gumbel(x, generator).argmax(-2)).movedim(-1, 0)
+                found = self._walk_back(messages, count, lambda x: gumbel(x, generator).argmax(-2))
+                return torch.where(possible[..., None, None], found, -1).movedim(-1, 0)
 
             return self.to_global(self.chunked(draw, math.prod(sample_shape), chunk, sample_shape))
 
@@ -310,6 +340,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
             raise ValueError(f"temperature must be above 0: got {temperature}")
         check_sample_shape(sample_shape)
         messages, noises = self._column_messages(), list[Tensor]()
+        possible = self._possible(messages)[..., None]  # [*batch, 1]
 
         def choose(logits: Tensor) -> Tensor:
             noises.append(gumbel(torch.zeros_like(logits), generator))
@@ -327,15 +358,20 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         weights = ((logits + torch.stack(noises[::-1], -3)) / temperature).softmax(-2)
         if hard:
             weights = torch.zeros_like(weights).scatter(-2, states[..., None, :], 1.0) + weights - weights.detach()
-        outside = impossible | ~self.inside()[..., None, None]
+        outside = impossible | ~(self.inside() & possible)[..., None, None]
         weights, chances = (self._samples_first(x.masked_fill(outside, 0.0), sample_shape) for x in (weights, chances))
-        states = self.to_global(self._samples_first(states, sample_shape))
+        states = self.to_global(self._samples_first(torch.where(possible[..., None], states, -1), sample_shape))
         return RelaxedSample(weights, self.states, states, chances)
 
     def _column_messages(self) -> Tensor:
         """Forward messages, each up to a constant, as `[T, *batch, N, 1]`."""
         messages = self._messages(self.summed()).log_mass
         return messages.reshape(self.n_nodes, *self.batch_shape, self.n_states, 1)
+
+    def _possible(self, messages: Tensor) -> Tensor:
+        """Which sequences have a path: `[*batch]`."""
+        last = self.sequence_lengths().reshape(1, *self.batch_shape, 1, 1) - 1
+        return (messages.take_along_dim(last, 0)[0] > -math.inf).any((-2, -1))
 
     def _walk_back(self, messages: Tensor, count: int, choose: Callable[[Tensor], Tensor]) -> Tensor:
         """`count` paths `[*batch, T, count]`, from the last position back.

@@ -111,21 +111,33 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
             tensors += [node, *pairs.tensors]
         self.batch_shape, self.lengths = checked_lengths(lengths, shape, length, self.device)
         self.dtype = working_type(*tensors)
-        arc = torch.where(self._arcs_inside(), arc, 0.0)
-        check_scores("arc", arc)
-        self.arc = arc.to(self.dtype)
         self.stateful = node is not None
         if node is None or pairs is None:  # one state
-            node, pairs = self.arc.new_zeros(length, 1), Dense(self.arc.new_zeros(1, 1))
-        else:
-            inside = self.inside()
-            node = torch.where(inside[..., None], node, 0.0)
-            if self.lengths is not None:
-                pairs = pairs.blank_outside(inside[..., :, None] & inside[..., None, :])
-            check_scores("node", node)
-            check_potential("transition", pairs)
-        self.node, self.transition = node.to(self.dtype), pairs.to(self.dtype)
+            node, pairs = arc.new_zeros(length, 1), Dense(arc.new_zeros(1, 1))
+        self._arc, self._node, self._transition = arc, node, pairs
         self.n_states, self.part_terms = node.shape[-1], 2 if self.stateful else 1
+        with torch.no_grad():
+            check_scores("arc", self.arc)
+            check_scores("node", self.node)
+            check_potential("transition", self.transition)
+
+    @property
+    def arc(self) -> Float[Tensor, "*batch_part"]:
+        """Scores of arcs, zero in the padding."""
+        return torch.where(self._arcs_inside(), self._arc, 0.0).to(self.dtype)
+
+    @property
+    def node(self) -> Float[Tensor, "*batch T n"]:
+        """Scores of the states of words, zero in the padding."""
+        return torch.where(self.inside()[..., None], self._node, 0.0).to(self.dtype)
+
+    @property
+    def transition(self) -> Potential:
+        """Scores of the pairs of states of head and child, zero in the padding."""
+        inside, pairs = self.inside(), self._transition
+        if self.lengths is not None:
+            pairs = pairs.blank_outside(inside[..., :, None] & inside[..., None, :])
+        return pairs.to(self.dtype)
 
     def __repr__(self) -> str:
         kind = "projective" if self.projective else "non-projective"
@@ -152,8 +164,8 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
             raise ValueError("this tree has no latent states to restrict: give node and transition")
         nodes = self.node_scores()
         return self.replaced(
-            node=nodes.gather(-1, index.expand(*nodes.shape[:-1], -1)),
-            transition=self.transition.gather(index[..., :, None, :], index[..., None, :, :]),
+            _node=nodes.gather(-1, index.expand(*nodes.shape[:-1], -1)),
+            _transition=self.transition.gather(index[..., :, None, :], index[..., None, :, :]),
         )
 
     def total(self, terms: DependencyTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:

@@ -123,5 +123,5 @@ class Decoder(nn.Module):
 
 
 def as_sample(states: Int[Tensor, "*sample_batch_T"], dtype: torch.dtype = torch.float32) -> RelaxedSample:
-    """Given states as a sample that has them with weight one."""
-    return RelaxedSample(torch.ones_like(states, dtype=dtype)[..., None], states[..., None], states)
+    """Given states as a sample that has them with weight one, and with none where they are -1, in the padding."""
+    return RelaxedSample((states >= 0).to(dtype)[..., None], states.clamp(min=0)[..., None], states)

@@ -34,7 +34,7 @@ def _exp(fresh: Tensor) -> Tensor:
 
 
 def log_or_never(total: Tensor) -> Tensor:
-    """The logarithm; minus infinity, with zero gradient, of zero."""
+    """The logarithm of zero or of numbers that are not tiny; minus infinity, with zero gradient, of zero."""
     empty = total == 0
     return total.masked_fill(empty, 1.0).log().masked_fill(empty, -math.inf)
 
@@ -68,12 +68,36 @@ class _Draw(torch.autograd.Function):
         return torch.zeros_like(x).scatter(ctx.dim, drawn, grads[0].unsqueeze(ctx.dim)), None, None
 
 
+class _Log(torch.autograd.Function):
+    """The logarithm; minus infinity, with zero gradient, of zero.
+
+    The second derivative of `log` is an inverse square, which overflows where the inverse itself does not. Here the
+    inverse is a function of the logarithm, so that derivatives of every order multiply by it one at a time: each time
+    what it multiplies is as small as it is large.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, total: Tensor) -> Tensor:
+        found = total.log()
+        ctx.save_for_backward(total, found)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        total, found = ctx.saved_tensors
+        empty = total == 0
+        inverse = total.detach().reciprocal().masked_fill(empty, 0.0)
+        if torch.is_grad_enabled():
+            inverse = inverse * (found.detach() - found).masked_fill(empty, 0.0).exp()
+        return grads[0] * inverse
+
+
 def log_product(x: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
     """`log sum_i exp(x[r, i]) table[i, j]`, and where it is so small that terms may have underflowed."""
     peak = finite(x.detach().amax(-1, keepdim=True))
     total = product(_exp(x - peak), table)
     limits = torch.finfo(x.dtype)
-    return log_or_never(total) + peak, total.detach() < limits.tiny / limits.eps * x.shape[-1]
+    return _Log.apply(total) + peak, total.detach() < limits.tiny / limits.eps * x.shape[-1]
 
 
 @torch.no_grad()

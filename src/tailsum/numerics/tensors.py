@@ -42,6 +42,11 @@ def finite(scores: Tensor) -> Tensor:
     return scores.masked_fill(scores == -math.inf, 0.0)
 
 
+def unmasked(scores: Tensor) -> Tensor:
+    """Minus infinity in place of finite masks, such as -1e30 or the lowest number."""
+    return scores.masked_fill(scores < -1e29, -math.inf)
+
+
 def as_values(scores: Tensor) -> Tensor:
     """Zero in place of minus infinity, and of masks by the lowest finite number, whose sums would overflow."""
     return scores.masked_fill(scores < torch.finfo(scores.dtype).min / 4, 0.0)

@@ -59,7 +59,8 @@ class Structure(Model, Generic[Terms, Configuration]):
         """The reduction of the scores of all configurations, with derivatives of every order for `log_sum_exp`.
 
         A configuration must use each entry that is reduced at most once. Terms have this model's batch shape, which is
-        larger than that of its tensors after `in_batch`.
+        larger than that of its tensors after `in_batch`. The result may have more digits than the scores: differences of
+        sums are rounded to the model's dtype at the end.
         """
 
     def gather(self: This, index: Int[Tensor, "*#batch_node k"]) -> This:
@@ -200,7 +201,7 @@ class Structure(Model, Generic[Terms, Configuration]):
     def log_partition(self) -> Float[Tensor, "*batch"]:
         """Log of the sum of `exp(score)` over all configurations; in a sketch, of its unbiased estimate."""
         with full_precision(self.device):
-            return self.log_sum(self.summed())
+            return self.log_sum(self.summed()).to(self.dtype)
 
     def log_prob(self, configuration: Configuration) -> Float[Tensor, "*sample_batch"]:
         """Log-probability of given configurations."""
@@ -235,7 +236,7 @@ class Structure(Model, Generic[Terms, Configuration]):
         with full_precision(self.device):
             terms = self.centred(self.terms())
             log_sum, mean = self.log_sum_and_mean(self.weighted(terms), terms)
-            return log_sum - mean
+            return (log_sum - mean).to(self.dtype)
 
     def cross_entropy(self, other: "Structure[Terms, Configuration]") -> Float[Tensor, "*batch"]:
         """`E[-log_prob of other]` under this model, in nats; infinite where other forbids what this one allows."""
@@ -243,7 +244,7 @@ class Structure(Model, Generic[Terms, Configuration]):
             other = self._matching(other)
             own, terms = self.weighted(self.centred(self.terms())), other.centred(other.terms())
             _, mean = self.log_sum_and_mean(own, terms)
-            return self._forbid(other.log_sum(other.weighted(terms)) - mean, own, terms)
+            return self._forbid(other.log_sum(other.weighted(terms)) - mean, own, terms).to(self.dtype)
 
     def kl(self, other: "Structure[Terms, Configuration]") -> Float[Tensor, "*batch"]:
         """Kullback-Leibler divergence from `other`, in nats; infinite for an impossible model.
@@ -257,7 +258,7 @@ class Structure(Model, Generic[Terms, Configuration]):
             own = self.weighted(mine)
             log_sum, mean = self.log_sum_and_mean(own, difference)
             divergence = mean - log_sum + other.log_sum(other.weighted(theirs))
-            return self._forbid(divergence, own, theirs).masked_fill(log_sum == -math.inf, math.inf)
+            return self._forbid(divergence, own, theirs).masked_fill(log_sum == -math.inf, math.inf).to(self.dtype)
 
     def _forbid(self, value: Tensor, own: Terms, terms: Terms) -> Tensor:
         """`value`, infinite where a part with score minus infinity in `terms` has positive probability under `own`."""

@@ -8,6 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from tailsum.numerics.check import check_broadcast, check_device, check_in_range, check_scores, check_whole, first_index
+from tailsum.numerics.tensors import working_type
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
 from tailsum.scores.scored import Scored
@@ -21,6 +22,13 @@ def check_potential(name: str, potential: Potential) -> None:
             check_scores(name, tensor)
         if isinstance(potential, Factored) and not (tensor > -math.inf).all():
             raise ValueError(f"{name} must have finite factors: got -inf at {first_index(tensor == -math.inf)}")
+    if isinstance(potential, Factored):
+        left, right = (x.detach().abs().max().item() if x.numel() else 0.0 for x in potential.tensors)
+        dtype = working_type(*potential.tensors)
+        if left * right * potential.left.shape[-1] > torch.finfo(dtype).max:
+            raise ValueError(
+                f"{name} must have factors whose inner products fit {dtype}: got numbers up to {left:.3g} and {right:.3g}"
+            )
 
 
 def node_potential(name: str, given: Tensor | Factored, form: str) -> Potential:
@@ -33,6 +41,17 @@ def node_potential(name: str, given: Tensor | Factored, form: str) -> Potential:
     if given.dim() < 2:
         raise ValueError(f"{name} must be {form}: got {list(given.shape)}")
     return Dense(given[..., :, None, :])
+
+
+def check_nodes(name: str, nodes: Potential) -> None:
+    """`check_potential` of scores of single nodes; an error says where in the tensor that was given."""
+    if isinstance(nodes, Dense):
+        check_scores(name, nodes.scores.squeeze(-2))
+    elif isinstance(nodes, Factored):
+        states = nodes.right if nodes.right.dim() == 2 else nodes.right.squeeze(-3)
+        check_potential(name, Factored(nodes.left.squeeze(-2), states))
+    else:
+        check_potential(name, nodes)
 
 
 def check_lengths(lengths: Tensor, longest: int, name: str = "lengths", least: int = 1) -> None:

@@ -80,13 +80,16 @@ class PCFG(TreeStructure[GrammarTerms]):
         shape = check_broadcast("rule", rule.lead, shape, "that of root and emission,")
         self.batch_shape, self.lengths = checked_lengths(lengths, shape, length, self.device)
         check_floating("emission", emission)
-        emission = torch.where(self.inside()[..., None], emission, 0.0)
+        self.root, self.emission = root, emission
         check_scores("root", root)
-        check_scores("emission", emission)
+        check_scores("emission", self._blanked(emission.detach()))
         self.dtype = working_type(root, emission, *rule.tensors)
-        self.root, self.emission = root.to(self.dtype), emission.to(self.dtype)
         self.rule: Rule = rule.to(self.dtype, self.device)
         self.span: Tensor | None = None  # scores of the kept states of each span, in a sketch
+
+    def _blanked(self, emission: Tensor) -> Float[Tensor, "*batch T P"]:
+        """Zero in the padding."""
+        return torch.where(self.inside()[..., None], emission, 0.0)
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, {self.n_heads} nonterminals, {self.n_leaves} preterminals)"
@@ -96,9 +99,10 @@ class PCFG(TreeStructure[GrammarTerms]):
         if self.span is not None:
             return self.span.expand(*self.batch_shape, *self.node_shape, -1)
         length, size = self.node_shape[0], self.n_states
-        emission = F.pad(self.emission, (0, size - self.n_leaves), value=-math.inf)
-        root = F.pad(self.root, (0, size - self.n_heads), value=-math.inf)
-        inner = F.pad(self.root.new_zeros(self.n_heads), (0, size - self.n_heads), value=-math.inf)
+        emission, root = self._blanked(self.emission).to(self.dtype), self.root.to(self.dtype)
+        emission = F.pad(emission, (0, size - self.n_leaves), value=-math.inf)
+        inner = F.pad(root.new_zeros(self.n_heads), (0, size - self.n_heads), value=-math.inf)
+        root = F.pad(root, (0, size - self.n_heads), value=-math.inf)
         position = torch.arange(length, device=self.device)
         last = self.sequence_lengths().reshape(*self.batch_shape, 1, 1) - 1
         whole = (position[:, None] == 0) & (position == last)

@@ -61,13 +61,15 @@ class SpanTree(TreeStructure[SpanTerms]):
         self.node_shape, self.n_states = span.shape[-3:-1], span.shape[-1]
         self.batch_shape, self.lengths = checked_lengths(lengths, span.shape[:-3], self.node_shape[0], self.device)
         check_floating("span", span)
-        span = torch.where(self.spans_inside()[..., None], span, 0.0)
-        check_scores("span", span)
-        self.dtype = working_type(span)
-        self.span = span.to(self.dtype)
+        self.span, self.dtype = span, working_type(span)
+        check_scores("span", self._blanked(span.detach()))
+
+    def _blanked(self, span: Tensor) -> Float[Tensor, "*batch T T n"]:
+        """Zero below the diagonal and in the padding."""
+        return torch.where(self.spans_inside()[..., None], span, 0.0)
 
     def terms(self) -> SpanTerms:
-        return SpanTerms(Dense(self.span.expand(*self.batch_shape, *self.node_shape, -1)))
+        return SpanTerms(Dense(self._blanked(self.span).to(self.dtype)))
 
     def gather(self, index: Int[Tensor, "*#batch T T k"]) -> "SpanTree":
         lead = torch.broadcast_shapes(self.span.shape[:-1], index.shape[:-1])

@@ -1,0 +1,44 @@
+"""Marginals of a chain, with gradients that keep their digits.
+
+The gradient of `sum_t w_t . marginals_t` is that of the mean of the score `sum_t w_t(x_t)` along the paths. `mean_score`
+computes it without the part of that score that all states share, which grows along the chain: by derivatives of the
+log-partition it would be subtracted from itself in the end.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LogSum = Callable[[Sequence[Tensor]], Tensor]  # the log-partition `[*batch]`, from the node scores and other tensors
+Mean = Callable[[Sequence[Tensor], Tensor], Tensor]  # the mean `[*batch]` of given node values along the paths
+
+
+def chain_marginals(log_sum: LogSum, mean: Mean, tensors: Sequence[Tensor]) -> Tensor:
+    """The gradient of `log_sum(tensors)` in the first of the tensors; differentiable any number of times."""
+    return _Marginals.apply(log_sum, mean, *tensors)
+
+
+class _Marginals(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, log_sum: LogSum, mean: Mean, *tensors: Tensor) -> Tensor:
+        ctx.mean = mean
+        ctx.save_for_backward(*tensors)
+        with torch.enable_grad():
+            nodes, *rest = (x.detach() for x in tensors)
+            total = log_sum((nodes.requires_grad_(), *rest)).sum()
+            return torch.autograd.grad(total, nodes, materialize_grads=True)[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        recording, wanted = torch.is_grad_enabled(), ctx.needs_input_grad[2:]
+        with torch.enable_grad():
+            inputs = [
+                x if recording and x.requires_grad else x.detach().requires_grad_(want)
+                for x, want in zip(ctx.saved_tensors, wanted, strict=True)
+            ]
+            active = [x for x, want in zip(inputs, wanted, strict=True) if want]
+            total = ctx.mean(inputs, grads[0]).sum()
+            found = iter(torch.autograd.grad(total, active, create_graph=recording, materialize_grads=True))
+        return None, None, *(next(found) if want else None for want in wanted)
