@@ -349,6 +349,12 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
                 raise ValueError(f"tree.{name} must lie between 0 and {size - 1} for every word: got -1")
         return Dependencies(*checked)  # pyright: ignore[reportArgumentType]
 
+    def rivals(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
+        """Every word has one head and one label, and one state."""
+        arcs, *states = demanded
+        over = (-3, -1) if self.labelled else (-2,)
+        return [arcs.sum(over, keepdim=True).bool() & ~arcs, *super().rivals(states)]
+
     def to_global(self, configuration: Dependencies) -> Dependencies:
         if configuration.states is None:
             return configuration

@@ -56,6 +56,9 @@ class Factored(Potential):
     def finite(self) -> "Factored":
         return self
 
+    def unmasked(self) -> "Factored":
+        return self
+
     def scaled(self, factor: Float[Tensor, ""] | float) -> "Factored":
         return Factored(self.left * factor, self.right)
 

@@ -25,13 +25,14 @@ from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Draw, Reduce, highest, log_sum_exp
 from tailsum.numerics.table import tile_size
+from tailsum.scores.base import Scores
 from tailsum.scores.potential import Dense
 from tailsum.sketch.model import Model, Propose
 from tailsum.sketch.proposal import Lookahead, proposal_from
 from tailsum.sketch.selection import Optimal, Selection, Subset
 from tailsum.sketch.sweep import Sweep
 from tailsum.structure.check import check_states, check_subset
-from tailsum.structure.k_best import Best, Found, k_best, stacked
+from tailsum.structure.k_best import Best, Constraints, Found, k_best, stacked
 from tailsum.structure.landmark_sweep import LandmarkSweep, by_restriction
 from tailsum.structure.relaxed import RelaxedSample
 from tailsum.structure.terms import Terms, each, recordable, requires_grad, with_tables
@@ -356,15 +357,12 @@ class Structure(Model, Generic[Terms, Configuration]):
         """The configuration of highest score; in a sketch, among the kept states, without their weights."""
         return self.to_global(self.best(self.distinct()))
 
-    @torch.no_grad()
     def topk(self, k: int) -> Best:
         """The k configurations of highest score, best first, and their scores (Lawler's partition).
 
-        Each costs one search for the best per part of a configuration.
+        Fewer where fewer exist. Each costs one search for the best per part of a configuration.
         """
         at_least(1, k=k)
-        terms = each(lambda term: term.map(lambda x: x.double() if x.is_floating_point() else x), self.distinct())
-        bonus = 1.0 + 2 * self.n_scores() * sum(term.bound() for term in terms)
 
         def solve(tables: list[Tensor]) -> Found:
             model = self.in_batch((len(tables[0]), *self.batch_shape)).replaced(dtype=torch.float64)
@@ -372,7 +370,19 @@ class Structure(Model, Generic[Terms, Configuration]):
             found = self.to_global(best)
             return Found(found, model.used(best), self.score(found))
 
-        return k_best(k, [term.tensors[0] for term in terms[: self.part_terms]], self.batch_shape, bonus, solve)
+        with torch.no_grad():
+            terms = each(_for_search, self.distinct())
+            parts = [term.tensors[0] for term in terms[: self.part_terms]]
+            bonus = 1.0 + 2 * self.n_scores() * sum(term.bound() for term in terms)
+            configurations = k_best(k, parts, self.batch_shape, Constraints(self.rivals, bonus), solve)
+        return Best(configurations, self.score(configurations))
+
+    def rivals(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
+        """Parts of each part term that no configuration has beside the demanded ones; `topk` bans them.
+
+        At best so many that whatever has none of them has the demanded parts: by default, if each node has one state.
+        """
+        return [wanted.any(-1, keepdim=True) & ~wanted for wanted in demanded]
 
     def distinct(self) -> Terms:
         """The scores, minus infinity for empty places and for repeated kept states."""
@@ -513,6 +523,11 @@ class Structure(Model, Generic[Terms, Configuration]):
         shape = torch.broadcast_shapes(values.shape, states.shape)
         empty = values.new_zeros(*shape[:-1], self.whole.n_states)
         return empty.scatter_add(-1, states.expand(shape), values.expand(shape))
+
+
+def _for_search(term: Scores) -> Scores:
+    """Scores in float64, minus infinity in place of finite masks."""
+    return term.map(lambda x: x.double() if x.is_floating_point() else x).unmasked()
 
 
 register_kl(Structure, Structure)(lambda p, q: p.kl(q))

@@ -75,6 +75,18 @@ class TreeStructure(Structure[Terms, Trees]):
     def used(self, configuration: Trees) -> tuple[Float[Tensor, "*sample_batch T T n"], ...]:
         return (tree_parts(configuration, self.node_shape[0], self.n_states, self.dtype),)
 
+    def rivals(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
+        """The other states of demanded spans, and all spans that cross one: a tree without them has the span."""
+        (wanted,) = demanded
+        spans = wanted.any(-1).long()
+        length = spans.shape[-1]
+        upper = torch.ones(length, length, dtype=torch.bool, device=spans.device).triu()
+        # [.., i, b]: the spans from i that end after b, i <= b. [.., a, j]: those that end at j and start before a, a <= j.
+        beyond = (spans.sum(-1, keepdim=True) - spans.cumsum(-1)) * upper
+        before = (spans.cumsum(-2) - spans) * upper
+        crossed = beyond.sum(-2, keepdim=True) - beyond.cumsum(-2) + before.cumsum(-1) - before
+        return [(((crossed > 0) | (spans > 0))[..., None]) & ~wanted]
+
     def to_global(self, configuration: Trees) -> Trees:
         if self.kept is None:
             return configuration
