@@ -349,6 +349,10 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
                 raise ValueError(f"tree.{name} must lie between 0 and {size - 1} for every word: got -1")
         return Dependencies(*checked)  # pyright: ignore[reportArgumentType]
 
+    def node_states(self, configuration: Dependencies) -> Int[Tensor, "*sample_batch T"]:
+        assert configuration.states is not None
+        return configuration.states
+
     def rivals(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
         """Every word has one head and one label, and one state."""
         arcs, *states = demanded

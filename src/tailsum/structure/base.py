@@ -90,6 +90,15 @@ class Structure(Model, Generic[Terms, Configuration]):
         states = self.states.expand(*configuration.shape, -1).gather(-1, configuration.clamp(min=0)[..., None])[..., 0]
         return torch.where(configuration < 0, configuration, states)  # pyright: ignore[reportReturnType]
 
+    def node_states(self, configuration: Any) -> Int[Tensor, "*sample_batch_node"]:
+        """The state of each node in a checked configuration in local ids, -1 where it has none."""
+        if isinstance(configuration, Tensor):
+            inside = self.inside().reshape(*self.batch_shape, -1, *(1,) * (len(self.node_shape) - 1))
+            return torch.where(inside, configuration, -1)
+        used = self.used(configuration)[0]  # durations or the like may stand between nodes and states
+        used = used.flatten(used.dim() - len(self.part_shape) + len(self.node_shape), -2).sum(-2)
+        return used.argmax(-1).masked_fill(used.sum(-1) == 0, -1)
+
     def check_configuration(self, configuration: Any) -> Configuration:
         """The configuration, its batch broadcast with this model's; a ValueError if its shape or ids are invalid."""
         return check_states(configuration, self.inside(), self.node_shape, self.n_states, "")  # pyright: ignore[reportReturnType]
@@ -204,9 +213,33 @@ class Structure(Model, Generic[Terms, Configuration]):
             return self.log_sum(self.summed())
 
     def log_prob(self, configuration: Configuration) -> Float[Tensor, "*sample_batch"]:
-        """Log-probability of given configurations."""
+        """Log-probability of given configurations under the whole model.
+
+        A sketch estimates its log-partition: `-small.log_prob(gold)` is a loss to train with. What a sketch draws has
+        another density, `sample_log_prob`.
+        """
         score = self.score(configuration)
         return (score - self.log_partition()).masked_fill(score == -math.inf, -math.inf)
+
+    def sample_log_prob(self, configuration: Configuration) -> Float[Tensor, "*sample_batch"]:
+        """Log-probability that `sample` draws given configurations, in global ids; `log_prob` unless in a sketch.
+
+        A sketch draws from its kept states in proportion to `exp(score)` and to the weights of all states, those of
+        copies of a state added up; minus infinity where a state was not kept.
+
+        >>> from tailsum import LinearChain, TopK
+        >>> chain = LinearChain(torch.tensor([[0.0, 0.0, -9.0]]), torch.zeros(3, 3))
+        >>> chain.sketch(selection=TopK(2)).sample_log_prob(torch.tensor([[0], [1], [2]])).exp()
+        tensor([0.5000, 0.5000, 0.0000])
+        """
+        log_prob, kept = self.log_prob(configuration), self.kept
+        if kept is None:
+            return log_prob
+        states = self.whole.node_states(self.whole.check_configuration(configuration))
+        here = self.states == states[..., None]
+        weight = log_sum_exp(self.log_weight.expand(here.shape).masked_fill(~here, -math.inf), -1)
+        weight = torch.where(states < 0, 0.0, weight).sum(tuple(range(-len(self.node_shape), 0)))
+        return (log_prob + weight).masked_fill(log_prob == -math.inf, -math.inf)
 
     def marginals(self) -> Float[Tensor, "*batch_part n"]:
         """The probability of each part, such as a state at a position."""

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Float, Num
+from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
 from tailsum.numerics.check import check_sample_shape
@@ -74,6 +74,13 @@ class TreeStructure(Structure[Terms, Trees]):
 
     def used(self, configuration: Trees) -> tuple[Float[Tensor, "*sample_batch T T n"], ...]:
         return (tree_parts(configuration, self.node_shape[0], self.n_states, self.dtype),)
+
+    def node_states(self, configuration: Trees) -> Int[Tensor, "*sample_batch T T"]:
+        spans, states = configuration
+        length = self.node_shape[0]
+        place = torch.where(states < 0, length * length, spans[..., 0] * length + spans[..., 1])
+        table = torch.full((*states.shape[:-1], length * length + 1), -1, device=self.device)
+        return table.scatter(-1, place, states)[..., :-1].unflatten(-1, self.node_shape)
 
     def rivals(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
         """The other states of demanded spans, and all spans that cross one: a tree without them has the span."""
