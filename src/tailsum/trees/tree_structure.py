@@ -17,6 +17,7 @@ from tailsum.structure.base import Structure
 from tailsum.structure.terms import Terms, with_tables
 from tailsum.trees.configuration import Trees, check_tree, tree_parts
 from tailsum.trees.reader import Reader, read_tree
+from tailsum.trees.span_chart import SpanReader
 
 
 class TreeStructure(Structure[Terms, Trees]):
@@ -60,6 +61,29 @@ class TreeStructure(Structure[Terms, Trees]):
         chunk = max(1, tile_rows(reader.width, self.device) // max(1, self.batch_shape.numel()))
         found = self.chunked(lambda count: self._read(reader, count), math.prod(sample_shape), chunk, sample_shape)
         return self.to_global(found)
+
+    @torch.no_grad()
+    def mbr(self, labelled: bool = True) -> Trees:
+        """The tree with the highest expected number of spans that a tree of the model has too (minimum Bayes risk).
+
+        A span counts with its state or, unless `labelled`, whatever its state; each then has its most probable one. In
+        global ids; -1 throughout where no tree is possible. It may score minus infinity: each span is probable, not all.
+
+        >>> from tailsum import SpanTree
+        >>> tree = SpanTree(torch.randn(5, 5, 3))
+        >>> tree.mbr().spans.shape
+        torch.Size([9, 2])
+        """
+        counts = self.scatter(self.marginals()).reshape(self.batch_shape.numel(), *self.node_shape, -1)
+        length, best = self.sequence_lengths(), lambda logits: logits.argmax(-1)
+        reader = SpanReader(counts if labelled else counts.sum(-1, keepdim=True), length, highest, best)
+        reader.possible = counts[torch.arange(len(length), device=self.device), 0, length - 1].sum(-1) > 0
+        spans, states = (x[0] for x in self._read(reader, 1))
+        if not labelled:
+            place = (spans[..., 0] * self.node_shape[0] + spans[..., 1]).clamp(min=0)
+            likeliest = counts.argmax(-1).reshape(*self.batch_shape, -1).gather(-1, place)
+            states = torch.where(states < 0, -1, likeliest)
+        return Trees(spans, states)
 
     def _read(self, reader: Reader, count: int) -> Trees:
         """`count` trees `[count, *batch, ..]` in local ids."""
