@@ -161,7 +161,11 @@ def tree(heads, labels=None, states=None):
         (STATEFUL, tree(HEADS, HEADS, HEADS), "tree.labels must not be given for DependencyTree"),
         (PLAIN, tree([0, 0, 1, 4]), "tree.heads must lie between 0 and .* = 3: got one outside"),
         (PLAIN, tree([0, 0, 1, -2]), "tree.heads must lie between 0 and .* = 3: got one outside"),
-        (PLAIN, tree([0, 0, 1, -1]), "tree.heads must lie .* a root is its own head: got -1; .*Dependencies.from_conll"),
+        (
+            PLAIN,
+            tree([0, 0, 1, -1]),
+            "tree.heads must lie .* a root is its own head: got -1; .*Dependencies.from_conll",
+        ),
         (PLAIN, tree([0, 0, 1]), r"tree.heads must be \[..., T\] with T = 4: got \[3\]"),
         (PLAIN, tree([0.0, 0, 1, 1]), "tree.heads must be integers: got torch.float32"),
         (LABELLED, tree(HEADS, [0, 1, 2, 3]), "tree.labels must lie between 0 and .* = 2: got one outside"),

@@ -7,7 +7,7 @@ import torch
 
 import tailsum as ts
 from harness.agree import close
-from harness.registry import SMALL, STATEFUL, made, possible, small
+from harness.registry import SMALL, STATEFUL, possible, small
 
 
 def everything(case, truth, b):
@@ -70,4 +70,4 @@ def test_samples_fit_the_density(name):
 def test_copies_add_up_and_what_was_not_kept_is_never_drawn():
     chain = ts.LinearChain(torch.zeros(1, 3).double(), torch.zeros(3, 3).double())
     small = chain.restrict(ts.Subset(torch.tensor([[0, 1, 1]]), torch.zeros(1, 3).double()))
-    close(small.sample_log_prob(torch.tensor([[0], [1], [2]])).exp(), torch.tensor([1 / 3, 2 / 3, 0.0]).double())
+    close(small.sample_log_prob(torch.tensor([[0], [1], [2]])).exp(), torch.tensor([1.0, 2.0, 0.0]).double() / 3)

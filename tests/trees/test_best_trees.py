@@ -21,7 +21,9 @@ def rule_scores(head, left, right):
 def test_best_pairs_equal_the_maximum_over_a_table(kind, dtype, monkeypatch, generator):
     monkeypatch.setattr(best_pairs, "FIRST", 4)
     groups = 2 if kind == "own" else 1
-    head, left, right = (torch.randn(g, n, 5, generator=generator, dtype=dtype) for g, n in ((groups, 7), (1, 9), (1, 6)))
+    head, left, right = (
+        torch.randn(g, n, 5, generator=generator, dtype=dtype) for g, n in ((groups, 7), (1, 9), (1, 6))
+    )
     pairs = torch.randn(groups, 3, 54, generator=generator, dtype=dtype) * (10 if kind == "peaked" else 1)
     if kind == "forbidden":
         head[:, 2], left[:, :4, 1:], pairs[:, 1], pairs[:, 2, 3:] = (-math.inf,) * 4

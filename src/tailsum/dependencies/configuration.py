@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tailsum.numerics.check import as_whole
+from tailsum.structure.k_best import at_index
 from tailsum.structure.relaxed import RelaxedSample
 
 
@@ -20,6 +21,14 @@ class Dependencies(NamedTuple):
     heads: Int[Tensor, "*sample_batch T"]
     labels: Int[Tensor, "*sample_batch T"] | None = None
     states: Int[Tensor, "*sample_batch T"] | None = None
+
+    def at(self, index: int | tuple[int, ...] | slice | Int[Tensor, "..."]) -> "Dependencies":
+        """Some trees of a batch or of samples: `trees.at(0)`, `trees.at((2, 1))`; `trees[0]` is the field `heads`.
+
+        >>> Dependencies(torch.zeros(4, 2, 3).long()).at((3, 1))
+        Dependencies(heads=tensor([0, 0, 0]), labels=None, states=None)
+        """
+        return Dependencies(*at_index(self, index, self.heads.dim() - 1))
 
     @classmethod
     def from_conll(
@@ -68,6 +77,9 @@ class RelaxedDependencies(NamedTuple):
         if self.weights is None or self.states is None:
             raise ValueError("the words of this tree have no states to mix the embeddings of")
         return RelaxedSample(self.weights, self.states, self.hard).mix(embeddings)
+
+
+torch.serialization.add_safe_globals([Dependencies, RelaxedDependencies])  # for torch.load(.., weights_only=True)
 
 
 def are_trees(

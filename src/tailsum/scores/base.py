@@ -10,7 +10,6 @@ from torch import Tensor
 
 from tailsum.numerics.tensors import as_values, largest, scaled
 
-
 MASK = -1e29  # scores below it are masks in place of minus infinity, such as -1e30 or the lowest number
 
 
@@ -21,6 +20,9 @@ class Scores(ABC):
     """
 
     tensors: tuple[Tensor, ...]  # what the scores are computed from, except for tensors inside a function
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(str(list(x.shape)) for x in self.tensors)})"
 
     @abstractmethod
     def map(self, change: Callable[[Tensor], Tensor]) -> "Scores":

@@ -9,6 +9,7 @@ structure may override what it can do faster.
 States have *local ids* `0 .. n-1` in a model, and *global ids* in the whole model that it is a sketch of.
 """
 
+import copy
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.distributions.kl import register_kl
 
-from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape
+from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape, check_tensor, first_index
 from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Draw, Reduce, highest, log_sum_exp
@@ -35,7 +36,7 @@ from tailsum.structure.check import check_states, check_subset
 from tailsum.structure.k_best import Best, Constraints, Found, k_best, stacked
 from tailsum.structure.landmark_sweep import LandmarkSweep, by_restriction
 from tailsum.structure.relaxed import RelaxedSample
-from tailsum.structure.terms import Terms, each, recordable, requires_grad, with_tables
+from tailsum.structure.terms import Terms, each, recordable, requires_grad, tensors_in, with_tables
 
 Configuration = TypeVar("Configuration")
 This = TypeVar("This", bound="Structure")
@@ -316,8 +317,16 @@ class Structure(Model, Generic[Terms, Configuration]):
         other = other.in_batch(self.batch_shape)
         if self.kept is not None and other.kept is None:
             other = other.restrict(self.kept)
-        if other.form() != self.form() or not torch.equal(self.states, other.states):
-            raise ValueError(f"other must have the same positions and states as {self}: got {other}")
+        same = f"other must have the same positions and states as {self}: got {other}"
+        if other.form() != self.form():
+            raise ValueError(f"{same}, another form of {type(self).__name__}" if str(self) == str(other) else same)
+        if self.states.shape != other.states.shape:
+            raise ValueError(same)
+        differ = (self.states != other.states).any(-1)
+        if differ.any():
+            place = tuple(first_index(differ))
+            here, there = (sorted(x.states[place].tolist()) for x in (self, other))
+            raise ValueError(f"{same}, which keeps others: at {list(place)} {_few(there)}, and this model {_few(here)}")
         if not torch.equal(self.sequence_lengths(), other.sequence_lengths()):
             raise ValueError("other must have the same lengths")
         return other
@@ -329,6 +338,13 @@ class Structure(Model, Generic[Terms, Configuration]):
         model = object.__new__(type(self))
         vars(model).update(vars(self) | fields)
         return model
+
+    def __deepcopy__(self: This, memo: dict[int, Any]) -> This:
+        """A copy with tensors of its own; those that were computed stay in the graph, for which torch has no copies."""
+        for tensor in tensors_in(vars(self)):
+            if not tensor.is_leaf:
+                memo.setdefault(id(tensor), tensor.clone())
+        return self.replaced(**copy.deepcopy(vars(self), memo))
 
     def in_batch(self: This, shape: Sequence[int]) -> This:
         """The same model broadcast to a larger batch shape."""
@@ -476,6 +492,8 @@ class Structure(Model, Generic[Terms, Configuration]):
         self, temperature: float, hard: bool, generator: torch.Generator | None, sample_shape: Sequence[int]
     ) -> tuple[list[Tensor], Configuration]:
         """Relaxed weights of each part term, and the configuration that they relax, in global ids."""
+        if not isinstance(temperature, int | float | Tensor):
+            raise ValueError(f"temperature must be a number (the samples' shape is sample_shape): got {temperature!r}")
         if not temperature > 0:
             raise ValueError(f"temperature must be above 0: got {temperature}")
         check_sample_shape(sample_shape)
@@ -547,6 +565,7 @@ class Structure(Model, Generic[Terms, Configuration]):
 
     def scatter(self, values: Float[Tensor, "*sample_batch_node n"]) -> Float[Tensor, "*sample_batch_node all"]:
         """Values of the kept states, such as `marginals()`, in a tensor over all N states (zero elsewhere)."""
+        check_tensor("values", values)
         if self.kept is None:
             return values
         states, part = self.part_states(), self.part_shape
@@ -556,6 +575,10 @@ class Structure(Model, Generic[Terms, Configuration]):
         shape = torch.broadcast_shapes(values.shape, states.shape)
         empty = values.new_zeros(*shape[:-1], self.whole.n_states)
         return empty.scatter_add(-1, states.expand(shape), values.expand(shape))
+
+
+def _few(states: list[int], most: int = 10) -> str:
+    return str(states) if len(states) <= most else f"{str(states[:most])[:-1]}, ..]"
 
 
 def _for_search(term: Scores) -> Scores:

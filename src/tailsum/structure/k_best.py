@@ -85,6 +85,17 @@ def stacked(configurations: Sequence[Any], combine: Callable[[list[Tensor]], Ten
     return first._replace(**{name: combine([getattr(c, name) for c in configurations]) for name in names})
 
 
+def at_index(fields: Sequence[Tensor | None], index: Any, lead: int) -> list[Any]:
+    """Every field of configurations at an index of their `lead` leading dimensions, those of samples and batch."""
+    count = len(index) if isinstance(index, tuple) else 1
+    if count > lead:
+        raise ValueError(f"index must be of the {lead} dimensions of samples and batch: got {index}")
+    return [None if x is None else x[index] for x in fields]
+
+
+torch.serialization.add_safe_globals([Best])  # for torch.load(.., weights_only=True)
+
+
 class _Solutions(NamedTuple):
     """Solutions `[M, *batch]`, and the parts that each uses, must use and must not, `[M, *batch, part]`."""
 

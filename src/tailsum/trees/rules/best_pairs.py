@@ -29,11 +29,11 @@ def best_pairs(
     """The highest score of each head over all pairs of children, which have scores `pairs` beside the rules'."""
     found = pairs.new_full((*pairs.shape[:2], head.shape[-2]), -math.inf)
     for group, rows in enumerate(pairs):
-        factors = [x[group if len(x) > 1 else 0] for x in (head, left, right)]
-        rank_tops = factors[0].amax(0)
-        bounds = LogProduct(factors[2].mT)(factors[1] + rank_tops).flatten()
+        heads, before, after = (x[group if len(x) > 1 else 0] for x in (head, left, right))
+        rank_tops = heads.amax(0)
+        bounds = LogProduct(after.mT)(before + rank_tops).flatten()
         for row, own in enumerate(rows):
-            found[group, row] = _Row(own, *factors, rank_tops).best(own + bounds)
+            found[group, row] = _Row(own, heads, before, after, rank_tops).best(own + bounds)
     return found
 
 
