@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from harness.agree import close
-from harness.registry import FEW, SMALL, STATEFUL, made, possible, small
+from harness.registry import FEW, SMALL, STATEFUL, possible, small
 
 
 def by_the_base(names):
@@ -80,9 +80,8 @@ def test_scores_of_the_best_are_differentiable(name, way):
     """The gradient is that of the score; the search itself records nothing."""
     if way == "restricted" and name not in STATEFUL:
         pytest.skip("nothing to restrict")
-    case = small(name, seed=3)
-    leaves = [x.clone().requires_grad_() for x in case.leaves]
-    kept = made(case, way).kept
+    case, plain = possible(name, way, ragged=False)
+    leaves, kept = [x.clone().requires_grad_() for x in case.leaves], plain.kept
     model = case.model(*leaves) if kept is None else case.model(*leaves).restrict(kept)
     best = model.topk(2)
     assert (best.scores[:-1] >= best.scores[1:]).all()

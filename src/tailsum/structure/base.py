@@ -263,7 +263,7 @@ class Structure(Model, Generic[Terms, Configuration]):
             return list(torch.autograd.grad(total.sum(), targets, create_graph=recording, materialize_grads=True))
 
     def entropy(self) -> Float[Tensor, "*batch"]:
-        """Shannon entropy in nats: `log Z - E[score]`.
+        """Shannon entropy in nats: `log Z - E[score]`; minus infinity, as log Z, for an impossible model.
 
         In a sketch the weights enter the sums and not the score: algebraically the paper's Algorithm 3.
         """
