@@ -84,7 +84,7 @@ def _models(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
         **{f"PCFG, {name}": PCFG(root, rule, emission, lengths) for name, rule in rules.items()},
         "DependencyTree": DependencyTree(arc, lengths),
         "DependencyTree, non-projective, labels": DependencyTree(
-            rand(3, length, length, 4), lengths, projective=False, multiroot=True
+            rand(3, length, length, 4), lengths, projective=False, multiroot=True, labelled=True
         ),
         "DependencyTree, states": DependencyTree(arc, lengths, node=node, transition=factors),
     }

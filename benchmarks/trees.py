@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.accuracy import mean_square
 from benchmarks.measure import Figure, ResidentMemory, timed
-from tailsum import PCFG, DependencyTree, Lookahead, Optimal, TopAndSample, Uniform
+from tailsum import PCFG, DependencyTree, Lookahead, LowRankRule, Optimal, TopAndSample, Uniform
 from tailsum.apps.paper.trees import ADAM_STEPS, hard_dependencies, hard_grammar, paper_tree
 from tailsum.structure.replicates import replicate
 
@@ -84,6 +84,24 @@ def large_figures(repeats: int = 4) -> Iterator[Figure]:
     """Sketches of models that are far beyond exact inference, or nearly."""
     for (name, model, k), limit in zip(large_models(torch.device("cpu")), (60, 30), strict=True):
         yield _large(name, model, k, repeats, limit)
+    yield low_rank_argmax()
+
+
+def low_rank_argmax(length: int = 8) -> Figure:
+    """The best tree under rules of low rank, which no sum through the ranks finds."""
+    n, p, rank = 500, 600, 64
+    generator = torch.Generator().manual_seed(0)
+    head, left, right = (torch.randn(size, rank, generator=generator) for size in (n, n + p, n + p))
+    rule = LowRankRule(head.log_softmax(-1), left.log_softmax(0), right.log_softmax(0))
+    grammar = PCFG(torch.zeros(n), rule, torch.randn(length, p, generator=generator).log_softmax(-1))
+    best, seconds = timed(grammar.argmax)
+    valid = bool(grammar.score(best) >= grammar.score(grammar.sample((100,), generator)).max())
+    return Figure(
+        f"best tree, low rank, N={n} P={p} R={rank} T={length}",
+        f"{seconds:.1f} s",
+        "under 2 s, no sample better",
+        valid and seconds < 2,
+    )
 
 
 def _large(name: str, model: Any, k: int, repeats: int, limit: float) -> Figure:

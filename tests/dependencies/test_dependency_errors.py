@@ -4,6 +4,7 @@ Heads that are no tree of the right kind score minus infinity.
 """
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ zeros, tensor = torch.zeros, torch.tensor
 ARC, NODE, STEP = zeros(2, 4, 4), zeros(2, 4, 3), zeros(3, 3)
 STATELESS = {
     "plain": lambda: ts.DependencyTree(ARC),
-    "labelled": lambda: ts.DependencyTree(zeros(2, 4, 4, 3)),
+    "labelled": lambda: ts.DependencyTree(zeros(2, 4, 4, 3), labelled=True),
     "non-projective": lambda: ts.DependencyTree(ARC, projective=False),
 }
 
@@ -35,9 +36,10 @@ def dependencies(length=4, n=5, batch=(2,), lengths=None, **kind):
         (zeros(4), {}, r"arc must be \[\*batch, T, T\] or \[\*batch, T, T, L\]: got \[4\]"),
         (zeros(4, 3), {}, r"arc must be \[\*batch, T, T.*: got \[4, 3\]"),
         (zeros(0, 0), {}, r"arc must be \[\*batch, T, T\], none of them zero: got \[0, 0\]"),
-        (zeros(4, 4, 0), {}, r"arc must be \[\*batch, T, T, L\], none of them zero: got \[4, 4, 0\]"),
+        (zeros(4, 4, 0), {"labelled": True}, r"arc must be \[\*batch, T, T, L\], none of them zero: got \[4, 4, 0\]"),
         (zeros(4, 4), {"labelled": True}, r"arc must be \[\*batch, T, T, L\].*: got \[4, 4\]"),
         (zeros(4, 4, 2), {"labelled": False}, r"arc must be \[\*batch, T, T\], .*: got \[4, 4, 2\]"),
+        (zeros(2, 4, 4, 3), {}, r"arc must be .*, or \[\*batch, T, T, L\] with labelled=True: got \[2, 4, 4, 3\]"),
         (ARC.long(), {}, "arc must be floating-point: got torch.int64"),
         (ARC.bool(), {"projective": False}, "arc must be floating-point: got torch.bool"),
         (with_value(ARC, math.nan), {}, r"arc must not hold NaN or \+inf .* got one at \[1, 3, 3\]"),
@@ -129,8 +131,8 @@ SAME = "other must have the same positions and states as (.*): got (?!\\1).*"
         (ts.DependencyTree(ARC), dependencies()),
         (dependencies(), dependencies(multiroot=True)),
         (ts.DependencyTree(ARC), dependencies(n=1)),
-        (ts.DependencyTree(ARC), ts.DependencyTree(zeros(2, 4, 4, 3))),
-        (ts.DependencyTree(zeros(2, 4, 4, 2)), ts.DependencyTree(zeros(2, 4, 4, 3))),
+        (ts.DependencyTree(ARC), STATELESS["labelled"]()),
+        (ts.DependencyTree(zeros(2, 4, 4, 2), labelled=True), STATELESS["labelled"]()),
     ],
 )
 def test_divergence_between_different_forms(one, other):
@@ -140,7 +142,7 @@ def test_divergence_between_different_forms(one, other):
 
 
 HEADS = [0, 0, 1, 1]
-PLAIN, LABELLED = ts.DependencyTree(torch.randn(4, 4)), ts.DependencyTree(torch.randn(4, 4, 3))
+PLAIN, LABELLED = ts.DependencyTree(torch.randn(4, 4)), ts.DependencyTree(torch.randn(4, 4, 3), labelled=True)
 STATEFUL = ts.DependencyTree(torch.randn(4, 4), node=torch.randn(4, 5), transition=torch.randn(5, 5))
 BY_ARC = ts.DependencyTree(torch.randn(4, 4), node=torch.randn(4, 5), transition=torch.randn(4, 4, 5, 5))
 
@@ -159,6 +161,11 @@ def tree(heads, labels=None, states=None):
         (STATEFUL, tree(HEADS, HEADS, HEADS), "tree.labels must not be given for DependencyTree"),
         (PLAIN, tree([0, 0, 1, 4]), "tree.heads must lie between 0 and .* = 3: got one outside"),
         (PLAIN, tree([0, 0, 1, -2]), "tree.heads must lie between 0 and .* = 3: got one outside"),
+        (
+            PLAIN,
+            tree([0, 0, 1, -1]),
+            "tree.heads must lie .* a root is its own head: got -1; .*Dependencies.from_conll",
+        ),
         (PLAIN, tree([0, 0, 1]), r"tree.heads must be \[..., T\] with T = 4: got \[3\]"),
         (PLAIN, tree([0.0, 0, 1, 1]), "tree.heads must be integers: got torch.float32"),
         (LABELLED, tree(HEADS, [0, 1, 2, 3]), "tree.labels must lie between 0 and .* = 2: got one outside"),
@@ -200,7 +207,6 @@ NOT_TREES = {
     "a cycle": [1, 0, 2, 2],
     "a cycle of all": [1, 2, 3, 0],
     "no root": [1, 0, 3, 2],
-    "a head missing": [0, 0, 1, -1],
     "all heads missing": [-1, -1, -1, -1],
 }
 OF_A_KIND = {
@@ -213,11 +219,41 @@ OF_A_KIND = {
 }
 
 
+def test_crossing_arcs_in_a_projective_model_are_said():
+    crossing, nested = tree([2, 3, 2, 2]), tree(HEADS)
+    with pytest.warns(UserWarning, match="crossing arcs.*projective=False"):
+        assert PLAIN.score(crossing) == -math.inf
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        PLAIN.score(nested)
+        PLAIN.score(tree([1, 0, 2, 2]))  # no tree at all
+        ts.DependencyTree(ARC[0], projective=False).score(crossing)
+        PLAIN.topk(4), PLAIN.log_prob(PLAIN.sample((3,)))
+
+
+@pytest.mark.parametrize(
+    ("heads", "words"),
+    [
+        (tensor([2, 0, 4]), "heads must be .* lie between 0 for a root and T, .*: got 0 to 4"),
+        (tensor([2, 0, -2]), "heads must be .*: got -2 to 2"),
+        (tensor(0), "heads must be"),
+        (tensor([0.0, 1.0]), "heads must be integers: got torch.float32"),
+        ([[0, 1], [0]], "heads must be integers, in a tensor or lists of equal length"),
+    ],
+)
+def test_heads_that_are_not_of_conll(heads, words):
+    fails(lambda: ts.Dependencies.from_conll(heads), words)
+
+
+NO_TREE = pytest.mark.filterwarnings("ignore:some trees have crossing arcs")
+
+
+@NO_TREE
 @pytest.mark.parametrize("projective", [True, False])
 @pytest.mark.parametrize("multiroot", [True, False])
 def test_what_is_no_tree_scores_minus_infinity(projective, multiroot):
     plain = ts.DependencyTree(torch.randn(4, 4), projective=projective, multiroot=multiroot)
-    labelled = ts.DependencyTree(torch.randn(4, 4, 3), projective=projective, multiroot=multiroot)
+    labelled = ts.DependencyTree(torch.randn(4, 4, 3), projective=projective, multiroot=multiroot, labelled=True)
     for name, heads in NOT_TREES.items():
         assert plain.score(tree(heads)) == -math.inf, name
         assert plain.log_prob(tree(heads)) == -math.inf, name
@@ -227,6 +263,7 @@ def test_what_is_no_tree_scores_minus_infinity(projective, multiroot):
         assert (labelled.score(tree(heads, [0, 1, 2, 0])) > -math.inf) == allowed(plain), name
 
 
+@NO_TREE
 @pytest.mark.parametrize("model", [STATEFUL, BY_ARC])
 def test_what_is_no_tree_scores_minus_infinity_with_states(model):
     for heads in (*NOT_TREES.values(), *(heads for heads, _ in OF_A_KIND.values())):

@@ -108,7 +108,7 @@ def test_nonprojective(nonprojective, seed, forbid, multiroot, labels):
     arc = draw(seed, 4, 6, 6, *((labels,) if labels else ()), forbid=forbid)
     allow(arc[:, 0])
     lengths = torch.tensor([6, 4, 2, 1])
-    ours = ts.DependencyTree(arc, lengths, projective=False, multiroot=multiroot)
+    ours = ts.DependencyTree(arc, lengths, projective=False, multiroot=multiroot, labelled=labels is not None)
     marginals = ours.marginals()
     if labels:
         arc, marginals = arc.logsumexp(-1), marginals.sum(-1)

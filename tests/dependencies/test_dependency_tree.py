@@ -1,4 +1,4 @@
-"""What dependency trees have of their own: what is no tree, and how precise padded sentences are."""
+"""What dependency trees have of their own: what is no tree, labels, heads of other conventions, precision, memory."""
 
 import math
 
@@ -8,8 +8,10 @@ import torch
 import tailsum as ts
 from harness.agree import close
 from harness.dependencies import DependencyCase
+from tailsum.numerics.memory import PeakMemory
 
 
+@pytest.mark.filterwarnings("ignore:some trees have crossing arcs")
 @pytest.mark.parametrize("length", [3, 4])
 @pytest.mark.parametrize("multiroot", [False, True])
 @pytest.mark.parametrize("projective", [False, True])
@@ -17,7 +19,8 @@ def test_what_is_no_tree_scores_minus_infinity(projective, multiroot, length):
     case = DependencyCase((2,), 4, lengths=[length, 4], projective=projective, multiroot=multiroot, seed=3)
     heads = torch.cartesian_prod(*[torch.arange(length)] * length)
     given = torch.nn.functional.pad(heads, (0, 4 - length), value=-1)
-    score = case.model().score(ts.Dependencies(given[:, None].expand(-1, 2, -1)))[:, 0]
+    given = torch.stack((given, torch.full_like(given, -1)), 1)  # none for the other sentence
+    score = case.model().score(ts.Dependencies(given))[:, 0]
     truth = case.whole_truths[0]
     trees = {tree: score for (tree, _, _), score in zip(truth.configurations, truth.scores.tolist(), strict=True)}
     expected = [trees.get(tuple(row), -math.inf) for row in heads.tolist()]
@@ -34,3 +37,36 @@ def test_padding_costs_dependency_trees_no_digits(projective):
     exact = ts.DependencyTree(arc[:20, :20].double(), projective=projective).entropy()
     error = [(x.entropy().double() - exact).abs().item() for x in (alone, padded)]
     assert error[1] <= 2 * error[0] + 1e-5
+
+
+def test_labels_are_never_guessed():
+    """A batch of T sentences, and T labels for one sentence, have the same shape."""
+    arc = torch.randn(4, 4, 4)
+    assert ts.DependencyTree(arc).batch_shape == (4,)
+    one = ts.DependencyTree(arc, labelled=True)
+    assert one.batch_shape == ()
+    close(one.log_partition(), ts.DependencyTree(arc.logsumexp(-1)).log_partition(), rtol=1e-5, atol=1e-5)
+
+
+def test_heads_from_conll_and_back():
+    heads = torch.tensor([[2, 0, 2, 3], [0, 1, -1, -1]])
+    trees = ts.Dependencies.from_conll(heads)
+    assert trees.heads.tolist() == [[1, 1, 1, 2], [0, 0, -1, -1]]
+    assert torch.equal(trees.to_conll(), heads)
+    assert torch.equal(ts.Dependencies.from_conll(heads.tolist()).heads, trees.heads)
+    assert (ts.DependencyTree(torch.randn(2, 4, 4), [4, 2]).score(trees) > -math.inf).all()
+
+
+@pytest.mark.parametrize("kind", ["plain", "labelled", "states"])
+def test_scores_of_many_trees_look_up_only_the_arcs_they_use(kind):
+    """No tensor of trees x words x words x labels, or x states, in either pass."""
+    length, labels, count = 20, 15, 200
+    arc = torch.randn(length, length, *((labels,) if kind == "labelled" else ()), requires_grad=True)
+    states = {"node": torch.randn(length, 50, requires_grad=True), "transition": torch.randn(50, 50)}
+    tree = ts.DependencyTree(arc, labelled=kind == "labelled", **(states if kind == "states" else {}))
+    trees = tree.sample((count,))
+    with PeakMemory() as memory:
+        tree.score(trees).sum().backward()
+    # 8 bytes for each id of a tree; ancestors are booleans, some at once.
+    assert memory.largest <= max(8 * count * length, count * length * length, 4 * arc.numel())
+    assert memory.peak < 12 * count * length * length

@@ -5,7 +5,6 @@ from random import Random
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from harness.case import Case
@@ -17,6 +16,11 @@ MINUS_INFINITY = torch.tensor(-math.inf).double()
 
 def close(found, expected, **how):
     torch.testing.assert_close(found, expected, **(how or CLOSE))
+
+
+def padded(scores: Tensor, k: int) -> Tensor:
+    """Scores of the best `[at most k, ...]` as `[k, ...]`, minus infinity where there are fewer."""
+    return torch.cat((scores, scores.new_full((k - len(scores), *scores.shape[1:]), -math.inf)))
 
 
 def sums(case: Case, model: Any, other: Any = None) -> list[Tensor]:
@@ -34,12 +38,12 @@ def agrees(case: Case, model: Any) -> None:
     rows = {"argmax": case.rows(argmax), "top": case.rows(best), "sample": case.rows(sample)}
     scores = {
         "argmax": model.score(argmax).reshape(1, -1),
-        "top": scores_of_best.reshape(len(scores_of_best), -1),
+        "top": padded(scores_of_best, 3).reshape(3, -1),
         "sample": model.score(sample).reshape(2, -1),
     }
     assert not any(x.isnan().any() for x in scores.values())
     for b, truth in enumerate(truths):
-        close(F.pad(scores["top"][:, b], (0, 3 - len(scores["top"])), value=-math.inf), truth.best(3))
+        close(scores["top"][:, b], truth.best(3))
         close(scores["argmax"][:, b], truth.best(1))
         found = {name: [case.read(row, b) for row in x[:, b]] for name, x in rows.items()}
         if truth.possible:
@@ -67,7 +71,7 @@ def sums_agree(case: Case, model: Any, truths: list[Weighted]) -> None:
 def configurations_agree(truth: Weighted, found: dict[str, list], scores: dict[str, Tensor]) -> None:
     """What was found is possible and scored as it should be; the best are different ones."""
     for name, configurations in found.items():
-        for configuration, score in zip(configurations, scores[name], strict=True):
+        for configuration, score in zip(configurations, scores[name][: len(configurations)], strict=True):
             if score > -math.inf:
                 c = truth.index_of(configuration)
                 assert truth.scores[c] > -math.inf

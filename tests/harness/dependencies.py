@@ -196,10 +196,7 @@ class DependencyCase(Case):
         if self.n is not None:
             more["node"] = rest[0]
             more["transition"] = self.pairs.potential(rest[1:])
-        if self.labels is not None and self.labels in {1, self.length}:
-            more["labelled"] = True
-        elif self.length == 1:
-            more["labelled"] = self.labels is not None
+        more["labelled"] = self.labels is not None
         return ts.DependencyTree(arc, self.given, self.projective, self.multiroot, **more)
 
     def truth(self, b: int, leaves: list[Tensor]) -> Truth:

@@ -7,6 +7,7 @@ import math
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -48,6 +49,19 @@ OPERATIONS = [
     (lambda m: m.topk(True), f"k {WHOLE} 1: got True"),
     (lambda m: m.sample((-1,)), rf"sample_shape\[0\] {WHOLE} 0: got -1"),
     (lambda m: m.sample((3, 2.5)), rf"sample_shape\[1\] {WHOLE} 0: got 2.5"),
+    (lambda m: m.sample(3), r"sample_shape must be a tuple of sizes, such as \(3,\): got 3"),
+    (lambda m: m.sample(None), "sample_shape must be a tuple of sizes, .*: got None"),
+    (lambda m: m.sample("ab"), "sample_shape must be a tuple of sizes, .*: got 'ab'"),
+    (lambda m: m.rsample(sample_shape=3), "sample_shape must be a tuple of sizes, .*: got 3"),
+    (lambda m: m.topk("a"), f"k {WHOLE} 1: got a"),
+    (lambda m: m.topk(None), f"k {WHOLE} 1: got None"),
+    (lambda m: m.score([0, 1, 2]), "must be .*: got list"),
+    (lambda m: m.log_prob([0, 1, 2]), "must be .*: got list"),
+    (lambda m: m.log_prob(None), "must be .*: got NoneType"),
+    (lambda m: m.log_prob(3), "must be .*: got int"),
+    (lambda m: m.log_prob(np.zeros((2, 3), dtype=int)), "must be .*: got ndarray"),
+    (lambda m: m.sample_log_prob([0, 1, 2]), "must be .*: got list"),
+    (lambda m: m.scatter([1.0]), "values must be a tensor: got list"),
     (lambda m: m.rsample(0.0), "temperature must be above 0: got 0.0"),
     (lambda m: m.rsample(-1.0), "temperature must be above 0: got -1.0"),
     (lambda m: m.rsample(math.nan), "temperature must be above 0: got nan"),
@@ -55,7 +69,23 @@ OPERATIONS = [
     (lambda m: m.kl(3), lambda m: f"other must be a {type(m).__name__}: got int"),
     (lambda m: m.cross_entropy(None), lambda m: f"other must be a {type(m).__name__}: got NoneType"),
 ]
+# Chains have a check of their own.
+RELAXED = [
+    (lambda m: m.rsample((3,)), r"temperature must be a number \(the samples' shape is sample_shape\): got \(3,\)"),
+    (lambda m: m.rsample(None), "temperature must be a number .*: got None"),
+    (lambda m: m.rsample("a"), "temperature must be a number .*: got 'a'"),
+]
+LENGTHS = [
+    ([2, None], r"lengths must be integers, in a tensor or lists of equal length: got \[2, None\]"),
+    ([[1, 2], [3]], "lengths must be integers, in a tensor or lists of equal length: got"),
+    ("ab", "lengths must be integers, in a tensor or lists of equal length: got str"),
+    ({1: 2}, "lengths must be integers, in a tensor or lists of equal length: got dict"),
+    ([1.5, 2.0], "lengths must be integers: got torch.float32"),
+]
 SKETCHES = [
+    (lambda m: m.restrict(ts.Subset([0], torch.zeros(1))), "subset.index must be a tensor: got list"),
+    (lambda m: m.restrict(ts.Subset(torch.zeros(1).long(), [0.0])), "subset.log_weight must be a tensor: got list"),
+    (lambda m: m.sketch("a"), f"k {WHOLE} 1: got a"),
     (lambda m: m.sketch(), f"{EITHER}: got both or neither"),
     (lambda m: m.sketch(2, selection=ts.TopK(2)), EITHER),
     (lambda m: m.sketch(0), f"k {WHOLE} 1: got 0"),

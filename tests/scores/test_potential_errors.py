@@ -30,3 +30,38 @@ def test_potentials():
     chain = ts.LinearChain(NODES, ts.Scored(lambda i, j: i + j, 3, 3))
     with pytest.raises(ValueError, match=r"function must give one floating-point score for each pair, \[3, 3\]"):
         chain.log_partition()
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: ts.Dense(torch.zeros(3)), r"scores must be a tensor \[\*lead, n_from, n_to\]: got \[3\]"),
+        (lambda: ts.Dense([1.0]), r"scores must be a tensor .*: got list"),
+        (lambda: ts.Factored([1.0], torch.zeros(3, 3)), "left must be a tensor: got list"),
+        (lambda: ts.Factored(torch.zeros(3, 3), None), "right must be a tensor: got NoneType"),
+        (lambda: ts.Scored(3, 2, 2), "function must be callable with two index tensors: got int"),
+        (lambda: ts.Scored(lambda i, j: i, "a", 2), "n_from and n_to must be at least 1: got a and 2"),
+        (lambda: ts.DenseRule([1.0]), "scores must be a tensor: got list"),
+        (lambda: ts.LowRankRule([1.0], torch.zeros(3, 2), torch.zeros(3, 2)), "head must be a tensor: got list"),
+        (lambda: ts.FactoredRule(torch.zeros(1, 2), torch.zeros(3, 2), 3), "right must be a tensor: got int"),
+        (lambda: ts.ScoredRule(3, 2, 2), "function must be callable with three index tensors: got int"),
+        (lambda: ts.ScoredRule(lambda a, b, c: a, 2, None), "n_heads and n_leaves must be at least 1: got 2 and None"),
+    ],
+)
+def test_scores_of_the_wrong_kind(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_what_scores_are_is_said_without_addresses():
+    def closeness(i, j):
+        return -(i - j).abs().double()
+
+    def product(a, b, c):
+        return (a * b * c).double()
+
+    assert repr(ts.Scored(closeness, 3, 4)) == "Scored(closeness, 3, 4)"
+    assert repr(ts.ScoredRule(product, 3, 4)) == "ScoredRule(product, 3, 4)"
+    assert repr(ts.Dense(torch.zeros(2, 3))) == "Dense([2, 3])"
+    assert repr(ts.Factored(torch.zeros(2, 5), torch.zeros(3, 5))) == "Factored([2, 5], [3, 5])"

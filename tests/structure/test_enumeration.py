@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch.distributions import kl_divergence
 
 import tailsum as ts
-from harness.agree import MINUS_INFINITY, agrees, close, divergences_agree, scores_agree
+from harness.agree import MINUS_INFINITY, agrees, close, divergences_agree, padded, scores_agree
 from harness.registry import (
     BOTH,
     CASES,
@@ -91,7 +91,7 @@ def test_one_position(name, way):
     model = made(case, way)
     log_partition, entropy, kl = model.log_partition(), model.entropy(), model.kl(model)
     marginals, truths = case.marginals(model), case.truths(model)
-    scores, relaxed = model.topk(2)[1], model.rsample(0.5)
+    scores, relaxed = padded(model.topk(2)[1], 2), model.rsample(0.5)
     rows = [case.rows(configuration) for configuration in (model.argmax(), model.sample(), relaxed.hard)]
     assert all(x.isfinite().all() for x in case.weights(model, relaxed))
     for b, truth in enumerate(truths):

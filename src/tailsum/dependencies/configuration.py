@@ -1,11 +1,14 @@
 """Configurations of dependency trees, and the test whether heads form a tree."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from tailsum.numerics.check import as_whole
+from tailsum.structure.k_best import at_index
 from tailsum.structure.relaxed import RelaxedSample
 
 
@@ -18,6 +21,44 @@ class Dependencies(NamedTuple):
     heads: Int[Tensor, "*sample_batch T"]
     labels: Int[Tensor, "*sample_batch T"] | None = None
     states: Int[Tensor, "*sample_batch T"] | None = None
+
+    def at(self, index: int | tuple[int, ...] | slice | Int[Tensor, "..."]) -> "Dependencies":
+        """Some trees of a batch or of samples: `trees.at(0)`, `trees.at((2, 1))`; `trees[0]` is the field `heads`.
+
+        >>> Dependencies(torch.zeros(4, 2, 3).long()).at((3, 1))
+        Dependencies(heads=tensor([0, 0, 0]), labels=None, states=None)
+        """
+        return Dependencies(*at_index(self, index, self.heads.dim() - 1))
+
+    @classmethod
+    def from_conll(
+        cls,
+        heads: Int[Tensor, "*sample_batch T"] | Sequence[Any],
+        labels: Int[Tensor, "*sample_batch T"] | None = None,
+        states: Int[Tensor, "*sample_batch T"] | None = None,
+    ) -> "Dependencies":
+        """Trees from heads as in CoNLL files, where words are numbered from 1 and a root has head 0; -1 is padding.
+
+        >>> Dependencies.from_conll(torch.tensor([2, 0, 2, -1])).heads
+        tensor([ 1,  1,  1, -1])
+        """
+        found = as_whole("heads", heads, heads.device if isinstance(heads, Tensor) else torch.device("cpu"))
+        if found.dim() < 1 or ((found < -1) | (found > found.shape[-1])).any():
+            got = f"{found.min().item()} to {found.max().item()}" if found.numel() else list(found.shape)
+            raise ValueError(
+                f"heads must be [..., T] and lie between 0 for a root and T, or be -1 in the padding: got {got}"
+            )
+        word = torch.arange(found.shape[-1], device=found.device)
+        return cls(torch.where(found == 0, word, (found - 1).clamp(min=-1)), labels, states)
+
+    def to_conll(self) -> Int[Tensor, "*sample_batch T"]:
+        """Heads as in CoNLL files: words numbered from 1, 0 for a root; -1 in the padding.
+
+        >>> Dependencies(torch.tensor([1, 1, 1, -1])).to_conll()
+        tensor([ 2,  0,  2, -1])
+        """
+        word = torch.arange(self.heads.shape[-1], device=self.heads.device)
+        return torch.where(self.heads < 0, -1, torch.where(self.heads == word, 0, self.heads + 1))
 
 
 class RelaxedDependencies(NamedTuple):
@@ -38,10 +79,16 @@ class RelaxedDependencies(NamedTuple):
         return RelaxedSample(self.weights, self.states, self.hard).mix(embeddings)
 
 
+torch.serialization.add_safe_globals([Dependencies, RelaxedDependencies])  # for torch.load(.., weights_only=True)
+
+
 def are_trees(
-    heads: Int[Tensor, "*sample_batch T"], lengths: Int[Tensor, "*batch"], projective: bool, multiroot: bool
-) -> Bool[Tensor, "*sample_batch"]:
-    """Whether the heads form a tree, projective if `projective`, with one root or, if `multiroot`, at least one."""
+    heads: Int[Tensor, "*sample_batch T"], lengths: Int[Tensor, "*batch"], multiroot: bool
+) -> tuple[Bool[Tensor, "*sample_batch"], Bool[Tensor, "*sample_batch"]]:
+    """Whether the heads form a tree, with one root or, if `multiroot`, at least one; and whether any arc crosses another.
+
+    A tree that is not crossed so is projective: no arc spans a word that is not below its head, such as a root.
+    """
     child = torch.arange(heads.shape[-1], device=heads.device)
     inside = (child < lengths[..., None]).expand(heads.shape)
     above = torch.where(inside, heads, child)
@@ -56,9 +103,7 @@ def are_trees(
         at = above.gather(-1, at)
         descends = descends | (at[..., None] == child)  # [.., word, ancestor]
     whole &= (~inside | (above.gather(-1, at) == at)).all(-1)
-    if not projective:
-        return whole
     low, high = torch.minimum(above, child), torch.maximum(above, child)
     between = (child > low[..., None]) & (child < high[..., None])  # [.., child, word]
     under = descends.gather(-1, above[..., None, :].expand(descends.shape)).mT  # [.., child, word]: word under its head
-    return whole & (under | ~between | ~inside[..., None]).all((-2, -1))
+    return whole, (~under & between & inside[..., None]).any((-2, -1))

@@ -13,6 +13,7 @@ subtracts and is exact for scores of any range (`arborescence.py`); the best tre
 """
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -36,7 +37,7 @@ from tailsum.numerics.check import (
 from tailsum.numerics.noise import Choose, gumbel
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
 from tailsum.numerics.table import tile_rows
-from tailsum.numerics.tensors import finite, flattened, without_common, working_type
+from tailsum.numerics.tensors import finite, flattened, take, without_common, working_type
 from tailsum.scores.factored import embedding_norms
 from tailsum.scores.potential import Dense, Potential
 from tailsum.structure.base import Structure
@@ -55,10 +56,9 @@ class DependencyTerms(NamedTuple):
 class DependencyTree(Structure[DependencyTerms, Dependencies]):
     """A distribution over dependency trees, projective or not, with one root or several.
 
-    `arc` is `[*batch, T, T]` (head, child; roots on the diagonal) or `[*batch, T, T, L]` with labels. Labels are inferred
-    from the shape; set `labelled` where that is ambiguous (L = T). `node [*batch, T, N]` and `transition` (a tensor
-    `[N, N]` or any potential, leading dimensions broadcast against `[*batch, T, T]`: head, child) give words latent
-    states; both or neither, and projective trees only.
+    `arc` is `[*batch, T, T]` (head, child; roots on the diagonal), or `[*batch, T, T, L]` if `labelled`. `node [*batch, T, N]`
+    and `transition` (a tensor `[N, N]` or any potential, leading dimensions broadcast against `[*batch, T, T]`: head,
+    child) give words latent states; both or neither, and projective trees only.
 
     >>> count = lambda **how: round(DependencyTree(torch.zeros(4, 4), **how).log_partition().exp().item())
     >>> count(), count(multiroot=True), count(projective=False), count(projective=False, multiroot=True)
@@ -73,17 +73,18 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
         multiroot: bool = False,
         node: Float[Tensor, "*#batch T N"] | None = None,
         transition: Float[Tensor, "*#lead N N"] | Potential | None = None,
-        labelled: bool | None = None,
+        labelled: bool = False,
     ) -> None:
         if not isinstance(arc, Tensor) or arc.dim() < 2:
             got = list(arc.shape) if isinstance(arc, Tensor) else type(arc).__name__
             raise ValueError(f"arc must be [*batch, T, T] or [*batch, T, T, L]: got {got}")
         check_floating("arc", arc)
-        self.labelled = arc.shape[-2] != arc.shape[-1] if labelled is None else labelled
-        trailing = 3 if self.labelled else 2
-        form = "[*batch, T, T, L]" if self.labelled else "[*batch, T, T]"
+        self.labelled, trailing = labelled, 3 if labelled else 2
+        form = "[*batch, T, T, L]" if labelled else "[*batch, T, T]"
         if arc.dim() < trailing or arc.shape[-trailing] != arc.shape[1 - trailing] or 0 in arc.shape[-trailing:]:
-            raise ValueError(f"arc must be {form}, none of them zero: got {list(arc.shape)}")
+            labels = not labelled and arc.dim() > 2 and arc.shape[-3] == arc.shape[-2]
+            hint = ", or [*batch, T, T, L] with labelled=True" if labels else ""
+            raise ValueError(f"arc must be {form}, none of them zero{hint}: got {list(arc.shape)}")
         if (node is None) != (transition is None):
             raise ValueError("node and transition give words latent states together: got one without the other")
         if node is not None and not projective:
@@ -317,15 +318,16 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
         tensor([3., -inf])
         """
         heads, labels, states = configuration
-        shape, child = heads.shape, torch.arange(self.node_shape[0], device=self.device)
+        length, child = self.node_shape[0], torch.arange(self.node_shape[0], device=self.device)
         inside, above = heads >= 0, heads.clamp(min=0)
-        arc = self.arc.expand(*shape[:-1], *self.arc.shape[-3 if self.labelled else -2 :])
+        place = above * length + child
         if labels is not None:
-            arc = arc.take_along_dim(labels.clamp(min=0)[..., None, :, None], -1)[..., 0]
-        total = torch.where(inside, arc.take_along_dim(above[..., None, :], -2)[..., 0, :], 0.0).sum(-1)
+            place = place * self.arc.shape[-1] + labels.clamp(min=0)
+        arc = take(self.arc.flatten(-3 if self.labelled else -2)[..., None], place)[..., 0]
+        total = torch.where(inside, arc, 0.0).sum(-1)
         if states is not None:
             states = states.clamp(min=0)
-            nodes = self.node.expand(*shape, -1).take_along_dim(states[..., None], -1)[..., 0]
+            nodes = take(self.node[..., None], states[..., None])[..., 0, 0]
             total = total + torch.where(inside, nodes, 0.0).sum(-1)
             if self.transition.lead:
                 pairs = self.transition.at(states[..., :, None], states[..., None, :])  # [.., head, child]
@@ -334,7 +336,14 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
                 pairs = self.transition.at(states.gather(-1, above), states)
             total = total + torch.where(inside & (heads != child), pairs, 0.0).sum(-1)
         lengths = self.sequence_lengths().reshape(self.batch_shape)
-        return total.masked_fill(~are_trees(heads, lengths, self.projective, self.multiroot), -math.inf)
+        trees, crossing = are_trees(heads, lengths, self.multiroot)
+        if self.projective and (trees & crossing).any():
+            warnings.warn(
+                "some trees have crossing arcs, or arcs over a root, and score minus infinity without a gradient: this "
+                "model has projective trees only; for others use projective=False",
+                stacklevel=2,
+            )
+        return total.masked_fill(~trees | crossing if self.projective else ~trees, -math.inf)
 
     def check_configuration(self, configuration: Dependencies) -> Dependencies:
         tree, shape, length = configuration, self.batch_shape, self.node_shape[0]
@@ -356,10 +365,25 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
                 raise ValueError(f"tree.{name} must be [..., T] with T = {length}: got {list(ids.shape)}")
             ids = torch.where(self.inside(), ids.expand(*shape, -1), -1)
             check_in_range(f"tree.{name}", ids, size)
+            if name == "heads" and ((ids < 0) & self.inside() & (ids >= 0).any(-1, keepdim=True)).any():
+                raise ValueError(
+                    "tree.heads must lie between 0 and T-1 for every word of a sentence, and a root is its own head: got -1; "
+                    "for heads that number words from 1, and 0 for a root, see Dependencies.from_conll"
+                )
             checked.append(ids)
             if ((ids < 0) & (checked[0] >= 0)).any():  # pyright: ignore[reportOptionalOperand]
                 raise ValueError(f"tree.{name} must lie between 0 and {size - 1} for every word: got -1")
         return Dependencies(*checked)  # pyright: ignore[reportArgumentType]
+
+    def node_states(self, configuration: Dependencies) -> Int[Tensor, "*sample_batch T"]:
+        assert configuration.states is not None
+        return configuration.states
+
+    def rivals(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
+        """Every word has one head and one label, and one state."""
+        arcs, *states = demanded
+        over = (-3, -1) if self.labelled else (-2,)
+        return [arcs.sum(over, keepdim=True).bool() & ~arcs, *super().rivals(states)]
 
     def to_global(self, configuration: Dependencies) -> Dependencies:
         if configuration.states is None:

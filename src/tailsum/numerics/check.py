@@ -16,11 +16,22 @@ def at_least(least: int, **named: int) -> None:
 
 def check_sample_shape(sample_shape: Sequence[int]) -> None:
     """Whole numbers, each at least zero."""
+    if not isinstance(sample_shape, Sequence) or isinstance(sample_shape, str):
+        raise ValueError(f"sample_shape must be a tuple of sizes, such as (3,): got {sample_shape!r}")
     at_least(0, **{f"sample_shape[{i}]": size for i, size in enumerate(sample_shape)})
 
 
+def check_tensor(name: str, given: object) -> None:
+    """A tensor, not sparse."""
+    if not isinstance(given, Tensor):
+        raise ValueError(f"{name} must be a tensor: got {type(given).__name__}")
+    if given.layout != torch.strided:
+        raise ValueError(f"{name} must be a dense tensor, as .to_dense() gives: got one of layout {given.layout}")
+
+
 def check_floating(name: str, tensor: Tensor) -> None:
-    """Floating-point."""
+    """A tensor of floating-point numbers."""
+    check_tensor(name, tensor)
     if not tensor.is_floating_point():
         raise ValueError(f"{name} must be floating-point: got {tensor.dtype}")
 
@@ -35,6 +46,7 @@ def check_scores(name: str, tensor: Tensor) -> None:
 
 def check_whole(name: str, tensor: Tensor) -> Tensor:
     """Integers, as int64."""
+    check_tensor(name, tensor)
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise ValueError(f"{name} must be integers: got {tensor.dtype}")
     return tensor.long()

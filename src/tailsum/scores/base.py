@@ -10,6 +10,8 @@ from torch import Tensor
 
 from tailsum.numerics.tensors import as_values, largest, scaled
 
+MASK = -1e29  # scores below it are masks in place of minus infinity, such as -1e30 or the lowest number
+
 
 class Scores(ABC):
     """Scores of the parts of a structure, in any form. Minus infinity forbids a part.
@@ -18,6 +20,9 @@ class Scores(ABC):
     """
 
     tensors: tuple[Tensor, ...]  # what the scores are computed from, except for tensors inside a function
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(str(list(x.shape)) for x in self.tensors)})"
 
     @abstractmethod
     def map(self, change: Callable[[Tensor], Tensor]) -> "Scores":
@@ -43,6 +48,10 @@ class Scores(ABC):
     def finite(self) -> "Scores":
         """Zero in place of minus infinity, and of masks by the lowest finite number."""
         return self.tabled().map(as_values)
+
+    def unmasked(self) -> "Scores":
+        """Minus infinity in place of finite masks."""
+        return self.map(lambda x: x.masked_fill(x < MASK, -math.inf) if x.is_floating_point() else x)
 
     def forbidden(self, dtype: torch.dtype) -> "Scores":
         """One for every part with score minus infinity, zero for the others."""

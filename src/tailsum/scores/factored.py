@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from tailsum.numerics.check import check_tensor
 from tailsum.numerics.precision import product
 from tailsum.numerics.tensors import largest, take
 from tailsum.scores.base import Scores
@@ -24,6 +25,8 @@ class Factored(Potential):
     """
 
     def __init__(self, left: Float[Tensor, "*#lead n_from d"], right: Float[Tensor, "*#lead n_to d"]) -> None:
+        check_tensor("left", left)
+        check_tensor("right", right)
         if min(left.dim(), right.dim()) < 2 or left.shape[-1] != right.shape[-1]:
             raise ValueError(
                 f"left and right must have two or more dimensions and the same last one: "
@@ -54,6 +57,9 @@ class Factored(Potential):
         return largest(self.left.norm(dim=-1)) * largest(self.right.norm(dim=-1))
 
     def finite(self) -> "Factored":
+        return self
+
+    def unmasked(self) -> "Factored":
         return self
 
     def scaled(self, factor: Float[Tensor, ""] | float) -> "Factored":

@@ -102,6 +102,9 @@ class Dense(Potential):
     """
 
     def __init__(self, scores: Float[Tensor, "*lead n_from n_to"]) -> None:
+        if not isinstance(scores, Tensor) or scores.dim() < 2:
+            got = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+            raise ValueError(f"scores must be a tensor [*lead, n_from, n_to]: got {got}")
         self.scores, self.tensors = scores, (scores,)
         self.lead, (self.n_from, self.n_to) = scores.shape[:-2], scores.shape[-2:]
 

@@ -35,13 +35,19 @@ class Scored(Potential):
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        if n_from < 1 or n_to < 1:
+        if not callable(function):
+            raise ValueError(f"function must be callable with two index tensors: got {type(function).__name__}")
+        if not isinstance(n_from, int) or not isinstance(n_to, int) or n_from < 1 or n_to < 1:
             raise ValueError(f"n_from and n_to must be at least 1: got {n_from} and {n_to}")
         self.function, self.n_from, self.n_to, self.context = function, n_from, n_to, context
         self.tensors = () if context is None else (context,)
         self.lead = torch.Size() if context is None else context.shape[:-1]
         self.device = device if context is None else context.device
         self.dtype = dtype  # of the scores; None: as the function returns them
+
+    def __repr__(self) -> str:
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        return f"Scored({name}, {self.n_from}, {self.n_to})"
 
     def _changed(self, **fields: Any) -> "Scored":
         names = ("function", "n_from", "n_to", "context", "device", "dtype")

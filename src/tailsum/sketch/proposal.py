@@ -139,6 +139,9 @@ class Custom(Proposal):
 
     function: Propose
 
+    def __repr__(self) -> str:
+        return f"Custom({getattr(self.function, '__name__', type(self.function).__name__)})"
+
     @torch.no_grad()
     def __call__(self, model: Model) -> Float[Tensor, "*batch_node n"]:
         log_q = self.function(model)

@@ -9,6 +9,7 @@ structure may override what it can do faster.
 States have *local ids* `0 .. n-1` in a model, and *global ids* in the whole model that it is a sketch of.
 """
 
+import copy
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -20,21 +21,22 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.distributions.kl import register_kl
 
-from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape
+from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape, check_tensor, first_index
 from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Draw, Reduce, highest, log_sum_exp
 from tailsum.numerics.table import tile_size
+from tailsum.scores.base import Scores
 from tailsum.scores.potential import Dense
 from tailsum.sketch.model import Model, Propose
 from tailsum.sketch.proposal import Lookahead, proposal_from
 from tailsum.sketch.selection import Optimal, Selection, Subset
 from tailsum.sketch.sweep import Sweep
 from tailsum.structure.check import check_states, check_subset
-from tailsum.structure.k_best import Best, Found, k_best, stacked
+from tailsum.structure.k_best import Best, Constraints, Found, k_best, stacked
 from tailsum.structure.landmark_sweep import LandmarkSweep, by_restriction
 from tailsum.structure.relaxed import RelaxedSample
-from tailsum.structure.terms import Terms, each, recordable, requires_grad, with_tables
+from tailsum.structure.terms import Terms, each, recordable, requires_grad, tensors_in, with_tables
 
 Configuration = TypeVar("Configuration")
 This = TypeVar("This", bound="Structure")
@@ -89,6 +91,15 @@ class Structure(Model, Generic[Terms, Configuration]):
             return configuration
         states = self.states.expand(*configuration.shape, -1).gather(-1, configuration.clamp(min=0)[..., None])[..., 0]
         return torch.where(configuration < 0, configuration, states)  # pyright: ignore[reportReturnType]
+
+    def node_states(self, configuration: Any) -> Int[Tensor, "*sample_batch_node"]:
+        """The state of each node in a checked configuration in local ids, -1 where it has none."""
+        if isinstance(configuration, Tensor):
+            inside = self.inside().reshape(*self.batch_shape, -1, *(1,) * (len(self.node_shape) - 1))
+            return torch.where(inside, configuration, -1)
+        used = self.used(configuration)[0]  # durations or the like may stand between nodes and states
+        used = used.flatten(used.dim() - len(self.part_shape) + len(self.node_shape), -2).sum(-2)
+        return used.argmax(-1).masked_fill(used.sum(-1) == 0, -1)
 
     def check_configuration(self, configuration: Any) -> Configuration:
         """The configuration, its batch broadcast with this model's; a ValueError if its shape or ids are invalid."""
@@ -204,9 +215,33 @@ class Structure(Model, Generic[Terms, Configuration]):
             return self.log_sum(self.summed()).to(self.dtype)
 
     def log_prob(self, configuration: Configuration) -> Float[Tensor, "*sample_batch"]:
-        """Log-probability of given configurations."""
+        """Log-probability of given configurations under the whole model.
+
+        A sketch estimates its log-partition: `-small.log_prob(gold)` is a loss to train with. What a sketch draws has
+        another density, `sample_log_prob`.
+        """
         score = self.score(configuration)
         return (score - self.log_partition()).masked_fill(score == -math.inf, -math.inf)
+
+    def sample_log_prob(self, configuration: Configuration) -> Float[Tensor, "*sample_batch"]:
+        """Log-probability that `sample` draws given configurations, in global ids; `log_prob` unless in a sketch.
+
+        A sketch draws from its kept states in proportion to `exp(score)` and to the weights of all states, those of
+        copies of a state added up; minus infinity where a state was not kept.
+
+        >>> from tailsum import LinearChain, TopK
+        >>> chain = LinearChain(torch.tensor([[0.0, 0.0, -9.0]]), torch.zeros(3, 3))
+        >>> chain.sketch(selection=TopK(2)).sample_log_prob(torch.tensor([[0], [1], [2]])).exp()
+        tensor([0.5000, 0.5000, 0.0000])
+        """
+        log_prob, kept = self.log_prob(configuration), self.kept
+        if kept is None:
+            return log_prob
+        states = self.whole.node_states(self.whole.check_configuration(configuration))
+        here = self.states == states[..., None]
+        weight = log_sum_exp(self.log_weight.expand(here.shape).masked_fill(~here, -math.inf), -1)
+        weight = torch.where(states < 0, 0.0, weight).sum(tuple(range(-len(self.node_shape), 0)))
+        return (log_prob + weight).masked_fill(log_prob == -math.inf, -math.inf)
 
     def marginals(self) -> Float[Tensor, "*batch_part n"]:
         """The probability of each part, such as a state at a position."""
@@ -229,7 +264,7 @@ class Structure(Model, Generic[Terms, Configuration]):
             return list(torch.autograd.grad(total.sum(), targets, create_graph=recording, materialize_grads=True))
 
     def entropy(self) -> Float[Tensor, "*batch"]:
-        """Shannon entropy in nats: `log Z - E[score]`.
+        """Shannon entropy in nats: `log Z - E[score]`; minus infinity, as log Z, for an impossible model.
 
         In a sketch the weights enter the sums and not the score: algebraically the paper's Algorithm 3.
         """
@@ -283,8 +318,16 @@ class Structure(Model, Generic[Terms, Configuration]):
         other = other.in_batch(self.batch_shape)
         if self.kept is not None and other.kept is None:
             other = other.restrict(self.kept)
-        if other.form() != self.form() or not torch.equal(self.states, other.states):
-            raise ValueError(f"other must have the same positions and states as {self}: got {other}")
+        same = f"other must have the same positions and states as {self}: got {other}"
+        if other.form() != self.form():
+            raise ValueError(f"{same}, another form of {type(self).__name__}" if str(self) == str(other) else same)
+        if self.states.shape != other.states.shape:
+            raise ValueError(same)
+        differ = (self.states != other.states).any(-1)
+        if differ.any():
+            place = tuple(first_index(differ))
+            here, there = (sorted(x.states[place].tolist()) for x in (self, other))
+            raise ValueError(f"{same}, which keeps others: at {list(place)} {_few(there)}, and this model {_few(here)}")
         if not torch.equal(self.sequence_lengths(), other.sequence_lengths()):
             raise ValueError("other must have the same lengths")
         return other
@@ -296,6 +339,13 @@ class Structure(Model, Generic[Terms, Configuration]):
         model = object.__new__(type(self))
         vars(model).update(vars(self) | fields)
         return model
+
+    def __deepcopy__(self: This, memo: dict[int, Any]) -> This:
+        """A copy with tensors of its own; those that were computed stay in the graph, for which torch has no copies."""
+        for tensor in tensors_in(vars(self)):
+            if not tensor.is_leaf:
+                memo.setdefault(id(tensor), tensor.clone())
+        return self.replaced(**copy.deepcopy(vars(self), memo))
 
     def in_batch(self: This, shape: Sequence[int]) -> This:
         """The same model broadcast to a larger batch shape."""
@@ -357,15 +407,12 @@ class Structure(Model, Generic[Terms, Configuration]):
         """The configuration of highest score; in a sketch, among the kept states, without their weights."""
         return self.to_global(self.best(self.distinct()))
 
-    @torch.no_grad()
     def topk(self, k: int) -> Best:
         """The k configurations of highest score, best first, and their scores (Lawler's partition).
 
-        Each costs one search for the best per part of a configuration.
+        Fewer where fewer exist. Each costs one search for the best per part of a configuration.
         """
         at_least(1, k=k)
-        terms = each(lambda term: term.map(lambda x: x.double() if x.is_floating_point() else x), self.distinct())
-        bonus = 1.0 + 2 * self.n_scores() * sum(term.bound() for term in terms)
 
         def solve(tables: list[Tensor]) -> Found:
             model = self.in_batch((len(tables[0]), *self.batch_shape)).replaced(dtype=torch.float64)
@@ -373,7 +420,19 @@ class Structure(Model, Generic[Terms, Configuration]):
             found = self.to_global(best)
             return Found(found, model.used(best), self.score(found))
 
-        return k_best(k, [term.tensors[0] for term in terms[: self.part_terms]], self.batch_shape, bonus, solve)
+        with torch.no_grad():
+            terms = each(_for_search, self.distinct())
+            parts = [term.tensors[0] for term in terms[: self.part_terms]]
+            bonus = 1.0 + 2 * self.n_scores() * sum(term.bound() for term in terms)
+            configurations = k_best(k, parts, self.batch_shape, Constraints(self.rivals, bonus), solve)
+        return Best(configurations, self.score(configurations))
+
+    def rivals(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
+        """Parts of each part term that no configuration has beside the demanded ones; `topk` bans them.
+
+        At best so many that whatever has none of them has the demanded parts: by default, if each node has one state.
+        """
+        return [wanted.any(-1, keepdim=True) & ~wanted for wanted in demanded]
 
     def distinct(self) -> Terms:
         """The scores, minus infinity for empty places and for repeated kept states."""
@@ -434,6 +493,8 @@ class Structure(Model, Generic[Terms, Configuration]):
         self, temperature: float, hard: bool, generator: torch.Generator | None, sample_shape: Sequence[int]
     ) -> tuple[list[Tensor], Configuration]:
         """Relaxed weights of each part term, and the configuration that they relax, in global ids."""
+        if not isinstance(temperature, int | float | Tensor):
+            raise ValueError(f"temperature must be a number (the samples' shape is sample_shape): got {temperature!r}")
         if not temperature > 0:
             raise ValueError(f"temperature must be above 0: got {temperature}")
         check_sample_shape(sample_shape)
@@ -505,6 +566,7 @@ class Structure(Model, Generic[Terms, Configuration]):
 
     def scatter(self, values: Float[Tensor, "*sample_batch_node n"]) -> Float[Tensor, "*sample_batch_node all"]:
         """Values of the kept states, such as `marginals()`, in a tensor over all N states (zero elsewhere)."""
+        check_tensor("values", values)
         if self.kept is None:
             return values
         states, part = self.part_states(), self.part_shape
@@ -514,6 +576,15 @@ class Structure(Model, Generic[Terms, Configuration]):
         shape = torch.broadcast_shapes(values.shape, states.shape)
         empty = values.new_zeros(*shape[:-1], self.whole.n_states)
         return empty.scatter_add(-1, states.expand(shape), values.expand(shape))
+
+
+def _few(states: list[int], most: int = 10) -> str:
+    return str(states) if len(states) <= most else f"{str(states[:most])[:-1]}, ..]"
+
+
+def _for_search(term: Scores) -> Scores:
+    """Scores in float64, minus infinity in place of finite masks."""
+    return term.map(lambda x: x.double() if x.is_floating_point() else x).unmasked()
 
 
 register_kl(Structure, Structure)(lambda p, q: p.kl(q))

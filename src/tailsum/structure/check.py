@@ -7,7 +7,16 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from tailsum.numerics.check import check_broadcast, check_device, check_in_range, check_scores, check_whole, first_index
+from tailsum.numerics.check import (
+    as_whole,
+    check_broadcast,
+    check_device,
+    check_in_range,
+    check_scores,
+    check_tensor,
+    check_whole,
+    first_index,
+)
 from tailsum.numerics.tensors import working_type
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
@@ -74,7 +83,7 @@ def checked_lengths(
     """The joint batch shape of scores and lengths, and the lengths expanded to it, if given."""
     if lengths is None:
         return batch, None
-    lengths = check_whole(name, torch.as_tensor(lengths, device=device))
+    lengths = as_whole(name, lengths, device)
     check_lengths(lengths, longest, name, least)
     shape = check_broadcast(name, lengths.shape, batch, "that of the scores,")
     return shape, lengths.expand(shape)
@@ -130,6 +139,8 @@ def check_subset(subset: Subset, batch: torch.Size, node: torch.Size, n_states: 
     if not isinstance(subset, Subset):
         raise ValueError(f"{name} must be a Subset: got {type(subset).__name__}")
     index, log_weight = subset.index, subset.log_weight
+    check_tensor(f"{name}.index", index)
+    check_tensor(f"{name}.log_weight", log_weight)
     lead = index.shape[:-1]
     fits = index.dim() > len(node) and index.shape == log_weight.shape and index.shape[-1] > 0
     fits = fits and lead[len(lead) - len(node) :] == node and _broadcasts(lead, (*batch, *node))

@@ -1,8 +1,10 @@
 """The k best configurations of any structure, by searches for the best one (Lawler 1972).
 
 The configurations other than the best are partitioned by the first of its parts that they lack: those without the
-first part, those with the first and without the second, and so on. The best of each class is found by scores that ban
-one part and demand others. So each further configuration costs one search for each of its parts, in one batch.
+first part, those with the first and without the second, and so on. A part is banned by the score minus infinity, and
+demanded by a ban on its rivals, the parts that no configuration has beside it: other scores are unchanged, so that those
+of any size cost no digits. Only where a structure does not name enough rivals is the search repeated with a bonus for
+demanded parts. Each further configuration costs one search for each of its parts, in one batch.
 """
 
 import math
@@ -16,7 +18,11 @@ from torch import Tensor
 
 
 class Best(NamedTuple):
-    """The k best configurations, best first, and their scores (minus infinity where there are fewer than k)."""
+    """The best configurations, highest score first, and their scores, in which gradients flow.
+
+    There are k, or as many as the batch element with the most of them has. Where an element has fewer, the others are -1
+    throughout and their scores minus infinity.
+    """
 
     configurations: Any
     scores: Float[Tensor, "k *batch"]
@@ -30,26 +36,44 @@ class Found(NamedTuple):
     scores: Tensor
 
 
-@torch.no_grad()
-def k_best(
-    k: int, tables: Sequence[Tensor], batch: torch.Size, bonus: float, solve: Callable[[list[Tensor]], Found]
-) -> Best:
-    """The k best configurations, each field `[k, *batch, ...]`, of the parts that `tables [*batch, *part]` score.
+class Constraints(NamedTuple):
+    """How to demand parts.
 
-    `solve` finds the best under tables `[M, *batch, *part]`. `bonus` exceeds any difference between two scores.
+    `rivals` maps the demanded parts of each table, booleans `[M, *batch, *part]`, to parts that are incompatible with one
+    of them. `bonus` exceeds any difference between two scores.
     """
-    search = _Search(tables, [table.shape[len(batch) :].numel() for table in tables], bonus, solve)
-    none = torch.zeros(1, *batch, sum(search.sizes), dtype=torch.bool, device=tables[0].device)
-    pool = search.solve(none, none)
+
+    rivals: Callable[[list[Tensor]], Sequence[Tensor]]
+    bonus: float
+
+
+Solve = Callable[[list[Tensor]], Found]
+
+
+@torch.no_grad()
+def k_best(k: int, tables: Sequence[Tensor], batch: torch.Size, constraints: Constraints, solve: Solve) -> Any:
+    """The k best configurations `[k, *batch, ...]`, or as many as exist, of the parts that `tables [*batch, *part]` score.
+
+    `solve` finds the best under tables `[M, *batch, *part]`, and none where all is banned.
+    """
+    search = _Search(tables, [table.shape[len(batch) :].numel() for table in tables], constraints, solve)
+    nothing = torch.zeros(2, *batch, sum(search.sizes), dtype=torch.bool, device=tables[0].device)
+    everything = torch.ones_like(nothing[:1])
+    pool = search.solve(nothing, torch.cat((everything, nothing[:1])))  # no configuration comes first: it wins ties
     found: list[_Solutions] = []
-    for count in range(k):
+    while len(found) < k:
         place = pool.scores.argmax(0, keepdim=True)
-        found.append(pool.at(place))
-        if count + 1 < k:
+        best = pool.at(place)
+        if batch.numel() and not (best.scores > -math.inf).any():
+            break
+        found.append(best)
+        if len(found) < k:
             rest = pool._replace(scores=pool.scores.scatter(0, place, -math.inf))
-            pool = rest.and_those_of(search.branch(found[-1]))
+            pool = rest.and_those_of(search.branch(best))
+    if not found:
+        return stacked([pool.configuration], lambda x: x[0][:0])
     best = found[0].and_those_of(*found[1:])
-    return Best(best.configuration, best.scores)
+    return best.at(best.scores.sort(dim=0, descending=True, stable=True).indices).configuration  # scores may be rounded
 
 
 def stacked(configurations: Sequence[Any], combine: Callable[[list[Tensor]], Tensor]) -> Any:
@@ -59,6 +83,17 @@ def stacked(configurations: Sequence[Any], combine: Callable[[list[Tensor]], Ten
         return combine(list(configurations))
     names = [name for name, x in first._asdict().items() if x is not None]
     return first._replace(**{name: combine([getattr(c, name) for c in configurations]) for name in names})
+
+
+def at_index(fields: Sequence[Tensor | None], index: Any, lead: int) -> list[Any]:
+    """Every field of configurations at an index of their `lead` leading dimensions, those of samples and batch."""
+    count = len(index) if isinstance(index, tuple) else 1
+    if count > lead:
+        raise ValueError(f"index must be of the {lead} dimensions of samples and batch: got {index}")
+    return [None if x is None else x[index] for x in fields]
+
+
+torch.serialization.add_safe_globals([Best])  # for torch.load(.., weights_only=True)
 
 
 class _Solutions(NamedTuple):
@@ -87,21 +122,35 @@ class _Search:
 
     tables: Sequence[Tensor]
     sizes: list[int]
-    bonus: float
-    best: Callable[[list[Tensor]], Found]
+    constraints: Constraints
+    best: Solve
 
     def solve(self, demanded: Tensor, banned: Tensor) -> _Solutions:
-        changed = []
-        changes = zip(self.tables, demanded.split(self.sizes, -1), banned.split(self.sizes, -1), strict=True)
-        for table, more, less in changes:
-            shape = (len(demanded), *table.shape)
-            bonus = more.reshape(shape) * self.bonus
-            changed.append((table + bonus).masked_fill(less.reshape(shape), -math.inf))
-        configuration, parts, scores = self.best(changed)
+        shapes = [(len(demanded), *table.shape) for table in self.tables]
+        wanted, less = (
+            [x.reshape(shape) for x, shape in zip(flags.split(self.sizes, -1), shapes, strict=True)]
+            for flags in (demanded, banned)
+        )
+        rivals, bonus = self.constraints
+        given = zip(self.tables, less, rivals(wanted), strict=True)
+        tables = [table.masked_fill(out | rival, -math.inf) for table, out, rival in given]
+        found = self._held(tables, demanded, banned)
+        if found is None:
+            tables = [table + more * bonus for table, more in zip(tables, wanted, strict=True)]
+            found = self._held(tables, demanded, banned, strict=False)
+        assert found is not None
+        return found
+
+    def _held(self, tables: list[Tensor], demanded: Tensor, banned: Tensor, strict: bool = True) -> _Solutions | None:
+        """The best under changed tables; those without a demanded part do not count or, if `strict`, nothing does."""
+        configuration, parts, scores = self.best(tables)
         flat = [x.reshape(*demanded.shape[:-1], size) for x, size in zip(parts, self.sizes, strict=True)]
         used = torch.cat(flat, -1) > 0
-        held = used.any(-1) & ~(demanded & ~used).any(-1) & ~(banned & used).any(-1)
-        return _Solutions(configuration, scores.masked_fill(~held, -math.inf), used, demanded, banned)
+        lacking = (demanded & ~used).any(-1)
+        if strict and (lacking & used.any(-1)).any():
+            return None
+        scores = scores.masked_fill(lacking | ~used.any(-1), -math.inf)
+        return _Solutions(configuration, scores, used, demanded, banned)
 
     def branch(self, chosen: _Solutions) -> _Solutions:
         """The best of each class of configurations that lack a part of the chosen ones."""
@@ -109,6 +158,6 @@ class _Search:
         order = free.long().cumsum(-1)
         step = torch.arange(1, max((1, *order[..., -1].flatten().tolist())) + 1, device=free.device)
         step = step.reshape(-1, *(1,) * free.dim())
-        solutions = self.solve(chosen.demanded | (free & (order < step)), chosen.banned | (free & (order == step)))
-        exists = (step[..., 0] <= order[..., -1]) & (chosen.scores > -math.inf)
-        return solutions._replace(scores=solutions.scores.masked_fill(~exists, -math.inf))
+        empty = (step > order[..., -1:]) | (chosen.scores == -math.inf)[..., None]
+        demanded = chosen.demanded | (free & (order < step))
+        return self.solve(demanded & ~empty, chosen.banned | (free & (order == step)) | empty)

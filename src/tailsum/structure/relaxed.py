@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import torch
 import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -28,3 +29,6 @@ class RelaxedSample(NamedTuple):
             states = states[0]
         kept = F.embedding(states, embeddings).to(self.weights.dtype)
         return self.weights @ kept if states.dim() == 1 else (self.weights[..., None, :] @ kept)[..., 0, :]
+
+
+torch.serialization.add_safe_globals([RelaxedSample])  # for torch.load(.., weights_only=True)

@@ -1,6 +1,6 @@
 """Terms: the scores of a structure, a named tuple with a field for each kind of part."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import torch
@@ -33,6 +33,20 @@ def recordable(terms: Terms) -> Terms:
         return term.map(torch.clone) if any(x.is_inference() for x in term.tensors) else term
 
     return each(cloned, terms)
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors in a value: in containers, and in the fields of objects."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for x in value.values():
+            yield from tensors_in(x)
+    elif isinstance(value, list | tuple):
+        for x in value:
+            yield from tensors_in(x)
+    elif type(value).__module__.startswith("tailsum.") and hasattr(value, "__dict__"):
+        yield from tensors_in(vars(value))
 
 
 def requires_grad(*terms: tuple[Scores, ...]) -> bool:

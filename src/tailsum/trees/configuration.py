@@ -1,7 +1,7 @@
 """Binary trees over the positions of a sentence: configurations of tree structures, and their checks."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.numerics.check import check_broadcast, check_whole
+from tailsum.structure.k_best import at_index
 
 Names = Sequence[str] | Callable[[int], str]
 
@@ -22,21 +23,37 @@ class Trees(NamedTuple):
     spans: Int[Tensor, "*sample_batch node 2"]
     states: Int[Tensor, "*sample_batch node"]
 
-    def brackets(self, words: Sequence[str] | None = None, names: Names | None = None) -> str:
+    def at(self, index: int | tuple[int, ...] | slice | Int[Tensor, "..."]) -> "Trees":
+        """Some trees of a batch or of samples: `trees.at(0)`, `trees.at((2, 1))`; `trees[0]` is the field `spans`.
+
+        >>> Trees(torch.zeros(4, 2, 3, 2).long(), torch.zeros(4, 2, 3).long()).at((3, 1)).states
+        tensor([0, 0, 0])
+        """
+        return Trees(*at_index(self, index, self.states.dim() - 1))
+
+    def brackets(self, words: Sequence[str] | None = None, names: Names | tuple[Names, Names] | None = None) -> str:
         """One tree as text.
+
+        `names` are those of the states, a list or a function. In a grammar give a pair of them: of the nonterminals, and
+        of the preterminals, which spans of one position have.
 
         >>> tree = Trees(torch.tensor([[0, 1], [0, 0], [1, 1]]), torch.tensor([7, 3, 5]))
         >>> tree.brackets(["small", "cats"])
         '(7 (3 small) (5 cats))'
+        >>> tree.brackets(names=(lambda i: f"NT-{i}", lambda i: f"T-{i}"))
+        '(NT-7 (T-3 0) (T-5 1))'
         """
         if self.states.dim() != 1:
-            raise ValueError(f"brackets are of one tree: got {list(self.states.shape)}; choose one first")
+            raise ValueError(f"brackets are of one tree: got {list(self.states.shape)}; choose one first, as by at(0)")
+        inner, leaves = _by_kind(names)
+        length = 1 + max([-1, *self.spans[..., 1].tolist()])
+        if words is not None and len(words) < length:
+            raise ValueError(f"words must have one for each of {length} positions: got {len(words)}")
         text, open_until = "", list[int]()
         for (first, last), state in zip(self.spans.tolist(), self.states.tolist(), strict=True):
             if first < 0:
                 continue
-            name = str(state) if names is None else names(state) if callable(names) else names[state]
-            text += f"{' ' if text else ''}({name}"
+            text += f"{' ' if text else ''}({_name(state, leaves if first == last else inner)}"
             open_until.append(last)
             if first == last:
                 text += f" {first if words is None else words[first]}"
@@ -44,6 +61,25 @@ class Trees(NamedTuple):
                     text += ")"
                     open_until.pop()
         return text
+
+
+torch.serialization.add_safe_globals([Trees])  # for torch.load(.., weights_only=True)
+
+
+def _by_kind(names: Any) -> tuple[Names | None, Names | None]:
+    """The names of spans of several positions and of one: a pair, unless it is a list of two names."""
+    pair = isinstance(names, tuple) and len(names) == 2 and not any(isinstance(x, str) for x in names)
+    return names if pair else (names, names)
+
+
+def _name(state: int, names: Names | None) -> str:
+    if names is None:
+        return str(state)
+    if callable(names):
+        return names(state)
+    if state >= len(names):
+        raise ValueError(f"names must have one for each state, {state} among them: got {len(names)}")
+    return names[state]
 
 
 def tree_parts(tree: Trees, length: int, n_states: int, dtype: torch.dtype) -> Float[Tensor, "*sample_batch T T n"]:

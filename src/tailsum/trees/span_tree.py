@@ -15,11 +15,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.charts import by_width, fill_chart, of_length, square
+from tailsum.numerics.charts import of_length
 from tailsum.numerics.check import check_floating, check_in_range, check_scores
 from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import Reduce
@@ -29,7 +28,7 @@ from tailsum.sketch.selection import Selection, Subset
 from tailsum.sketch.sweep import Sweep
 from tailsum.structure.check import checked_lengths
 from tailsum.trees.configuration import Trees
-from tailsum.trees.reader import Reader
+from tailsum.trees.span_chart import SpanReader, span_chart
 from tailsum.trees.tree_structure import TreeStructure
 
 
@@ -76,21 +75,11 @@ class SpanTree(TreeStructure[SpanTerms]):
         return self.replaced(span=self.span.expand(*lead, -1).gather(-1, index.expand(*lead, -1)))
 
     def total(self, terms: SpanTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
-        total = of_length(self._chart(terms, reduce), self.sequence_lengths()).reshape(self.batch_shape)
+        total = of_length(span_chart(self.flat_spans(terms), reduce), self.sequence_lengths()).reshape(self.batch_shape)
         return total.masked_fill(total == -math.inf, -math.inf)  # no gradient where no tree is possible
 
-    def _chart(self, terms: SpanTerms, reduce: Reduce) -> list[Tensor]:
-        """The reduction over all trees of each span; its states are reduced first."""
-        nodes = by_width(reduce(self.flat_spans(terms), -1))
-
-        def combine(width: int, left: list[Tensor], right: list[Tensor]) -> Tensor:
-            return nodes[width - 1] + reduce(torch.stack([a + b for a, b in zip(left, right, strict=True)]), 0)
-
-        return fill_chart(nodes[0], combine)
-
-    def reader(self, terms: SpanTerms, reduce: Reduce, choose: Choose) -> "_SpanReader":
-        chart = square(self._chart(terms, reduce))
-        return _SpanReader(self.flat_spans(terms), chart, self.sequence_lengths(), choose)
+    def reader(self, terms: SpanTerms, reduce: Reduce, choose: Choose) -> SpanReader:
+        return SpanReader(self.flat_spans(terms), self.sequence_lengths(), reduce, choose)
 
     def sweep(self) -> "_SpanSweep":
         return _SpanSweep(self.weighted_nodes())
@@ -103,25 +92,6 @@ class SpanTree(TreeStructure[SpanTerms]):
         """
         check_in_range("tree.states", configuration.states, self.n_states)
         return self.span_scores(configuration)
-
-
-class _SpanReader(Reader):
-    def __init__(self, span: Tensor, inside: Tensor, length: Tensor, choose: Choose) -> None:
-        self.span, self.inside, self.length, self.choose = span, inside, length, choose
-        self.possible = inside[torch.arange(len(length), device=length.device), 0, length - 1] > -math.inf
-        self.width = span.shape[1] + span.shape[-1]
-        # Inside scores of the right child, by the last position of the left one and its own last position.
-        self.after = F.pad(inside[:, 1:], (0, 0, 0, 1), value=-math.inf)
-
-    def root(self, batch: Tensor) -> Tensor:
-        return self.choose(self.span[batch, 0, self.length[batch] - 1])
-
-    def expand(self, batch: Tensor, first: Tensor, last: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        position = torch.arange(self.inside.shape[1], device=first.device)
-        logits = self.inside[batch, first] + self.after[batch, :, last]
-        split = self.choose(logits.masked_fill(position >= last[:, None], -math.inf))
-        right = (split + 1).clamp(max=len(position) - 1)
-        return split, self.choose(self.span[batch, first, split]), self.choose(self.span[batch, right, last])
 
 
 class _SpanSweep(Sweep):

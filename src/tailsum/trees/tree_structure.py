@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Float, Num
+from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
 from tailsum.numerics.check import check_sample_shape
@@ -17,6 +17,7 @@ from tailsum.structure.base import Structure
 from tailsum.structure.terms import Terms, with_tables
 from tailsum.trees.configuration import Trees, check_tree, tree_parts
 from tailsum.trees.reader import Reader, read_tree
+from tailsum.trees.span_chart import SpanReader
 
 
 class TreeStructure(Structure[Terms, Trees]):
@@ -61,6 +62,29 @@ class TreeStructure(Structure[Terms, Trees]):
         found = self.chunked(lambda count: self._read(reader, count), math.prod(sample_shape), chunk, sample_shape)
         return self.to_global(found)
 
+    @torch.no_grad()
+    def mbr(self, labelled: bool = True) -> Trees:
+        """The tree with the highest expected number of spans that a tree of the model has too (minimum Bayes risk).
+
+        A span counts with its state or, unless `labelled`, whatever its state; each then has its most probable one. In
+        global ids; -1 throughout where no tree is possible. It may score minus infinity: each span is probable, not all.
+
+        >>> from tailsum import SpanTree
+        >>> tree = SpanTree(torch.randn(5, 5, 3))
+        >>> tree.mbr().spans.shape
+        torch.Size([9, 2])
+        """
+        counts = self.scatter(self.marginals()).reshape(self.batch_shape.numel(), *self.node_shape, -1)
+        length, best = self.sequence_lengths(), lambda logits: logits.argmax(-1)
+        reader = SpanReader(counts if labelled else counts.sum(-1, keepdim=True), length, highest, best)
+        reader.possible = counts[torch.arange(len(length), device=self.device), 0, length - 1].sum(-1) > 0
+        spans, states = (x[0] for x in self._read(reader, 1))
+        if not labelled:
+            place = (spans[..., 0] * self.node_shape[0] + spans[..., 1]).clamp(min=0)
+            likeliest = counts.argmax(-1).reshape(*self.batch_shape, -1).gather(-1, place)
+            states = torch.where(states < 0, -1, likeliest)
+        return Trees(spans, states)
+
     def _read(self, reader: Reader, count: int) -> Trees:
         """`count` trees `[count, *batch, ..]` in local ids."""
         length = self.sequence_lengths()
@@ -74,6 +98,25 @@ class TreeStructure(Structure[Terms, Trees]):
 
     def used(self, configuration: Trees) -> tuple[Float[Tensor, "*sample_batch T T n"], ...]:
         return (tree_parts(configuration, self.node_shape[0], self.n_states, self.dtype),)
+
+    def node_states(self, configuration: Trees) -> Int[Tensor, "*sample_batch T T"]:
+        spans, states = configuration
+        length = self.node_shape[0]
+        place = torch.where(states < 0, length * length, spans[..., 0] * length + spans[..., 1])
+        table = torch.full((*states.shape[:-1], length * length + 1), -1, device=self.device)
+        return table.scatter(-1, place, states)[..., :-1].unflatten(-1, self.node_shape)
+
+    def rivals(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
+        """The other states of demanded spans, and all spans that cross one: a tree without them has the span."""
+        (wanted,) = demanded
+        spans = wanted.any(-1).long()
+        length = spans.shape[-1]
+        upper = torch.ones(length, length, dtype=torch.bool, device=spans.device).triu()
+        # [.., i, b]: the spans from i that end after b, i <= b. [.., a, j]: those that end at j and start before a, a <= j.
+        beyond = (spans.sum(-1, keepdim=True) - spans.cumsum(-1)) * upper
+        before = (spans.cumsum(-2) - spans) * upper
+        crossed = beyond.sum(-2, keepdim=True) - beyond.cumsum(-2) + before.cumsum(-1) - before
+        return [(((crossed > 0) | (spans > 0))[..., None]) & ~wanted]
 
     def to_global(self, configuration: Trees) -> Trees:
         if self.kept is None:

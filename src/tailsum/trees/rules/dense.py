@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tailsum.numerics.check import check_tensor
 from tailsum.numerics.reduce import LogProduct, Reduce
 from tailsum.numerics.tensors import take, without_common
 from tailsum.scores.potential import Dense, Potential
@@ -19,6 +20,7 @@ class DenseRule(WholeRule):
     trailing = 3
 
     def __init__(self, scores: Float[Tensor, "*lead N C C"]) -> None:
+        check_tensor("scores", scores)
         if scores.dim() < 3 or scores.shape[-2] != scores.shape[-1] or 0 in scores.shape[-3:]:
             raise ValueError(f"scores of rules must be [*lead, N, N+P, N+P]: got {list(scores.shape)}")
         self.scores, self.tensors = scores, (scores,)

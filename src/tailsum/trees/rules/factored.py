@@ -31,6 +31,9 @@ class Trilinear(VectorRule):
     def finite(self) -> "Trilinear":
         return self
 
+    def unmasked(self) -> "Trilinear":
+        return self
+
     def bound(self) -> float:
         return math.prod(largest(x.norm(dim=-1)) for x in self.tensors)
 

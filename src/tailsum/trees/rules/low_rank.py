@@ -10,15 +10,18 @@ from torch import Tensor
 
 from tailsum.numerics.charts import Watch, by_width, keep
 from tailsum.numerics.noise import Choose
-from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp
-from tailsum.numerics.tensors import largest
+from tailsum.numerics.reduce import LogProduct, Reduce, highest, log_sum_exp
+from tailsum.numerics.table import tile_size
+from tailsum.numerics.tensors import largest, scaled
 from tailsum.scores.potential import Potential
 from tailsum.sketch.sweep import Sweep
 from tailsum.trees.reader import Reader
+from tailsum.trees.rules.best_pairs import best_pairs
 from tailsum.trees.rules.grammar_reader import RankReader
 from tailsum.trees.rules.pair_sweep import Role
 from tailsum.trees.rules.rule import Rule
 from tailsum.trees.rules.vector_rule import FactorRule, SpanFactors, VectorRule
+from tailsum.trees.rules.whole_rule import Kind
 
 
 class LowRank(VectorRule):
@@ -71,8 +74,9 @@ class LowRankRule(LowRank, FactorRule):
     """Rules of low rank: `exp score(a -> b c) = sum_r exp(head[a, r] + left[b, r] + right[c, r])`.
 
     The factors are logarithms, normalised or not: for a normalised grammar `exp(head)` sums to one over ranks, `exp(left)`
-    and `exp(right)` over children. Exact sums and samples cost T^3 R + T^2 N R, and never build the table. `argmax`,
-    `entropy` and divergences sum over ranks first, so they build the table, a few heads at a time.
+    and `exp(right)` over children. Exact sums and samples cost T^3 R + T^2 N R, and never build the table. `entropy` and
+    divergences sum over ranks first, so they build the table, a few heads at a time. So does `argmax` of small grammars;
+    in large ones it scores the pairs of children in the order of an upper bound (`best_pairs.py`).
 
     >>> N, P, R = 20, 30, 8
     >>> rule = LowRankRule(
@@ -103,6 +107,20 @@ class LowRankRule(LowRank, FactorRule):
             lambda width, ranks: self.own(width, spans[width - 1]) + rows(from_rank, ranks),
             watch,
         )
+
+    def contract_pairs(self, pairs: Float[Tensor, "G r pair"], kind: Kind, reduce: Reduce) -> Float[Tensor, "G r N"]:
+        """Maxima over many pairs of children by bounds, without a table."""
+        few = self.n_heads * pairs.shape[-1] <= 4 * tile_size(pairs.device)
+        if reduce is not highest or torch.is_grad_enabled() or self.factor is not None or few:
+            return super().contract_pairs(pairs, kind, reduce)
+        head, *children = self.tensors
+        return best_pairs(pairs, head, *(x[:, self.children(leaf)] for x, leaf in zip(children, kind, strict=True)))
+
+    def rows(self, batch: Int[Tensor, " r"], head: Int[Tensor, " r"]) -> Float[Tensor, "r C C"]:
+        """By a product over ranks for each head."""
+        one, left, right = (x[batch if len(x) > 1 else torch.zeros_like(batch)] for x in self.tensors)
+        scores = LogProduct(right.mT)(one.take_along_dim(head[:, None, None], 1) + left)
+        return scores if self.factor is None else scaled(scores, self.factor)
 
     def sweep(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size) -> Sweep:
         return Rule.sweep(self, spans, length, batch)  # exact

@@ -37,10 +37,16 @@ class ScoredRule(WholeRule):
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
     ) -> None:
-        if n_heads < 1 or n_leaves < 1:
+        if not callable(function):
+            raise ValueError(f"function must be callable with three index tensors: got {type(function).__name__}")
+        if not isinstance(n_heads, int) or not isinstance(n_leaves, int) or n_heads < 1 or n_leaves < 1:
             raise ValueError(f"n_heads and n_leaves must be at least 1: got {n_heads} and {n_leaves}")
         self.function, self.n_heads, self.n_children = function, n_heads, n_heads + n_leaves
         self.dtype, self.device = dtype, device  # of the scores, and of the state ids: set by the model
+
+    def __repr__(self) -> str:
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        return f"ScoredRule({name}, {self.n_heads}, {self.n_children - self.n_heads})"
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "ScoredRule":
         return self

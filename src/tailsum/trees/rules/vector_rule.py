@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.numerics.charts import by_width
+from tailsum.numerics.check import check_tensor
 from tailsum.numerics.reduce import LogProduct, Reduce
 from tailsum.numerics.stream import Parts, streamed
 from tailsum.numerics.table import fits_budget, tile_size
@@ -76,6 +77,8 @@ class FactorRule(VectorRule, WholeRule):
         left: Float[Tensor, "*#lead C d"],
         right: Float[Tensor, "*#lead C d"],
     ) -> None:
+        for name, x in (("head", head), ("left", left), ("right", right)):
+            check_tensor(name, x)
         got = f"got {list(head.shape)}, {list(left.shape)} and {list(right.shape)}"
         if min(head.dim(), left.dim(), right.dim()) < 2 or left.shape[-2] != right.shape[-2]:
             raise ValueError(f"head, left and right must be [*lead, N, d], [*lead, N+P, d] and [*lead, N+P, d]: {got}")

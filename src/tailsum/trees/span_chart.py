@@ -1,0 +1,47 @@
+"""Trees whose spans have independent scores: their chart, and trees read from it."""
+
+import math
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.numerics.charts import by_width, fill_chart, square
+from tailsum.numerics.noise import Choose
+from tailsum.numerics.reduce import Reduce
+from tailsum.trees.reader import Reader
+
+
+def span_chart(spans: Float[Tensor, "B T T n"], reduce: Reduce) -> list[Tensor]:
+    """The reduction over all trees of each span; its states are reduced first."""
+    nodes = by_width(reduce(spans, -1))
+
+    def combine(width: int, left: list[Tensor], right: list[Tensor]) -> Tensor:
+        return nodes[width - 1] + reduce(torch.stack([a + b for a, b in zip(left, right, strict=True)]), 0)
+
+    return fill_chart(nodes[0], combine)
+
+
+class SpanReader(Reader):
+    """Reads trees from the chart of scores `spans`."""
+
+    def __init__(
+        self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce, choose: Choose
+    ) -> None:
+        self.span, self.inside = spans, square(span_chart(spans, reduce))
+        self.length, self.choose = length, choose
+        self.possible = self.inside[torch.arange(len(length), device=length.device), 0, length - 1] > -math.inf
+        self.width = spans.shape[1] + spans.shape[-1]
+        # Inside scores of the right child, by the last position of the left one and its own last position.
+        self.after = F.pad(self.inside[:, 1:], (0, 0, 0, 1), value=-math.inf)
+
+    def root(self, batch: Tensor) -> Tensor:
+        return self.choose(self.span[batch, 0, self.length[batch] - 1])
+
+    def expand(self, batch: Tensor, first: Tensor, last: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        position = torch.arange(self.inside.shape[1], device=first.device)
+        logits = self.inside[batch, first] + self.after[batch, :, last]
+        split = self.choose(logits.masked_fill(position >= last[:, None], -math.inf))
+        right = (split + 1).clamp(max=len(position) - 1)
+        return split, self.choose(self.span[batch, first, split]), self.choose(self.span[batch, right, last])

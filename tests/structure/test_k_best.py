@@ -1,0 +1,94 @@
+"""The k best configurations, found by the base for every structure that has no faster way: all but chains."""
+
+import math
+
+import pytest
+import torch
+
+from harness.agree import close
+from harness.registry import FEW, SMALL, STATEFUL, possible, small
+
+
+def by_the_base(names):
+    return [name for name in names if name.split("-")[0] not in {"chain", "hmm"}]
+
+
+MASKS = {
+    "-1e30": -1e30,
+    "lowest float": torch.finfo(torch.float32).min,
+    "lowest double": torch.finfo(torch.float64).min,
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("name", by_the_base(SMALL))
+def test_masks_are_as_good_as_minus_infinity(name, mask):
+    case, model = possible(name, forbidden=0.25)
+    masked = case.build(*(x.masked_fill(x == -math.inf, MASKS[mask]) for x in case.marked()))
+    found, expected = masked.topk(6), model.topk(6)
+    assert torch.equal(case.rows(found.configurations), case.rows(expected.configurations))
+    close(found.scores, expected.scores)
+
+
+@pytest.mark.parametrize(
+    "name", ["spans-dense", "pcfg-dense", "dependencies-labelled", "dependencies-states", "ctc-one label"]
+)
+def test_scores_of_any_size_cost_no_digits(name):
+    """Small differences beside penalties of a billion, which are no masks."""
+    case = small(name, seed=3)
+    case.leaves = [
+        torch.where(torch.rand(x.shape, generator=case.generator) < 0.2, x - 1e9, x * 1e-4) for x in case.leaves
+    ]
+    model = case.model()
+    best = model.topk(6)
+    for b, truth in enumerate(case.truths(model)):
+        order = truth.scores.sort(descending=True).values[: len(best.scores)]
+        possible = best.scores[:, b] > -math.inf
+        close(best.scores[possible, b], order[: int(possible.sum())])
+
+
+@pytest.mark.parametrize("name", by_the_base(FEW))
+def test_as_many_as_exist(name):
+    """The element of the batch with the most says how many; the others have -1 throughout beyond theirs."""
+    case = small(name, ragged=True, seed=5, forbidden=0.6)
+    model = case.model()
+    truths = case.truths(model)
+    counts = [int((truth.scores > -math.inf).sum()) for truth in truths]
+    k = min(40, max(counts) + 2)
+    best = model.topk(k)
+    assert len(best.scores) == min(k, max(counts))
+    rows = case.rows(best.configurations)
+    for b, (truth, count) in enumerate(zip(truths, counts, strict=True)):
+        close(best.scores[:, b], truth.best(len(best.scores)))
+        assert all(case.read(row, b) is None for row in rows[count:, b])
+        assert len({case.read(row, b) for row in rows[:count, b]}) == min(count, k)
+
+
+@pytest.mark.parametrize("name", by_the_base(name for name in FEW if small(name).can_block))
+def test_none_where_nothing_is_possible(name):
+    case = small(name, seed=5)
+    for b in range(case.size):
+        case.block(b)
+    best = case.model().topk(3)
+    assert best.scores.shape == (0, *case.batch)
+    assert case.rows(best.configurations).numel() == 0
+
+
+@pytest.mark.parametrize("way", ["whole", "restricted"])
+@pytest.mark.parametrize("name", by_the_base(FEW))
+def test_scores_of_the_best_are_differentiable(name, way):
+    """The gradient is that of the score; the search itself records nothing."""
+    if way == "restricted" and name not in STATEFUL:
+        pytest.skip("nothing to restrict")
+    case, plain = possible(name, way, ragged=False)
+    leaves, kept = [x.clone().requires_grad_() for x in case.leaves], plain.kept
+    model = case.model(*leaves) if kept is None else case.model(*leaves).restrict(kept)
+    best = model.topk(2)
+    assert (best.scores[:-1] >= best.scores[1:]).all()
+    finite = best.scores > -math.inf
+    found = torch.autograd.grad(best.scores[finite].sum(), leaves, materialize_grads=True)
+    fresh = case.model(*leaves)  # a model's graph is freed by a backward pass
+    expected = torch.autograd.grad(fresh.score(best.configurations)[finite].sum(), leaves, materialize_grads=True)
+    assert any(x.ne(0).any() for x in found)
+    for one, other in zip(found, expected, strict=True):
+        close(one, other)
