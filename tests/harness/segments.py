@@ -1,6 +1,7 @@
 """Segmentations: their truth and their cases."""
 
 import itertools
+import math
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -59,13 +60,15 @@ def added_up(emission: Tensor, duration: Tensor) -> Tensor:
 def cut(segment: Tensor) -> Tensor:
     """The table `[L, D, N]` where the last segment counts all durations that reach to the end or beyond."""
     length, longest, _ = segment.shape
-    rows = [
-        torch.stack(
-            [segment[t, d - 1 :].logsumexp(0) if t + d == length else segment[t, d - 1] for d in range(1, longest + 1)]
-        )
-        for t in range(length)
-    ]
-    return torch.stack(rows)
+
+    def score(t: int, d: int) -> Tensor:
+        if t + d != length:
+            return segment[t, d - 1]
+        reaching = segment[t, d - 1 :]
+        none = (reaching == -math.inf).all(0)  # which has a gradient of zero, not NaN
+        return reaching.masked_fill(none, 0.0).logsumexp(0).masked_fill(none, -math.inf)
+
+    return torch.stack([torch.stack([score(t, d) for d in range(1, longest + 1)]) for t in range(length)])
 
 
 class SegmentCase(Case):
@@ -125,9 +128,9 @@ class SegmentCase(Case):
             self.leaf(*own, self.length, n, used=self.inside()[..., None].expand(*self.batch, -1, n))
             self.leaf(longest, n)
         else:
-            last = torch.arange(self.length)[:, None] + (0 if censored else torch.arange(longest))
+            last = torch.arange(self.length)[:, None] + torch.arange(longest) * (not censored)
             used = last < torch.tensor(self.lengths)[:, None, None]
-            used = used.reshape(*self.batch, self.length, -1, 1).expand(*self.batch, -1, longest, n)
+            used = used.reshape(*self.batch, self.length, longest, 1).expand(*self.batch, -1, -1, n)
             self.leaf(*own, self.length, longest, n, used=used)
         self.own = len(self.leaves)
         self.pairs = PairScores(self, pairs, steps.get(lead, (*self.batch, self.length - 1)), n, self.inside()[..., 1:])

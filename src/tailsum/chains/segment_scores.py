@@ -24,13 +24,14 @@ def segment_scores(given: object) -> tuple[Dense | Durations, torch.Size, int, i
         lead = check_broadcast(
             "segment.duration", duration.shape[:-2], emission.shape[:-2], "that of segment.emission,"
         )
-        return given, lead, emission.shape[-2], *duration.shape[-2:]
+        return given, lead, emission.shape[-2], duration.shape[-2], duration.shape[-1]
     if not isinstance(given, Tensor) or given.dim() < 3 or 0 in given.shape[-3:]:
         got = list(given.shape) if isinstance(given, Tensor) else type(given).__name__
         raise ValueError(
             f"segment must be [*batch, T, D, N], none of T, D, N zero: got {got}, which is no Durations either"
         )
-    return Dense(given), given.shape[:-3], *given.shape[-3:]
+    *lead, length, longest, size = given.shape
+    return Dense(given), torch.Size(lead), length, longest, size
 
 
 def cleaned(segments: Dense | Durations, used: Tensor, trailing: int) -> Dense | Durations:
