@@ -55,22 +55,24 @@ def leaves_of(length, longest, n):
     return [torch.randn(*shape, n, generator=g).double().requires_grad_() for shape in ((length,), (longest,), (n,))]
 
 
-def operations(emission, duration, transition):
-    model = ts.SemiMarkov(ts.Durations(emission, duration), transition)
+def operations(form, emission, duration, transition):
+    segment = ts.Durations(emission, duration)
+    model = ts.SemiMarkov(segment if form == "durations" else segment.tabled().scores, transition)
     return model.log_partition(), model.entropy(), (model.label_marginals() * emission).sum()
 
 
-def test_recomputed_windows_change_nothing(monkeypatch):
+@pytest.mark.parametrize("form", ["table", "durations"])
+def test_recomputed_windows_change_nothing(form, monkeypatch):
     """Values, gradients, and gradients of the gradients that the entropy and the marginals have."""
     leaves = leaves_of(8, 3, 2)
-    expected = [(value, *torch.autograd.grad(value, leaves, retain_graph=True)) for value in operations(*leaves)]
+    expected = [(value, *torch.autograd.grad(value, leaves, retain_graph=True)) for value in operations(form, *leaves)]
     monkeypatch.setattr(segment_scan, "_KEPT", 0)
     monkeypatch.setattr(segment_scan, "_CHUNK", 1)
-    found = [(value, *torch.autograd.grad(value, leaves, retain_graph=True)) for value in operations(*leaves)]
+    found = [(value, *torch.autograd.grad(value, leaves, retain_graph=True)) for value in operations(form, *leaves)]
     for one, other in zip(found, expected, strict=True):
         for x, y in zip(one, other, strict=True):
             torch.testing.assert_close(x, y, rtol=1e-10, atol=1e-10)
-    assert torch.autograd.gradgradcheck(lambda *x: operations(*x)[0], leaves_of(3, 2, 1))
+    assert torch.autograd.gradgradcheck(lambda *x: operations(form, *x)[0], leaves_of(3, 2, 1))
 
 
 def test_durations_never_build_the_table(monkeypatch):

@@ -80,3 +80,6 @@ def test_what_stands_in_the_padding_of_segments_is_ignored():
     for x in dirty:
         x[1, 2:] = 7
     assert torch.equal(model.score(dirty), model.score(clean))
+    marked = clean._replace(durations=torch.where(clean.starts < 0, -1, clean.durations))
+    assert torch.equal(model.score(marked), model.score(clean))
+    assert model.score(ts.Segments(*torch.full((3, 2, 4), -1))).eq(-math.inf).all()

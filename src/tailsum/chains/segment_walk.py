@@ -14,6 +14,11 @@ from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
 
 
+def places_in_batch(shape: torch.Size, device: torch.device, count: int = 1) -> tuple[Tensor, ...]:
+    """The index of every sequence in each dimension of the batch, all of them `count` times."""
+    return torch.unravel_index(torch.arange(shape.numel(), device=device).repeat(count), shape) if shape else ()
+
+
 def endings(
     segments: Dense | Durations, messages: Tensor, batch: tuple[Tensor, ...], after: Tensor, final: bool
 ) -> Tensor:
@@ -39,8 +44,7 @@ def walk_back(
 ) -> Segments:
     """`count` segmentations `[count, *batch, T]` in local ids, each segment by `choose(logits [R, D n])`."""
     length, *shape, size = messages.shape
-    flat = torch.arange(len(lengths), device=lengths.device).repeat(count)
-    batch = torch.unravel_index(flat, shape) if shape else ()
+    batch = places_in_batch(torch.Size(shape), lengths.device, count)
     after = lengths.repeat(count)
     logits = endings(segments, messages, batch, after, final=True)
     going = (logits > -math.inf).flatten(1).any(-1)

@@ -27,7 +27,7 @@ from tailsum.chains.segment_scores import (
     segment_scores,
 )
 from tailsum.chains.segment_sweep import SegmentSweep
-from tailsum.chains.segment_walk import endings, walk_back
+from tailsum.chains.segment_walk import endings, places_in_batch, walk_back
 from tailsum.chains.segments import Segments
 from tailsum.numerics.check import check_broadcast, check_in_range, check_sample_shape, check_whole
 from tailsum.numerics.noise import gumbel
@@ -133,9 +133,8 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
 
     def total(self, terms: SegmentTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
         messages = entering(terms.segments, terms.pairs, self.batch_shape, reduce)
-        lengths = self.sequence_lengths()
-        batch = torch.unravel_index(torch.arange(len(lengths), device=self.device), self.batch_shape)
-        scores = endings(terms.segments, messages, batch if self.batch_shape else (), lengths, final=True)
+        batch = places_in_batch(self.batch_shape, self.device)
+        scores = endings(terms.segments, messages, batch, self.sequence_lengths(), final=True)
         return reduced(scores, self.dtype, reduce).to(self.dtype).reshape(self.batch_shape)
 
     # Overrides for terms that are segments.
@@ -274,6 +273,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         starts, durations, states = (torch.where(self.inside(), x.expand(*shape, -1), blank) for x, blank in blanks)
         check_in_range("segments.states", states, self.n_states)
         present = starts >= 0
+        durations = torch.where((starts == -1) & (durations == -1), 0, durations)  # padding, too
         covered = durations.cumsum(-1)
         follows = (starts == covered - durations) & (durations > 0) & (durations <= self.longest)
         follows &= states >= 0
