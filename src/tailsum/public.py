@@ -2,10 +2,12 @@
 
 from tailsum.chains.alignment import Alignment
 from tailsum.chains.ctc import CTC
+from tailsum.chains.durations import Durations
 from tailsum.chains.hmm import HMM
 from tailsum.chains.linear_chain import LinearChain
 from tailsum.chains.refine import Refined
-from tailsum.chains.semi_markov import Segments, SemiMarkov
+from tailsum.chains.segments import Segments
+from tailsum.chains.semi_markov import SemiMarkov
 from tailsum.dependencies.dependency_tree import Dependencies, DependencyTree, RelaxedDependencies
 from tailsum.graphs.factor_graph import FactorGraph
 from tailsum.graphs.graph import Convergence, Graph
@@ -43,6 +45,7 @@ __all__ = [
     "DenseRule",
     "Dependencies",
     "DependencyTree",
+    "Durations",
     "FactorGraph",
     "Factored",
     "FactoredRule",

@@ -1,6 +1,7 @@
 """Segmentations: their truth and their cases."""
 
 import itertools
+import math
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -11,7 +12,9 @@ from torch import Tensor
 import tailsum as ts
 from harness.case import Case, Counted, Kind, Row, pad
 from harness.pair_scores import PAIRS, PairScores
-from harness.truth import Truth, counts, total
+from harness.truth import Truth, Weighted, counts, total
+
+FORMS = ("table", "durations")
 
 
 def segmentations(start: int, length: int, longest: int) -> Iterator[tuple[tuple[int, int], ...]]:
@@ -44,6 +47,30 @@ class SegmentTruth(Truth):
         super().__init__(configurations, scores, counts(segment.shape, segments))
 
 
+def added_up(emission: Tensor, duration: Tensor) -> Tensor:
+    """The table `[L, D, N]` of sums of emissions, none beyond the end, and the score of the duration."""
+    length, longest = len(emission), len(duration)
+    rows = [
+        torch.stack([emission[t : t + d].sum(0) + duration[d - 1] for d in range(1, longest + 1)])
+        for t in range(length)
+    ]
+    return torch.stack(rows)
+
+
+def cut(segment: Tensor) -> Tensor:
+    """The table `[L, D, N]` where the last segment counts all durations that reach to the end or beyond."""
+    length, longest, _ = segment.shape
+
+    def score(t: int, d: int) -> Tensor:
+        if t + d != length:
+            return segment[t, d - 1]
+        reaching = segment[t, d - 1 :]
+        none = (reaching == -math.inf).all(0)  # which has a gradient of zero, not NaN
+        return reaching.masked_fill(none, 0.0).logsumexp(0).masked_fill(none, -math.inf)
+
+    return torch.stack([torch.stack([score(t, d) for d in range(1, longest + 1)]) for t in range(length)])
+
+
 class SegmentCase(Case):
     """`longest` durations of `n` states; pair scores shared, by boundary ("time"), by sentence ("batch"), or by both."""
 
@@ -55,6 +82,9 @@ class SegmentCase(Case):
         "factored": {"longest": 3, "n": 3, "pairs": "factored"},
         "half factored": {"longest": 2, "n": 2, "pairs": "half factored", "lead": "time"},
         "scored": {"longest": 2, "n": 2, "pairs": "scored", "lead": "both"},
+        "durations": {"longest": 3, "n": 2, "form": "durations"},
+        "censored": {"longest": 2, "n": 2, "lead": "time", "censored": True},
+        "censored durations": {"longest": 3, "n": 2, "form": "durations", "censored": True},
     }
     few = ("half factored", "scored")
     large = {
@@ -70,11 +100,11 @@ class SegmentCase(Case):
         length = r.randint(1, {1: 6, 2: 5, 3: 4}[n])
         return {
             "n": n, "length": length, "longest": r.randint(1, length), "pairs": r.choice(PAIRS),
-            "lead": r.choice(["shared", "time", "batch", "both"]),
+            "lead": r.choice(["shared", "time", "batch", "both"]), "form": r.choice(FORMS), "censored": r.random() < 0.3,
         }  # fmt: skip
 
     def changes(self, r: Random) -> Kind:
-        return {"pairs": r.choice(PAIRS), "lead": r.choice(["shared", "batch"])}
+        return {"pairs": r.choice(PAIRS), "lead": r.choice(["shared", "batch"]), "form": r.choice(FORMS)}
 
     @classmethod
     def counted(cls, length: int) -> Iterator[Counted]:
@@ -86,33 +116,60 @@ class SegmentCase(Case):
                 ts.SemiMarkov(torch.zeros(length, longest, n).double(), torch.zeros(n, n).double()), count[-1]
             )
 
-    def draw(self, longest: int, n: int, pairs: str = "dense", lead: str = "shared", shared: bool = False) -> None:
-        self.longest, self.n = longest, n
+    def draw(
+        self, longest: int, n: int, pairs: str = "dense", lead: str = "shared", shared: bool = False,
+        form: str = "table", censored: bool = False,
+    ) -> None:  # fmt: skip
+        assert form in FORMS
+        self.longest, self.n, self.form, self.censored = longest, n, form, censored
         steps = {"shared": (), "time": (self.length - 1,), "batch": (*self.batch, 1)}
-        starts = torch.arange(self.length)[:, None] + torch.arange(longest)
-        used = starts < torch.tensor(self.lengths)[:, None, None]
-        used = used.reshape(*self.batch, self.length, longest, 1).expand(*self.batch, -1, -1, n)
-        self.leaf(*(() if shared else self.batch), self.length, longest, n, used=used)
+        own = () if shared else self.batch
+        if form == "durations":
+            self.leaf(*own, self.length, n, used=self.inside()[..., None].expand(*self.batch, -1, n))
+            self.leaf(longest, n)
+        else:
+            last = torch.arange(self.length)[:, None] + torch.arange(longest) * (not censored)
+            used = last < torch.tensor(self.lengths)[:, None, None]
+            used = used.reshape(*self.batch, self.length, longest, 1).expand(*self.batch, -1, -1, n)
+            self.leaf(*own, self.length, longest, n, used=used)
+        self.own = len(self.leaves)
         self.pairs = PairScores(self, pairs, steps.get(lead, (*self.batch, self.length - 1)), n, self.inside()[..., 1:])
         self.fields = dict.fromkeys(ts.Segments._fields, (self.length,))
 
     def build(self, *leaves: Tensor) -> ts.SemiMarkov:
-        segment, *pairs = leaves
-        return ts.SemiMarkov(segment, self.pairs.potential(pairs), self.given)
+        own, pairs = leaves[: self.own], self.pairs.potential(list(leaves[self.own :]))
+        segment = ts.Durations(*own) if self.form == "durations" else own[0]
+        return ts.SemiMarkov(segment, pairs, self.given, censored=self.censored)
 
     def truth(self, b: int, leaves: list[Tensor]) -> Truth:
-        segment, *pairs = leaves
-        segment = self.of_batch(segment, self.length, self.longest, self.n)[b, : self.lengths[b]]
-        table = self.pairs.table(pairs)
-        table = self.of_batch(table, self.length - 1, self.n, self.n)[b, : self.lengths[b] - 1]
-        return SegmentTruth(segment, table)
+        own, pairs, length = leaves[: self.own], leaves[self.own :], self.lengths[b]
+        if self.form == "durations":
+            emission = self.of_batch(own[0], self.length, self.n)[b, :length]
+            segment = added_up(emission, own[1])
+        else:
+            segment = self.of_batch(own[0], self.length, self.longest, self.n)[b, :length]
+        table = self.of_batch(self.pairs.table(pairs), self.length - 1, self.n, self.n)[b, : length - 1]
+        return SegmentTruth(cut(segment) if self.censored else segment, table)
+
+    def more(self, model: Any, truths: list[Weighted]) -> list[tuple[Tensor, Tensor]]:
+        found = self.flat(model.label_marginals())
+        assert found.shape == (self.size, self.length, self.n)
+        both = []
+        for b, truth in enumerate(truths):
+            covered = [[(t, i) for start, d, i in c for t in range(start, start + d)] for c in truth.configurations]
+            both.append((found[b], truth.expected(counts((self.length, self.n), covered))))
+        return both
+
+    @property
+    def coupling(self) -> int:
+        return self.own
 
     def block(self, b: int) -> None:
         self.banned[0][b, 0] = True
 
     @property
     def carrier(self) -> tuple[int, int]:
-        return 0, 3
+        return 0, 2 if self.form == "durations" else 3
 
     def state_chances(self, model: Any) -> Tensor:
         return model.marginals().sum(-2)

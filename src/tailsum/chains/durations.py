@@ -1,0 +1,118 @@
+"""Segments scored by their positions and by their duration: the scores of a semi-Markov model without a table.
+
+A segment of state i that starts at position t and lasts d positions has the score
+
+    emission[t, i] + .. + emission[t+d-1, i] + duration[d-1, i]
+
+so that T N + D N numbers stand for T D N. Sums along positions are float64, and start anew with each segment: a forbidden
+position forbids the segments that cover it, and no others.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.numerics.reduce import log_sum_exp
+from tailsum.numerics.tensors import as_values, finite, scaled
+from tailsum.scores.base import Scores
+from tailsum.scores.potential import Dense
+
+
+class Durations(Scores):
+    """Scores of segments from those of the states at positions and of durations: a `segment` for `SemiMarkov`.
+
+    `emission` is `[*batch, T, N]` and `duration` is `[D, N]`, or `[*batch, D, N]` where sequences differ.
+
+    >>> Durations(torch.randn(100, 5), torch.randn(30, 5)).tabled().scores.shape
+    torch.Size([100, 30, 5])
+    """
+
+    def __init__(
+        self,
+        emission: Float[Tensor, "*#batch T N"],
+        duration: Float[Tensor, "*#batch D N"],
+        last: Float[Tensor, "*#batch D N"] | None = None,
+        lengths: Int[Tensor, "*#batch"] | None = None,
+    ) -> None:
+        """`last` is for the segment that ends its sequence, in place of `duration`; the model sets it with `lengths`."""
+        for name, x in (("emission", emission), ("duration", duration)):
+            if not isinstance(x, Tensor) or x.dim() < 2 or 0 in x.shape[-2:]:
+                got = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
+                form = "T, N" if name == "emission" else "D, N"
+                raise ValueError(f"{name} must be [*batch, {form}], none of {form} zero: got {got}")
+        if emission.shape[-1] != duration.shape[-1]:
+            raise ValueError(
+                f"duration must have {emission.shape[-1]} states, as emission has: got {duration.shape[-1]}"
+            )
+        self.emission, self.duration, self.lengths = emission, duration, lengths
+        self.last = duration if last is None else last
+        self.tensors = (emission, duration) if last is None else (emission, duration, last)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Durations":
+        return self._changed(*map(change, self.tensors))
+
+    def _changed(self, emission: Tensor, duration: Tensor, last: Tensor | None = None) -> "Durations":
+        return Durations(emission, duration, last, self.lengths)
+
+    def cut_at(self, lengths: Int[Tensor, "*batch"]) -> "Durations":
+        """The same, if the last segment may be cut by the end: it counts all durations that reach to the end or beyond."""
+        rows = self.duration.double().unbind(-2)
+        last = [rows[-1]]
+        for row in rows[-2::-1]:
+            last.append(log_sum_exp(torch.stack((last[-1], row)), 0))
+        return Durations(self.emission, self.duration, torch.stack(last[::-1], -2).to(self.duration.dtype), lengths)
+
+    def tabled(self) -> Dense:
+        """The table `[*batch, T, D, N]`. What reaches beyond the sequence has the sum of the positions there are."""
+        longest, dtype = self.duration.shape[-2], self.emission.dtype
+        covered = F.pad(self.emission.double(), (0, 0, 0, longest - 1)).unfold(-2, longest, 1).mT
+        sums, duration = covered.cumsum(-2), self.duration[..., None, :, :]
+        if self.lengths is None:
+            return Dense((sums + duration).to(dtype))
+        start, more = (torch.arange(size, device=sums.device) for size in sums.shape[-3:-1])
+        ends = start[:, None] + more + 1 == self.lengths[..., None, None]
+        return Dense((sums + torch.where(ends[..., None], self.last[..., None, :, :], duration)).to(dtype))
+
+    def in_batch(self, batch: torch.Size) -> "Durations":
+        """The same with emissions for every sequence of the batch."""
+        return self._changed(self.emission.expand(*batch, -1, -1), *self.tensors[1:])
+
+    # Arithmetic without a table.
+
+    def centred(self) -> "Durations":
+        """Without what every position has in common: the highest emission, and the highest score of durations for it."""
+        emission, *durations = self.tensors
+        common = common_part(self.duration, 2)
+        peak = finite(emission.detach().amax(-1, keepdim=True))
+        return self._changed(emission - peak, *(x - common for x in durations))
+
+    def scaled(self, factor: Float[Tensor, ""] | float) -> "Durations":
+        return self.map(lambda x: scaled(x, factor))
+
+    def plus(self, other: Scores) -> Scores:
+        if not isinstance(other, Durations):
+            return super().plus(other)
+        last = None if self.lengths is None and other.lengths is None else self.last + other.last
+        lengths = other.lengths if self.lengths is None else self.lengths
+        return Durations(self.emission + other.emission, self.duration + other.duration, last, lengths)
+
+    def finite(self) -> "Durations":
+        return self.map(as_values)
+
+    def forbidden(self, dtype: torch.dtype) -> "Durations":
+        """Above zero for every segment with score minus infinity, zero for the others."""
+        return self.map(lambda x: (x == -torch.inf).to(dtype))
+
+
+def common_part(scores: Float[Tensor, "*lead D n"], axes: int) -> Float[Tensor, "*ones D 1"]:
+    """The highest score per position, over the last `axes` dimensions, times each duration.
+
+    It is cut to its first bits (Dekker's splitting), so that its products with durations are exact in any precision.
+    """
+    lasting = torch.arange(1, scores.shape[-2] + 1, device=scores.device, dtype=scores.dtype)[:, None]
+    rate = finite((scores.detach() / lasting).amax(tuple(range(-axes, 0)), keepdim=True))
+    far = rate * (2.0**16 + 1)
+    return (far - (far - rate)) * lasting

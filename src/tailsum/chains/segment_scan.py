@@ -1,0 +1,149 @@
+"""Messages along a semi-Markov model: the reduction over all that comes before the start of a segment.
+
+`entering[t, i]` reduces the scores of all segmentations of the positions before t, with the transition into a segment of
+state i that starts at t. At each boundary a window holds the last D of them, `window[d-1] = entering[t-d]`:
+
+    entering[t, j] = reduce over d, i of window[d-1, i] + segment[t-d, d-1, i] + transition[t-1, i, j]
+
+Messages are float64, and what is rounded to the precision of the scores are only differences from the largest at a
+boundary: sums in float32 do not lose digits with the length. Every tensor of the boundaries is cut into them once, so that
+the backward pass takes as long for each of them; a slice at each boundary would add up a gradient of the whole each time.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from tailsum.chains.durations import Durations
+from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp
+from tailsum.numerics.stream import Parts, streamed
+from tailsum.numerics.tensors import finite
+from tailsum.scores.potential import Dense, Potential
+
+_KEPT = 1 << 25  # entries of all windows that a backward pass may keep; beyond it they are computed again
+_CHUNK = 1 << 22  # entries of the windows that are then computed again together
+
+Enter = Callable[[Tensor], Tensor]  # from scores of endings `[*batch, D, n]` to messages `[*batch, n]`
+
+
+def by_end(segment: Tensor) -> Tensor:
+    """Values of segments by their last position, `[.., T, D, n]`, from those by their first; zero before the sequence.
+
+    Row d of `[D, T]` moves d places: the same numbers, read in rows that are one shorter than with D of padding.
+    """
+    length, longest, _ = segment.shape[-3:]
+    rows = F.pad(segment.movedim(-2, -3), (0, 0, 0, longest)).flatten(-3, -2)
+    skewed = rows[..., : rows.shape[-2] - longest, :].unflatten(-2, (longest, length + longest - 1))
+    return skewed[..., :length, :].movedim(-3, -2)
+
+
+def entering(segments: Dense | Durations, pairs: Potential, batch: torch.Size, reduce: Reduce) -> Tensor:
+    """The messages `[T, *batch, n]` in float64, from scores of the batch's shape."""
+    return _Scan(segments, pairs, reduce)(batch)
+
+
+def reduced(scores: Tensor, dtype: torch.dtype, reduce: Reduce) -> Tensor:
+    """The reduction of float64 `scores [R, D, n]` of endings, computed in `dtype` relative to the largest: `[R]`."""
+    relative, top = _relative(scores, dtype)
+    return reduce(relative.flatten(-2), -1).double() + top[..., 0, 0]
+
+
+def _relative(scores: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    top = finite(scores.detach().amax((-2, -1), keepdim=True))
+    return (scores - top).to(dtype), top
+
+
+class _Scan:
+    """The recursion. Its tensors are `moving`, with the T-1 inner boundaries first, or the same at all of them."""
+
+    def __init__(self, segments: Dense | Durations, pairs: Potential, reduce: Reduce) -> None:
+        self.pairs, self.reduce = pairs, reduce
+        self.tensors: list[Tensor] = []
+        self.moving: list[bool] = []
+        if isinstance(segments, Durations):
+            emission, duration = segments.emission, segments.duration
+            self.length, self.size = emission.shape[-2:]
+            self.longest = min(duration.shape[-2], self.length)
+            self._add(emission.movedim(-2, 0)[: self.length - 1], True)
+            self._add(duration[..., : self.longest, :], False)
+        else:
+            self.length, longest, self.size = segments.scores.shape[-3:]
+            self.longest = min(longest, self.length)
+            table = by_end(segments.scores[..., : self.longest, :])
+            self._add(table.movedim(-3, 0)[: self.length - 1].contiguous(), True)
+        self.own = len(self.tensors)  # the tensors after them are those of the pairs
+        self.dtype, self.device = self.tensors[0].dtype, self.tensors[0].device
+        for x in pairs.tensors if self.length > 1 else ():
+            if x.dim() == 2:
+                self._add(x, False)
+            else:  # [*batch, boundaries or 1, D or 1, n, n or d]
+                steps = x.movedim(-4, 0)
+                self._add(steps if len(steps) > 1 else steps[0], len(steps) > 1)
+
+    def _add(self, tensor: Tensor, moving: bool) -> None:
+        self.tensors.append(tensor)
+        self.moving.append(moving)
+
+    def __call__(self, batch: torch.Size) -> Tensor:
+        first = torch.zeros(*batch, 1, self.size, dtype=torch.float64, device=self.device)
+        if self.length == 1:
+            return first.movedim(-2, 0)
+        window = F.pad(first, (0, 0, 0, self.longest - 1), value=-math.inf)
+        recording = torch.is_grad_enabled() and any(x.requires_grad for x in self.tensors)
+        if self.reduce is log_sum_exp and recording and self.length * window.numel() > _KEPT:
+            found = self._recomputed(window)
+        else:
+            found = self._run(window, self.tensors)[1]
+        return torch.cat((first.movedim(-2, 0), found))
+
+    def _recomputed(self, window: Tensor) -> Tensor:
+        """The messages from the second on. Backward passes of every order keep one window for each chunk."""
+
+        def tile(parts: Parts) -> Parts:
+            window, found = self._run(parts.rows[0], parts.whole)
+            return Parts((window,), (found,))
+
+        chunk = max(math.isqrt(self.length), _CHUNK // window.numel())
+        pieces = [x.split(chunk) if moves else () for x, moves in zip(self.tensors, self.moving, strict=True)]
+        found: list[Tensor] = []
+        for k in range(max(map(len, pieces))):
+            own = tuple(p[k] if p else x for p, x in zip(pieces, self.tensors, strict=True))
+            (window,), (messages,) = streamed(tile, Parts((window,), own), self.longest, 1)
+            found.append(messages)
+        return torch.cat(found)
+
+    def _run(self, window: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """The window after some boundaries, and the messages at each of them."""
+        cut = [x.unbind() if moves else x for x, moves in zip(tensors, self.moving, strict=True)]
+        shared = None if any(self.moving[self.own :]) else self._enter(tensors[self.own :])
+        found: list[Tensor] = []
+        for step in range(len(cut[0])):
+            here = [x if isinstance(x, Tensor) else x[step] for x in cut]
+            if self.own == 2:  # an emission and the durations
+                window = window + here[0][..., None, :]
+            enter = shared or self._enter(here[self.own :])
+            relative, top = _relative(window + here[self.own - 1], self.dtype)
+            found.append(enter(relative).double() + top[..., 0])
+            window = torch.cat((found[-1][..., None, :], window[..., :-1, :]), -2)
+        return window, torch.stack(found)
+
+    def _enter(self, tensors: Sequence[Tensor]) -> Enter:
+        """The transition at a boundary."""
+        own = iter(tensors)
+        table, reduce = self.pairs.map(lambda _: next(own)).block(), self.reduce  # [n, n] or [*batch, D or 1, n, n]
+        if table.dim() == 2:
+            shared = LogProduct(table, reduce)
+
+            def flat(scores: Tensor) -> Tensor:
+                ending = reduce(scores, -2)
+                return shared(ending.reshape(-1, self.size)).reshape(ending.shape)
+
+            return flat
+        if table.shape[-3] == 1:
+            of_sequence = LogProduct(table[..., 0, :, :], reduce)
+            return lambda scores: of_sequence(reduce(scores, -2)[..., None, :])[..., 0, :]
+        of_duration = LogProduct(table[..., : self.longest, :, :].flatten(-3, -2), reduce)
+        return lambda scores: of_duration(scores.flatten(-2)[..., None, :])[..., 0, :]

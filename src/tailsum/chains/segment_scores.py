@@ -1,0 +1,104 @@
+"""The scores of segments as a semi-Markov model takes them: a table or `Durations`, checked and cleaned."""
+
+import math
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from tailsum.chains.durations import Durations
+from tailsum.chains.segment_scan import by_end
+from tailsum.chains.segments import Segments
+from tailsum.numerics.check import check_broadcast, check_device, check_floating, check_scores
+from tailsum.numerics.reduce import log_sum_exp
+from tailsum.scores.potential import Dense
+
+_MASK = -1e29  # scores below it are masks
+
+
+def segment_scores(given: object) -> tuple[Dense | Durations, torch.Size, int, int, int]:
+    """The scores as a term, their batch shape, and T, D and N; a ValueError if their shapes are none."""
+    if isinstance(given, Durations):
+        emission, duration = given.emission, given.duration
+        check_device("segment.duration", duration, emission.device)
+        lead = check_broadcast(
+            "segment.duration", duration.shape[:-2], emission.shape[:-2], "that of segment.emission,"
+        )
+        return given, lead, emission.shape[-2], duration.shape[-2], duration.shape[-1]
+    if not isinstance(given, Tensor) or given.dim() < 3 or 0 in given.shape[-3:]:
+        got = list(given.shape) if isinstance(given, Tensor) else type(given).__name__
+        raise ValueError(
+            f"segment must be [*batch, T, D, N], none of T, D, N zero: got {got}, which is no Durations either"
+        )
+    *lead, length, longest, size = given.shape
+    return Dense(given), torch.Size(lead), length, longest, size
+
+
+def cleaned(segments: Dense | Durations, used: Tensor, trailing: int) -> Dense | Durations:
+    """The scores with zeros where no sequence uses them; a ValueError for NaN or infinity among the others.
+
+    `used` says it for all but the last `trailing` dimensions.
+    """
+    if isinstance(segments, Durations):
+        check_scores("segment.duration", segments.duration)
+        return Durations(_cleaned("segment.emission", segments.emission, used, trailing), segments.duration)
+    return Dense(_cleaned("segment", segments.scores, used, trailing))
+
+
+def _cleaned(name: str, scores: Tensor, used: Tensor, trailing: int) -> Tensor:
+    check_floating(name, scores)
+    lead = scores.shape[: scores.dim() - trailing]
+    unused = used.long().sum_to_size(lead) == 0  # what sequences share is used if one of them uses it
+    scores = scores.masked_fill(unused.reshape(*lead, *(1,) * trailing), 0.0)
+    check_scores(name, scores)
+    return scores
+
+
+def forbid_masks(scores: Tensor) -> Tensor:
+    """Minus infinity in place of masks by finite numbers (-1e30, the lowest), whose sums would overflow or lose digits."""
+    return scores.masked_fill(scores < _MASK, -math.inf)
+
+
+def cut_at_the_end(segments: Dense | Durations, lengths: Tensor) -> Dense | Durations:
+    """The scores if the end of its sequence may cut the last segment, for `lengths [*batch]`.
+
+    A segment that ends its sequence counts all durations that reach to the end or beyond.
+    """
+    if isinstance(segments, Durations):
+        return segments.cut_at(lengths)
+    scores = segments.scores.expand(*lengths.shape, *segments.scores.shape[-3:])
+    length, longest, size = scores.shape[-3:]
+    lasting = torch.arange(1, longest + 1, device=scores.device)
+    start = (lengths[..., None] - lasting[: min(longest, length)]).clamp(min=0)  # of the last segment, by its duration
+    reaching = scores.gather(-3, start[..., None, None].expand(*start.shape, longest, size))
+    short = lasting < lasting[: start.shape[-1], None]
+    last = log_sum_exp(reaching.masked_fill(short[..., None], -math.inf), -2)
+    last = F.pad(last, (0, 0, 0, longest - start.shape[-1]))
+    ends = torch.arange(length, device=scores.device)[:, None] + lasting == lengths[..., None, None]
+    return Dense(torch.where(ends[..., None], last[..., None, :, :], scores))
+
+
+def score_of_segments(segments: Dense | Durations, configuration: Segments, lengths: Tensor) -> Tensor:
+    """The sum of the scores of the segments of each configuration, in float64: `[*sample_batch]`."""
+    starts, durations, states = configuration
+    lead, present = starts.shape[:-1], starts >= 0
+
+    def at(table: Tensor, place: Tensor) -> Tensor:
+        return table.expand(*lead, -1).gather(-1, torch.where(present, place, 0)).double()
+
+    if isinstance(segments, Dense):
+        longest, size = segments.scores.shape[-2:]
+        own = at(segments.scores.flatten(-3), (starts * longest + durations - 1) * size + states)
+        return torch.where(present, own, 0.0).sum(-1)
+    labels, size = configuration.labels()[..., None], segments.emission.shape[-1]
+    emission = segments.emission.expand(*lead, -1, -1).gather(-1, labels.clamp(min=0)).double()
+    place, ends = (durations - 1) * size + states, starts + durations == lengths[..., None]
+    own = torch.where(ends, at(segments.last.flatten(-2), place), at(segments.duration.flatten(-2), place))
+    return torch.where(labels < 0, 0.0, emission).sum((-2, -1)) + torch.where(present, own, 0.0).sum(-1)
+
+
+def label_chances(marginals: Tensor) -> Tensor:
+    """How likely each position is covered by a segment of each state, `[.., T, n]`, from marginals of segments."""
+    wide = marginals.double()
+    begun, ended = wide.sum(-2).cumsum(-2), by_end(wide).sum(-2).cumsum(-2)
+    return torch.cat((begun[..., :1, :], begun[..., 1:, :] - ended[..., :-1, :]), -2).to(marginals.dtype)

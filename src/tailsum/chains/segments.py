@@ -1,0 +1,31 @@
+"""Segmentations, the configurations of a semi-Markov model."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+
+class Segments(NamedTuple):
+    """Segmentations: the first position, the duration and the state of each segment, in order; -1, 0, -1 after the last."""
+
+    starts: Int[Tensor, "*sample_batch T"]
+    durations: Int[Tensor, "*sample_batch T"]
+    states: Int[Tensor, "*sample_batch T"]
+
+    def labels(self) -> Int[Tensor, "*sample_batch T"]:
+        """The state at each position (-1 in the padding).
+
+        >>> tensor = torch.tensor
+        >>> Segments(tensor([0, 2, -1]), tensor([2, 1, 0]), tensor([7, 5, -1])).labels().tolist()
+        [7, 7, 5]
+        """
+        which = self.begins().long().cumsum(-1) - 1
+        covered = torch.arange(which.shape[-1], device=which.device) < self.durations.sum(-1, keepdim=True)
+        return torch.where(covered, self.states.gather(-1, which.clamp(min=0)), -1)
+
+    def begins(self) -> Bool[Tensor, "*sample_batch T"]:
+        """Whether a segment starts at each position."""
+        present = (self.starts >= 0).long()
+        return torch.zeros_like(self.starts).scatter_add(-1, self.starts.clamp(min=0), present) > 0
