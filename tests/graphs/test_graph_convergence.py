@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tailsum as ts
-from harness.loopy import ALL, COMPLETE, GRID, SQUARE, LoopyCase, close
+from harness.loopy import ALL, COMPLETE, EXACTLY, GRID, SQUARE, TRIANGLE, LoopyCase, close
 
 SCHEDULES = ["sweep", "flooding"]
 FRUSTRATED = {
@@ -58,6 +58,33 @@ def test_damping_helps_where_it_does_not_converge(schedule):
     )
     assert not plain.converged
     assert damped.converged
+
+
+@pytest.mark.parametrize(("damping", "schedule"), [(0.5, "sweep"), (0.9, "sweep"), (0.99, "flooding")])
+def test_damped_messages_have_converged_only_where_undamped_ones_would_have(damping, schedule):
+    """A damped step is short, however far the fixed point is."""
+    case = LoopyCase("triangle", 0.8, seed=1)
+    how = {"iterations": 20_000, "tolerance": 1e-5, "schedule": schedule, "damping": damping}
+    leaf, tables = torch.tensor(case.unary).requires_grad_(), torch.stack([torch.tensor(x) for x in case.tables])
+    damped, exact = (ts.PairwiseGraph(leaf, TRIANGLE, tables, **options) for options in (how, EXACTLY))
+    assert damped.convergence().change <= 1e-5
+    close(damped.marginals(), exact.marginals().detach(), rtol=0, atol=1e-5)
+    found, expected = (torch.autograd.grad(m.marginals().square().sum(), leaf)[0] for m in (damped, exact))
+    close(found, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("damping", [0.0, 0.5, 0.99])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_forest_by_flooding_is_exact_whatever_the_damping_and_the_iterations(damping, dtype):
+    unary, pairwise = torch.randn(2, 30, 3).to(dtype).requires_grad_(), torch.randn(3, 3).to(dtype)
+    edges = [(i, i + 1) for i in range(29)]
+    flooding = ts.PairwiseGraph(unary, edges, pairwise, schedule="flooding", damping=damping, iterations=3)
+    sweep = ts.PairwiseGraph(unary, edges, pairwise)
+    assert flooding.convergence().converged.all()
+    precision = {"rtol": 0, "atol": 64 * torch.finfo(dtype).eps}
+    found = [(m.marginals(), *torch.autograd.grad(m.entropy().sum(), unary)) for m in (flooding, sweep)]
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, **precision)
 
 
 def test_the_warning_counts_the_instances():

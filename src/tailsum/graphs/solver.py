@@ -82,15 +82,19 @@ class Solver:
             if own[0].shape[1] == 1:
                 shared[key] = made
             factors.append(made)
-        damping = 0.0 if self.plan.exact else self.passing.damping
-        return Propagation(self.plan, unary, factors, damping=damping, hard=self.hard).step
+        return Propagation(self.plan, unary, factors, damping=self._damping, hard=self.hard).step
+
+    @property
+    def _damping(self) -> float:
+        """Without loops there is no oscillation to damp, and messages are final after a few iterations."""
+        return 0.0 if self.plan.forest else self.passing.damping
 
     def _on_finish(self, iterated: Iterated, of_gradient: bool) -> None:
         if not of_gradient:
-            change = torch.zeros_like(iterated.change) if self.plan.exact else iterated.change
+            change = torch.zeros_like(iterated.change) if self.plan.forest else iterated.change
             self.report = iterated._replace(change=change)
         moving = iterated.change > self.passing.tolerance
-        if self.plan.exact or not self.passing.warn or not moving.any():
+        if self.plan.forest or not self.passing.warn or not moving.any():
             return
         what = "the gradient through the messages" if of_gradient else "messages"
         warnings.warn(
@@ -112,8 +116,10 @@ class Solver:
         start = self.params[0].new_zeros(len(self.params[0]), size)
         if not size:
             return start
-        limit = 1 if self.plan.exact else self.passing.iterations
-        iterate = Iteration(limit, self.passing.tolerance, self._on_finish)
+        limit, tolerance = self.passing.iterations, self.passing.tolerance
+        if self.plan.forest:  # messages become final, except for rounding
+            limit, tolerance = self.plan.longest, 16 * torch.finfo(start.dtype).eps
+        iterate = Iteration(limit, tolerance, self._on_finish, 1.0 - self._damping)
         if self.passing.implicit:
             return fixed_point(self._prepare, iterate, start, self.params)
         return iterate(self._prepare(self.params), start)

@@ -30,12 +30,14 @@ class Iterated(NamedTuple):
 class Iteration:
     """Steps from a start `[B, Z]` until no row changes by more than `tolerance`, at most `limit` of them.
 
-    `on_finish` is called with the result and `linear`, which is True for the gradient of a fixed point.
+    `on_finish` is called with the result and `linear`, which is True for the gradient of a fixed point. A damped step
+    goes only the part `step_size` of the way; the change is that of the whole way, which does not depend on the damping.
     """
 
     limit: int
     tolerance: float
     on_finish: Callable[[Iterated, bool], None]
+    step_size: float = 1.0
     linear: bool = False
 
     def __call__(self, step: Step, z: Tensor) -> Tensor:
@@ -45,7 +47,7 @@ class Iteration:
             after = step(z)
             moving = change > self.tolerance
             count += moving
-            change = torch.where(moving, self._change(z.detach(), after.detach()), change)
+            change = torch.where(moving, self._change(z.detach(), after.detach()) / self.step_size, change)
             z = after
             if self.limit > 1 and not (change > self.tolerance).any():
                 break
