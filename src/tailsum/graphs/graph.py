@@ -17,7 +17,8 @@ from torch import Tensor
 from tailsum.graphs.factor_scores import FactorGroups
 from tailsum.graphs.graph_sweep import GraphSweep
 from tailsum.graphs.layers import Plan, plan
-from tailsum.graphs.solver import Passing, Solver
+from tailsum.graphs.monitor import Passing
+from tailsum.graphs.solver import Solver
 from tailsum.graphs.unary import padded_unary
 from tailsum.numerics.check import at_least, check_sample_shape
 from tailsum.numerics.noise import gumbel
@@ -189,7 +190,7 @@ class Graph(Structure[GraphTerms, Tensor]):
         with full_precision(self.device):
             solver = self.solver(self.summed(), log_sum_exp, warn=False)
             solver.gathered()
-        count, change = (x.reshape(self.batch_shape) for x in solver.report[1:])
+        count, change = (x.reshape(self.batch_shape) for x in (solver.monitor.iterations, solver.monitor.change))
         return Convergence(count, change, change <= self.tolerance)
 
     @torch.no_grad()

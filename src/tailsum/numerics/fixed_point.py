@@ -19,9 +19,8 @@ Prepare = Callable[[Sequence[Tensor]], Step]  # builds the step from its paramet
 
 
 class Iterated(NamedTuple):
-    """The final point `[B, Z]`, the number of iterations of each row, and the change in its last one, both `[B]`."""
+    """The number of iterations of each row, and the change in its last one, both `[B]`."""
 
-    point: Tensor
     iterations: Tensor
     change: Tensor
 
@@ -51,7 +50,7 @@ class Iteration:
             z = after
             if self.limit > 1 and not (change > self.tolerance).any():
                 break
-        self.on_finish(Iterated(z, count, change), self.linear)
+        self.on_finish(Iterated(count, change), self.linear)
         return z
 
     def _change(self, before: Tensor, after: Tensor) -> Tensor:
@@ -66,7 +65,10 @@ class Iteration:
 
 
 def fixed_point(prepare: Prepare, iterate: Iteration, start: Tensor, params: Sequence[Tensor]) -> Tensor:
-    """The fixed point of `prepare(params)` reached from `start`; differentiable in the parameters."""
+    """The fixed point of `prepare(params)` reached from `start`; differentiable in the parameters.
+
+    Autograd keeps `prepare` and `iterate` with the result: if they held it, neither would ever be freed.
+    """
     return _FixedPoint.apply(prepare, iterate, start, *params)
 
 
