@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tailsum as ts
+from tailsum.numerics.memory import PeakMemory
 
 EXACT = {"rtol": 0, "atol": 1e-10}
 
@@ -363,6 +364,28 @@ def test_errors_tell_the_line(write):
 @pytest.mark.parametrize("more", [" 1", "\nMARKOV", " x"])
 def test_words_after_the_end(more, write):
     fails(write(SMALL + more), rf"line \d: the model ends here: got '{more.strip()}' after it")
+
+
+@pytest.mark.parametrize("sizes", ["1 1000000000000", "2 3 1000000000000", f"1 1{'0' * 5000}"])
+def test_huge_numbers_of_states_that_no_table_has_fail_before_they_are_allocated(sizes, write):
+    with PeakMemory() as memory:
+        fails(write(f"MARKOV {sizes} 0"), "states")
+    assert memory.peak == 0
+
+
+def test_many_variables_by_many_states_fail_before_they_are_allocated(write):
+    """The table of all of them would have a million times as many numbers as the file."""
+    text = f"MARKOV 30000 {'1 ' * 29999} 1000000 0"
+    fails(write(text), r"30004 words .*: got 1000000 states of variable 29999, with 30000 variables")
+
+
+def test_a_variable_without_factors_may_have_more_states_than_the_file_has_words(write):
+    close(ts.read_uai(write("MARKOV 1 1000 0")).log_partition(), math.log(1000))
+
+
+@pytest.mark.parametrize("word", ["1e99999999999999999999", "1e-99999999999999999999", "0e99999999999999999999"])
+def test_exponents_beyond_all_numbers(word, write):
+    fails(write(f"MARKOV 1 1 1 1 0 1 {word}"), f", line 1: tables must hold numbers from 0 up: got '{word}'")
 
 
 def test_huge_counts_fail_at_once(write):
