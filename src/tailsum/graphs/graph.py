@@ -14,16 +14,17 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tailsum.graphs.factor_scores import FactorGroups
+from tailsum.graphs.factor_scores import FactorGroups, Params
 from tailsum.graphs.graph_sweep import GraphSweep
 from tailsum.graphs.layers import Plan, plan
 from tailsum.graphs.monitor import Passing
+from tailsum.graphs.search import best_states
 from tailsum.graphs.solver import Solver
 from tailsum.graphs.unary import padded_unary
 from tailsum.numerics.check import at_least, check_sample_shape
 from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import full_precision
-from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
+from tailsum.numerics.reduce import Reduce, log_sum_exp
 from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import finite, without_common
 from tailsum.scores.factored import Factored
@@ -31,6 +32,7 @@ from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Subset
 from tailsum.structure.base import Structure
 from tailsum.structure.check import check_potential, check_states, node_potential
+from tailsum.structure.k_best import Best
 from tailsum.structure.terms import recordable
 
 
@@ -137,10 +139,15 @@ class Graph(Structure[GraphTerms, Tensor]):
 
     def solver(self, terms: GraphTerms, reduce: Reduce, *, warn: bool = True) -> Solver:
         """The message passing for given scores."""
-        unary, params = terms.nodes.scores, terms.factors.params(self.batch_shape)
-        unary = unary.reshape(self.batch_shape.numel(), *unary.shape[-2:])
-        passing = Passing(self.iterations, self.damping, self.tolerance, self.gradient == "implicit", warn)
-        return Solver(unary, params, self.variables, self.plan, passing, reduce)
+        return Solver(*self._flat(terms), self.variables, self.plan, self._passing(warn=warn), reduce)
+
+    def _flat(self, terms: GraphTerms) -> tuple[Float[Tensor, "B V n"], Params]:
+        """The scores of variables and the parameters of each group of factors, the batch flattened."""
+        unary = terms.nodes.scores
+        return unary.reshape(self.batch_shape.numel(), *unary.shape[-2:]), terms.factors.params(self.batch_shape)
+
+    def _passing(self, *, warn: bool = True) -> Passing:
+        return Passing(self.iterations, self.damping, self.tolerance, self.gradient == "implicit", warn)
 
     def centred(self, terms: GraphTerms) -> GraphTerms:
         """Every configuration has exactly one state of each variable and one joint state of each factor."""
@@ -201,8 +208,19 @@ class Graph(Structure[GraphTerms, Tensor]):
 
     @torch.no_grad()
     def best(self, terms: GraphTerms) -> Int[Tensor, "*batch V"]:
-        states = self.solver(terms, highest).decode(1, lambda logits: logits.argmax(-1))[0]
+        states = best_states(*self._flat(terms), self.variables, self.plan, self._passing())
         return states.reshape(*self.batch_shape, *self.node_shape)
+
+    def topk(self, k: int) -> Best:
+        """The k configurations of highest score, best first, and their scores.
+
+        On a graph with loops they are the best that are found, as by `argmax`.
+        """
+        found = super().topk(k)
+        if self.is_forest:
+            return found
+        order = found.scores.detach().argsort(dim=0, descending=True, stable=True)
+        return Best(found.configurations.take_along_dim(order[..., None], 0), found.scores.take_along_dim(order, 0))
 
     @torch.no_grad()
     def sample(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from tailsum.graphs.factor_scores import Params
+from tailsum.graphs.factor_scores import FactorTable, Params
 from tailsum.graphs.factors import Factors, PairFactors, TableFactors, padded
 from tailsum.graphs.layers import Block, Given, Plan, visits
 from tailsum.graphs.monitor import Monitor, Passing
@@ -144,6 +144,20 @@ class Solver:
             possible &= (logits > -math.inf).any(-1).all(-1)
             states[..., layer.nodes] = choose(logits)
         return torch.where(possible[..., None], states, -1)
+
+    def score(self, states: Tensor) -> Tensor:
+        """The scores of configurations `[count, B, V]`, `[count, B]` in float64; minus infinity where states are -1."""
+        unary, groups = self.network.split(self.params)
+        none, states = (states < 0).any(-1), states.clamp(min=0)
+        total = unary.expand(len(states), -1, -1, -1).gather(-1, states[..., None])[..., 0].double().sum(-1)
+        for variables, params in zip(self.variables, groups, strict=True):
+            of = [states[..., variables[:, axis]] for axis in range(variables.shape[1])]
+            if len(of) == 2:
+                scores = (Dense(params[0]) if len(params) == 1 else Factored(*params)).at(*of)
+            else:
+                scores = FactorTable(params[0], len(of)).gather([x[..., None] for x in of]).scores.flatten(3)[..., 0]
+            total = total + scores.double().sum(-1)
+        return (total + self.offset).masked_fill(none, -math.inf)
 
     def _sent(self, given: Given, params: tuple[Tensor, ...], cavities: list[Tensor], states: Tensor) -> Tensor:
         """Messages `[count, B, m, N]` of factors, given the `states [count, B, V]` of their variables in earlier layers."""
