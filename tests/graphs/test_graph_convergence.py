@@ -14,6 +14,7 @@ FRUSTRATED = {
     "unary": torch.tensor([[0.3, 0.0], [0.0, 0.2], [0.1, 0.0], [0.0, 0.4]]).double(),
     "edges": COMPLETE,
     "pairwise": torch.tensor([[-4.0, 4.0], [4.0, -4.0]]).double(),
+    "method": "propagation",
 }
 
 
@@ -53,7 +54,9 @@ def test_damping_helps_where_it_does_not_converge(schedule):
     unary = torch.tensor([[0.3, 0.0], [0.0, 0.2], [0.1, 0.0], [0.0, 0.4], [0.3, 0.1]]).double()
     edges, pairwise = list(itertools.combinations(range(5), 2)), FRUSTRATED["pairwise"] / 4
     plain, damped = (
-        ts.PairwiseGraph(unary, edges, pairwise, iterations=300, schedule=schedule, damping=damping).convergence()
+        ts.PairwiseGraph(
+            unary, edges, pairwise, iterations=300, schedule=schedule, damping=damping, method="propagation"
+        ).convergence()
         for damping in (0.0, 0.5)
     )
     assert not plain.converged
@@ -65,6 +68,7 @@ def test_damped_messages_have_converged_only_where_undamped_ones_would_have(damp
     """A damped step is short, however far the fixed point is."""
     case = LoopyCase("triangle", 0.8, seed=1)
     how = {"iterations": 20_000, "tolerance": 1e-5, "schedule": schedule, "damping": damping}
+    how["method"] = "propagation"
     leaf, tables = torch.tensor(case.unary).requires_grad_(), torch.stack([torch.tensor(x) for x in case.tables])
     damped, exact = (ts.PairwiseGraph(leaf, TRIANGLE, tables, **options) for options in (how, EXACTLY))
     assert damped.convergence().change <= 1e-5
@@ -89,7 +93,7 @@ def test_a_forest_by_flooding_is_exact_whatever_the_damping_and_the_iterations(d
 
 def test_the_warning_counts_the_instances():
     pairwise = FRUSTRATED["pairwise"] * torch.tensor([0.0, 1.0, 0.01, 1.0])[:, None, None, None]
-    model = ts.PairwiseGraph(FRUSTRATED["unary"], COMPLETE, pairwise, iterations=20)
+    model = ts.PairwiseGraph(FRUSTRATED["unary"], COMPLETE, pairwise, iterations=20, method="propagation")
     assert model.convergence().converged.tolist() == [True, False, True, False]
     with pytest.warns(ts.ConvergenceWarning, match="2 of 4 instances"):
         model.log_partition()
@@ -100,7 +104,7 @@ def test_convergence_is_told_for_every_instance(schedule):
     strength = torch.tensor([[0.0, 0.05], [0.2, 0.9]]).double()
     pairwise = strength[..., None, None, None] * torch.tensor(LoopyCase("grid", 1.0).tables[0])
     unary = torch.tensor(LoopyCase("grid").unary)
-    how = {"tolerance": 1e-9, "schedule": schedule}
+    how = {"tolerance": 1e-9, "schedule": schedule, "method": "propagation"}
     found = ts.PairwiseGraph(unary, GRID, pairwise, **how).convergence()
     assert found.converged.all()
     assert (found.change <= 1e-9).all()
@@ -168,7 +172,7 @@ def saved(make, use, **how):
         return x
 
     leaf = torch.tensor(LoopyCase("square").unary).requires_grad_()
-    model = make(leaf, tolerance=0.0, damping=0.9, **how)
+    model = make(leaf, tolerance=0.0, damping=0.9, method="propagation", **how)
     assert model.convergence().iterations == model.iterations  # none of them is spared
     with warnings.catch_warnings(), torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         warnings.simplefilter("ignore", ts.ConvergenceWarning)

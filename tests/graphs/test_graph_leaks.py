@@ -27,11 +27,13 @@ def _no_collector() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.mark.parametrize("gradient", ["implicit", "unrolled"])
+@pytest.mark.parametrize(
+    ("gradient", "method"), [("implicit", "propagation"), ("unrolled", "propagation"), ("implicit", "exact")]
+)
 @pytest.mark.parametrize("use", USES)
-def test_nothing_is_left_of_an_operation(use, gradient):
+def test_nothing_is_left_of_an_operation(use, gradient, method):
     unary, scores = torch.randn(6, 3, requires_grad=True), torch.randn(3, 3) * 0.3
-    model = ts.PairwiseGraph.grid(2, 3, unary, scores, gradient=gradient, iterations=20, tolerance=1e-3)
+    model = ts.PairwiseGraph.grid(2, 3, unary, scores, gradient=gradient, method=method, iterations=20, tolerance=1e-3)
 
     def run(order: int) -> None:
         with warnings.catch_warnings():

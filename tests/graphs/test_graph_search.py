@@ -22,7 +22,7 @@ def ising(seeds, side, coupling=1.5):
         unary.append(torch.randn(side * side, 2, generator=g).double())
         pairs.append(coupling * torch.randn(len(edges), generator=g).double())
     unary, pairs = torch.stack(unary), torch.stack(pairs)
-    return unary, pairs, ts.PairwiseGraph(unary, edges, pairs[..., None, None] * OPPOSITE)
+    return unary, pairs, ts.PairwiseGraph(unary, edges, pairs[..., None, None] * OPPOSITE, method="propagation")
 
 
 def all_scores(unary, pairs, side):
@@ -73,7 +73,7 @@ def test_argmax_of_strong_couplings_with_forbidden_states(name):
 def test_a_graph_without_configurations_has_no_best():
     table = torch.full((2, 2), -math.inf).double().fill_diagonal_(0.0)
     odd = torch.stack((table, table, table.flip(0)))  # an odd cycle of one contradiction
-    model = ts.PairwiseGraph(torch.zeros(3, 2).double(), [(0, 1), (1, 2), (2, 0)], odd)
+    model = ts.PairwiseGraph(torch.zeros(3, 2).double(), [(0, 1), (1, 2), (2, 0)], odd, method="propagation")
     assert model.argmax().tolist() == [-1, -1, -1]
 
 

@@ -24,7 +24,7 @@ from tailsum.structure.check import check_lead, check_potential, node_potential
 
 
 class PairwiseGraph(Graph):
-    """A pairwise Markov random field: exact on forests, loopy elsewhere, or sketched on K states of each variable.
+    """A pairwise Markov random field: exact on forests and small graphs, loopy elsewhere, or sketched on K states.
 
     `unary` is a tensor of scores `[*batch, V, N]`, `Factored(context [*batch, V, d], states [N, d])`, or a list of V
     tensors `[*batch, N_v]` where variables have different numbers of states. `edges` is `[E, 2]`, each pair of variables
@@ -49,8 +49,10 @@ class PairwiseGraph(Graph):
         tolerance: float | None = None,
         schedule: str = "sweep",
         gradient: str = "implicit",
+        method: str = "auto",
     ) -> None:
         nodes, sizes = self._read_unary(unary)
+        self.sizes = tuple(sizes)
         self.edges = _checked_edges(edges, len(sizes), self.device)
         if not isinstance(pairwise, Tensor | Potential):
             pairwise = padded_tables(pairwise, self.edges, sizes)
@@ -60,7 +62,7 @@ class PairwiseGraph(Graph):
         self.dtype = working_type(*nodes.tensors, *pairs.tensors)
         self.unary, self.pairwise = nodes.to(self.dtype), pairs.to(self.dtype)
         self.variables = [self.edges] if len(self.edges) else []
-        self._configure(iterations, damping, tolerance, schedule, gradient)
+        self._configure(iterations, damping, tolerance, schedule, gradient, method)
 
     @classmethod
     def grid(
@@ -77,7 +79,7 @@ class PairwiseGraph(Graph):
         of `grid_edges`.
 
         >>> PairwiseGraph.grid(3, 4, torch.zeros(3, 4, 5), torch.zeros(5, 5))
-        PairwiseGraph(batch=[], V=12, factors=17, N=5, with loops)
+        PairwiseGraph(batch=[], V=12, factors=17, N=5, with loops, exact)
         """
         edges, form = grid_edges(height, width), f"[*batch, {height}, {width}, N]"
         if isinstance(unary, Tensor) and unary.dim() >= 3 and unary.shape[-3:-1] == (height, width):

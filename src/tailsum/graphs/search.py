@@ -23,6 +23,7 @@ from tailsum.numerics.table import tile_size
 
 _STARTS = 8
 _COVERS = 6
+_ITERATIONS = 30  # to decode, messages need not converge; those of a move, on a forest, do so in a few
 
 
 @torch.no_grad()
@@ -33,7 +34,8 @@ def best_states(
     first = Solver(unary, params, variables, plan, passing, highest).decode(1, lambda logits: logits.argmax(-1))
     if plan.forest or not len(unary):
         return first[0]
-    search = _Search(params, variables, plan, passing._replace(warn=False))
+    few = passing._replace(iterations=min(_ITERATIONS, passing.iterations), warn=False)
+    search = _Search(params, variables, plan, few)
     size = sum(len(v) * unary.shape[-1] ** v.shape[1] for v in variables)  # scores of all joint states of all factors
     starts = max(2, min(_STARTS, tile_size(unary.device) // max(1, size)))
     together = max(1, 4 * tile_size(unary.device) // (starts * size))
@@ -90,4 +92,4 @@ class _Search:
         return states, score
 
     def _solver(self, unary: Tensor, params: Params) -> Solver:
-        return Solver(unary, params, self.variables, self.plan, self.passing, highest)
+        return Solver(unary, params, self.variables, self.plan, self.passing._replace(damping=0.0), highest)
