@@ -34,6 +34,32 @@ def test_what_does_not_converge_warns(use):
         use(model)
 
 
+def test_the_warning_says_what_to_try_beyond_the_damping_that_there_is():
+    for damping, advice in ((0.0, "Try damping 0.5, more iterations"), (0.9, r"Try more damping than 0.9 \(0.95\)")):
+        model = ts.PairwiseGraph(**FRUSTRATED, iterations=7, damping=damping, tolerance=0.0)
+        with pytest.warns(ts.ConvergenceWarning, match=advice):
+            model.log_partition()
+
+
+def test_sum_and_maximum_are_told_apart():
+    """At this strength the sum has converged, and the maximum has not."""
+    weak = FRUSTRATED | {"pairwise": FRUSTRATED["pairwise"] / 16}
+    model = ts.PairwiseGraph(**weak, iterations=100)
+    assert model.convergence().converged
+    assert model.convergence("sum").converged
+    assert not model.convergence("maximum").converged
+    with pytest.warns(ts.ConvergenceWarning, match=r"messages of the maximum .* \(see convergence\('maximum'\)\)"):
+        model.argmax()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.log_partition()
+    strong = ts.PairwiseGraph(**FRUSTRATED, iterations=7)
+    with pytest.warns(ts.ConvergenceWarning, match="messages of the sum"):
+        strong.log_partition()
+    with pytest.raises(ValueError, match='of must be "sum" or "maximum": got \'mean\''):
+        model.convergence("mean")
+
+
 def test_convergence_does_not_warn():
     model = ts.PairwiseGraph(**FRUSTRATED, iterations=7)
     with warnings.catch_warnings():

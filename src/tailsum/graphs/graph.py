@@ -237,13 +237,20 @@ class Graph(Structure[GraphTerms, Tensor]):
             return _probability(belief, solver.gathered().all().reshape(self.states.shape))
 
     @torch.no_grad()
-    def convergence(self) -> Convergence:
-        """The convergence of sum-product messages, for each instance; an exact graph with loops has none to iterate."""
+    def convergence(self, of: str = "sum") -> Convergence:
+        """The convergence of messages, for each instance; an exact graph with loops has none to iterate.
+
+        `of` is "sum" (log-partition, marginals, samples and what follows from them) or "maximum" (`argmax` and `topk`,
+        whose search begins with these messages). One may converge where the other does not.
+        """
+        if of not in ("sum", "maximum"):
+            raise ValueError(f'of must be "sum" or "maximum": got {of!r}')
         if self._buckets is not None:
             none = torch.zeros(self.batch_shape, dtype=self.dtype, device=self.device)
             return Convergence(none.long(), none, none == 0)
         with full_precision(self.device):
-            solver = self.solver(self.summed(), log_sum_exp, warn=False)
+            terms, reduce = (self.summed(), log_sum_exp) if of == "sum" else (self.distinct(), highest)
+            solver = self.solver(terms, reduce, warn=False)
             solver.gathered()
         count, change = (x.reshape(self.batch_shape) for x in (solver.monitor.iterations, solver.monitor.change))
         return Convergence(count, change, change <= self.tolerance)

@@ -25,13 +25,13 @@ class Passing(NamedTuple):
 
 
 class Monitor:
-    """The number of iterations and the last change of each of B instances.
+    """The number of iterations and the last change of each of B instances, `of` the "sum" or the "maximum".
 
     Autograd keeps it as long as the messages. It holds none of them: a reference cycle through autograd is never freed.
     """
 
-    def __init__(self, passing: Passing, forest: bool, none: Tensor) -> None:
-        self.passing, self.forest = passing, forest
+    def __init__(self, passing: Passing, forest: bool, of: str, none: Tensor) -> None:
+        self.passing, self.forest, self.of = passing, forest, of
         self.iterations, self.change = none.long(), none
 
     def __call__(self, iterated: Iterated, of_gradient: bool) -> None:
@@ -41,14 +41,21 @@ class Monitor:
         moving = iterated.change > self.passing.tolerance
         if self.forest or not self.passing.warn or not moving.any():
             return
-        what = "the gradient through the messages" if of_gradient else "messages"
+        what = f"the gradient through the messages of the {self.of}" if of_gradient else f"messages of the {self.of}"
         warnings.warn(
             f"{what} on this graph did not converge: after {self.passing.iterations} iterations the last change of "
             f"{int(moving.sum())} of {len(moving)} instances is up to {iterated.change.max().item():.1e}, above the "
-            f"tolerance {self.passing.tolerance:.1e}. Try damping (0.5), more iterations, or a larger tolerance",
+            f"tolerance {self.passing.tolerance:.1e} (see convergence({self.of!r})). Try {self._advice()}, or a larger "
+            f"tolerance",
             ConvergenceWarning,
             stacklevel=_frames_of_ours(),
         )
+
+    def _advice(self) -> str:
+        damping = self.passing.damping
+        if damping < 0.5:
+            return "damping 0.5, more iterations"
+        return f"more damping than {damping:g} ({0.5 + 0.5 * damping:g}) together with more iterations"
 
 
 def _frames_of_ours() -> int:

@@ -20,7 +20,7 @@ _LARGEST_COVER = 16
 @functools.lru_cache(maxsize=64)
 def cover(scopes: Scopes, n_nodes: int, seed: int) -> Bool[Tensor, "moves V"]:
     """Random sets, of which each pair of variables that share a factor is in one; in dense graphs not each pair is."""
-    random = Random(seed)  # noqa: S311  (a search, not a secret)
+    random = Random(seed)
     factors: list[list[int]] = [[] for _ in range(n_nodes)]
     for f, scope in enumerate(scopes):
         for node in scope:

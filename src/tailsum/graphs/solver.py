@@ -15,7 +15,7 @@ from tailsum.graphs.pairs import table_size
 from tailsum.graphs.propagate import Gathered, Messages, Propagation, bethe, by_group, gathered, normalised
 from tailsum.numerics.fixed_point import Iteration, fixed_point, stationary
 from tailsum.numerics.noise import Choose
-from tailsum.numerics.reduce import Reduce
+from tailsum.numerics.reduce import Reduce, highest
 from tailsum.numerics.table import fits_budget, transposed
 from tailsum.numerics.tensors import finite
 from tailsum.scores.factored import Factored
@@ -93,7 +93,8 @@ class Solver:
         self.n = unary.shape[-1]
         self.params = (unary, *(p for params in groups for p in params))
         self.network = Network(unary, groups, variables, plan, passing.damping, reduce)
-        self.monitor = Monitor(passing, plan.forest, unary.detach().new_zeros(len(unary)))
+        of = "maximum" if reduce is highest else "sum"
+        self.monitor = Monitor(passing, plan.forest, of, unary.detach().new_zeros(len(unary)))
 
     @functools.cached_property
     def messages(self) -> Messages:
