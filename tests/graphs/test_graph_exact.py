@@ -128,7 +128,7 @@ def test_the_tables_keep_to_the_limit():
     unary, pairs = torch.zeros(400, 2), torch.zeros(2, 2)
     large = ts.PairwiseGraph.grid(20, 20, unary, pairs)
     assert not large.is_exact
-    with pytest.raises(ValueError, match='method must be "auto" or "propagation" on this graph, .* got \'exact\''):
+    with pytest.raises(ValueError, match=r'method must be "auto" or "propagation" on this graph, .* got \'exact\''):
         ts.PairwiseGraph.grid(20, 20, unary, pairs, method="exact")
     model = ts.PairwiseGraph.grid(12, 12, torch.randn(144, 2), torch.randn(2, 2), method="exact")
     with torch.no_grad(), PeakMemory() as memory:

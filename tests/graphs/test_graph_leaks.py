@@ -33,7 +33,7 @@ def _no_collector() -> Iterator[None]:
 @pytest.mark.parametrize("use", USES)
 def test_nothing_is_left_of_an_operation(use, gradient, method):
     unary, scores = torch.randn(6, 3, requires_grad=True), torch.randn(3, 3) * 0.3
-    model = ts.PairwiseGraph.grid(2, 3, unary, scores, gradient=gradient, method=method, iterations=20, tolerance=1e-3)
+    model = ts.PairwiseGraph.grid(2, 3, unary, scores, gradient=gradient, method=method, iterations=5, tolerance=1e-3)
 
     def run(order: int) -> None:
         with warnings.catch_warnings():
