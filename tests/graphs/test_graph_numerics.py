@@ -59,8 +59,8 @@ def test_masks_by_low_numbers_are_the_same_as_minus_infinity(edges, method, mask
         scores = pairs.masked_fill(pairs == -math.inf, value)
         factors = [(torch.tensor(edges), scores)]
         for model in (
-            ts.PairwiseGraph(leaf, edges, scores, method=method),
-            ts.FactorGraph(leaf, factors, method=method),
+            ts.PairwiseGraph(leaf, edges, scores, method=method, iterations=10),
+            ts.FactorGraph(leaf, factors, method=method, iterations=10),
         ):
             draws = model.sample((3,), generator=torch.Generator().manual_seed(0))
             values = [model.log_partition(), model.entropy(), model.marginals(), model.kl(model), draws]

@@ -136,8 +136,22 @@ def test_models_with_loops_score_as_products(scopes, write):
 
 
 def test_repeated_scopes_become_one_factor(write):
-    factors = tables([(0, 1), (1, 0), (1, 2, 0), (0, 1, 2)])
+    factors = tables([(0, 1), (1, 0), (1, 2, 3), (3, 1, 2)])
     assert sum(map(len, ts.read_uai(write(text_of(SIZES, factors))).variables)) == 2
+
+
+def test_scopes_within_others_are_absorbed(write):
+    factors = tables([(0, 1), (1, 0), (1, 2, 0), (0, 1, 2)])
+    model = ts.read_uai(write(text_of(SIZES, factors)))
+    assert sum(map(len, model.variables)) == 1
+    agrees(model, SIZES, factors)
+
+
+def test_a_model_with_loops_is_exact(write):
+    factors = tables([(0, 1), (2, 1), (0, 2), (3, 2), (0, 3)], zeros=0.2)
+    model = ts.read_uai(write(text_of(SIZES, factors)))
+    assert not model.is_forest
+    agrees(model, SIZES, factors)
 
 
 @pytest.mark.parametrize("separator", [" ", "\n", "\r\n", "\t", "  \n\n ", " \t\r\n"])
@@ -245,8 +259,15 @@ def test_evidence_probability_of_a_bayes_net_by_the_product_rule(evidence, proba
 
 
 def test_evidence_of_all_variables_is_exact_also_with_loops(write):
+    factors = tables([(0, 1), (2, 1), (0, 2)])
+    model = write(text_of(SIZES, factors), "loop.uai")
+    given = write("5 0 1 1 2 2 3 3 0 4 0", "loop.uai.evid")
+    for method in ("exact", "propagation"):
+        whole = ts.read_uai(model, given, method=method)
+        assert not whole.is_forest
+        (value,) = products(SIZES, factors, {0: 1, 1: 2, 2: 3, 3: 0, 4: 0}).values()
+        close(whole.log_partition(), math.log(value))
     path = write(bayes_net())
-    assert not ts.read_uai(path).is_forest
     found = ts.read_uai(path, write("3 0 0 1 1 2 0", "model.uai.evid")).log_partition()
     torch.testing.assert_close(found.exp().item(), 0.8 * 0.4 * 0.1, **EXACT)
 
