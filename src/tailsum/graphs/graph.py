@@ -305,7 +305,7 @@ class Graph(Structure[GraphTerms, Tensor]):
 
             return self.to_global(self.chunked(draw, math.prod(sample_shape), chunk, sample_shape))
 
-    def check_configuration(self, configuration: Int[Tensor, "*sample_batch V"]) -> Int[Tensor, "*sample_batch V"]:
+    def check_configuration(self, configuration: Int[Tensor, "*#sample_batch V"]) -> Int[Tensor, "*sample_batch V"]:
         return check_states(configuration, self.inside(), self.node_shape, self.n_states, "V")
 
     def score_of(self, configuration: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
