@@ -22,7 +22,7 @@ SUITES = {
     "gpu": (gpu.gpu_figures, gpu_trees.tree_figures, gpu_graphs.graph_figures, gpu_vae.vae_figures),
     "accuracy": (accuracy.paper_figures, accuracy.hard_figures),
     "trees": (trees.paper_tree_figures, trees.grammar_figures, trees.large_figures),
-    "graphs": (graphs.grid_figures, graphs.large_figures, graphs.tree_figures),
+    "graphs": (graphs.grid_figures, graphs.large_figures, graphs.tree_figures, graphs.small_figures),
 }
 
 

@@ -164,13 +164,13 @@ def test_factors_over_one_variable_are_added_to_its_scores():
     ("model", "text"),
     [
         (pairs, "PairwiseGraph(batch=[2], V=4, factors=3, N=3, forest)"),
-        (loop, "PairwiseGraph(batch=[2], V=4, factors=4, N=3, with loops)"),
+        (loop, "PairwiseGraph(batch=[2], V=4, factors=4, N=3, with loops, exact)"),
         (triples, "FactorGraph(batch=[2], V=4, factors=2, N=3, forest)"),
         (lambda: pairs().sketch(2), "PairwiseGraph(batch=[2], V=4, factors=3, N=2 of 3, forest)"),
         (lambda: triples().sketch(1), "FactorGraph(batch=[2], V=4, factors=2, N=1 of 3, forest)"),
         (
             lambda: ts.PairwiseGraph.grid(2, 2, zeros(4, 5), zeros(5, 5)),
-            "PairwiseGraph(batch=[], V=4, factors=4, N=5, with loops)",
+            "PairwiseGraph(batch=[], V=4, factors=4, N=5, with loops, exact)",
         ),
         (lambda: ts.PairwiseGraph(RAGGED, EDGES, TABLES), "PairwiseGraph(batch=[], V=4, factors=3, N=3, forest)"),
         (lambda: ts.PairwiseGraph(UNARY, [], PAIRWISE), "PairwiseGraph(batch=[2], V=4, factors=0, N=3, forest)"),

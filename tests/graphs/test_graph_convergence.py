@@ -7,13 +7,14 @@ import pytest
 import torch
 
 import tailsum as ts
-from harness.loopy import ALL, COMPLETE, GRID, SQUARE, LoopyCase, close
+from harness.loopy import ALL, COMPLETE, EXACTLY, GRID, SQUARE, TRIANGLE, LoopyCase, close
 
 SCHEDULES = ["sweep", "flooding"]
 FRUSTRATED = {
     "unary": torch.tensor([[0.3, 0.0], [0.0, 0.2], [0.1, 0.0], [0.0, 0.4]]).double(),
     "edges": COMPLETE,
     "pairwise": torch.tensor([[-4.0, 4.0], [4.0, -4.0]]).double(),
+    "method": "propagation",
 }
 
 
@@ -31,6 +32,32 @@ def test_what_does_not_converge_warns(use):
     words = r"messages .* did not converge: after 7 iterations .* 1 of 1 instances .* damping .* more iterations"
     with pytest.warns(ts.ConvergenceWarning, match=words):
         use(model)
+
+
+def test_the_warning_says_what_to_try_beyond_the_damping_that_there_is():
+    for damping, advice in ((0.0, "Try damping 0.5, more iterations"), (0.9, r"Try more damping than 0.9 \(0.95\)")):
+        model = ts.PairwiseGraph(**FRUSTRATED, iterations=7, damping=damping, tolerance=0.0)
+        with pytest.warns(ts.ConvergenceWarning, match=advice):
+            model.log_partition()
+
+
+def test_sum_and_maximum_are_told_apart():
+    """At this strength the sum has converged, and the maximum has not."""
+    weak = FRUSTRATED | {"pairwise": FRUSTRATED["pairwise"] / 16}
+    model = ts.PairwiseGraph(**weak, iterations=100)
+    assert model.convergence().converged
+    assert model.convergence("sum").converged
+    assert not model.convergence("maximum").converged
+    with pytest.warns(ts.ConvergenceWarning, match=r"messages of the maximum .* \(see convergence\('maximum'\)\)"):
+        model.argmax()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.log_partition()
+    strong = ts.PairwiseGraph(**FRUSTRATED, iterations=7)
+    with pytest.warns(ts.ConvergenceWarning, match="messages of the sum"):
+        strong.log_partition()
+    with pytest.raises(ValueError, match='of must be "sum" or "maximum": got \'mean\''):
+        model.convergence("mean")
 
 
 def test_convergence_does_not_warn():
@@ -53,16 +80,46 @@ def test_damping_helps_where_it_does_not_converge(schedule):
     unary = torch.tensor([[0.3, 0.0], [0.0, 0.2], [0.1, 0.0], [0.0, 0.4], [0.3, 0.1]]).double()
     edges, pairwise = list(itertools.combinations(range(5), 2)), FRUSTRATED["pairwise"] / 4
     plain, damped = (
-        ts.PairwiseGraph(unary, edges, pairwise, iterations=300, schedule=schedule, damping=damping).convergence()
+        ts.PairwiseGraph(
+            unary, edges, pairwise, iterations=300, schedule=schedule, damping=damping, method="propagation"
+        ).convergence()
         for damping in (0.0, 0.5)
     )
     assert not plain.converged
     assert damped.converged
 
 
+@pytest.mark.parametrize(("damping", "schedule"), [(0.5, "sweep"), (0.9, "sweep"), (0.97, "flooding")])
+def test_damped_messages_have_converged_only_where_undamped_ones_would_have(damping, schedule):
+    """A damped step is short, however far the fixed point is."""
+    case = LoopyCase("triangle", 0.8, seed=1)
+    how = {"iterations": 20_000, "tolerance": 1e-5, "schedule": schedule, "damping": damping}
+    how["method"] = "propagation"
+    leaf, tables = torch.tensor(case.unary).requires_grad_(), torch.stack([torch.tensor(x) for x in case.tables])
+    damped, exact = (ts.PairwiseGraph(leaf, TRIANGLE, tables, **options) for options in (how, EXACTLY))
+    assert damped.convergence().change <= 1e-5
+    close(damped.marginals(), exact.marginals().detach(), rtol=0, atol=1e-5)
+    found, expected = (torch.autograd.grad(m.marginals().square().sum(), leaf)[0] for m in (damped, exact))
+    close(found, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("damping", [0.0, 0.5, 0.99])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_forest_by_flooding_is_exact_whatever_the_damping_and_the_iterations(damping, dtype):
+    unary, pairwise = torch.randn(2, 30, 3).to(dtype).requires_grad_(), torch.randn(3, 3).to(dtype)
+    edges = [(i, i + 1) for i in range(29)]
+    flooding = ts.PairwiseGraph(unary, edges, pairwise, schedule="flooding", damping=damping, iterations=3)
+    sweep = ts.PairwiseGraph(unary, edges, pairwise)
+    assert flooding.convergence().converged.all()
+    precision = {"rtol": 0, "atol": 64 * torch.finfo(dtype).eps}
+    found = [(m.marginals(), *torch.autograd.grad(m.entropy().sum(), unary)) for m in (flooding, sweep)]
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, **precision)
+
+
 def test_the_warning_counts_the_instances():
     pairwise = FRUSTRATED["pairwise"] * torch.tensor([0.0, 1.0, 0.01, 1.0])[:, None, None, None]
-    model = ts.PairwiseGraph(FRUSTRATED["unary"], COMPLETE, pairwise, iterations=20)
+    model = ts.PairwiseGraph(FRUSTRATED["unary"], COMPLETE, pairwise, iterations=20, method="propagation")
     assert model.convergence().converged.tolist() == [True, False, True, False]
     with pytest.warns(ts.ConvergenceWarning, match="2 of 4 instances"):
         model.log_partition()
@@ -73,7 +130,7 @@ def test_convergence_is_told_for_every_instance(schedule):
     strength = torch.tensor([[0.0, 0.05], [0.2, 0.9]]).double()
     pairwise = strength[..., None, None, None] * torch.tensor(LoopyCase("grid", 1.0).tables[0])
     unary = torch.tensor(LoopyCase("grid").unary)
-    how = {"tolerance": 1e-9, "schedule": schedule}
+    how = {"tolerance": 1e-9, "schedule": schedule, "method": "propagation"}
     found = ts.PairwiseGraph(unary, GRID, pairwise, **how).convergence()
     assert found.converged.all()
     assert (found.change <= 1e-9).all()
@@ -141,7 +198,7 @@ def saved(make, use, **how):
         return x
 
     leaf = torch.tensor(LoopyCase("square").unary).requires_grad_()
-    model = make(leaf, tolerance=0.0, damping=0.9, **how)
+    model = make(leaf, tolerance=0.0, damping=0.9, method="propagation", **how)
     assert model.convergence().iterations == model.iterations  # none of them is spared
     with warnings.catch_warnings(), torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         warnings.simplefilter("ignore", ts.ConvergenceWarning)

@@ -10,7 +10,7 @@ from harness.graphs import FactorCase, PairCase
 from harness.registry import SMALL, random_subset, small
 
 PASSED = [
-    {"schedule": schedule, "gradient": gradient}
+    {"schedule": schedule, "gradient": gradient, "method": "propagation"}
     for schedule in ("sweep", "flooding")
     for gradient in ("implicit", "unrolled")
 ]
@@ -46,7 +46,11 @@ def way_of(how):
     return "-".join(how.values()) if isinstance(how, dict) else how
 
 
-@pytest.mark.parametrize(("name", "how"), DERIVED, ids=way_of)
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [*DERIVED, ("cycle", {"method": "exact"}), ("loop of larger factors", {"method": "exact"})],
+    ids=way_of,
+)
 def test_first_and_second_derivatives(name, how):
     """Of log-partition, marginals and entropy, with a forbidden state."""
     case = made(name, how={**how, **EXACT})
@@ -72,9 +76,12 @@ def test_derivatives_where_pairs_are_forbidden(how):
     check(run, case.leaves, twice=False)
 
 
-@pytest.mark.parametrize("name", ["pairs-tree", "factors-mixed", "cycle"])
-def test_derivatives_of_other_operations(name):
-    case = made(name, how=EXACT)
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [("pairs-tree", "auto"), ("factors-mixed", "auto"), ("cycle", "propagation"), ("cycle", "exact")],
+)
+def test_derivatives_of_other_operations(name, method):
+    case = made(name, how={**EXACT, "method": method})
     other = case.sibling(seed=3).model()
     subset = random_subset(case, case.model(), seed=1, k=2)
 

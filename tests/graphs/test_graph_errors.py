@@ -164,6 +164,8 @@ def test_ragged_tables_exchanged():
         ({"schedule": "random"}, 'schedule must be "sweep" or "flooding": got \'random\''),
         ({"schedule": None}, 'schedule must be "sweep" or "flooding": got None'),
         ({"gradient": "none"}, 'gradient must be "implicit" or "unrolled": got \'none\''),
+        ({"method": "best"}, 'method must be "auto", "exact" or "propagation": got \'best\''),
+        ({"method": None}, 'method must be "auto", "exact" or "propagation": got None'),
         ({"gradient": True}, 'gradient must be "implicit" or "unrolled": got True'),
     ],
 )

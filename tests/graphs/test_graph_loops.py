@@ -159,7 +159,9 @@ def test_all_ways_of_passing_messages_reach_the_same_point(name, forbidden):
 
 def test_single_precision_is_close():
     case = LoopyCase("grid", 0.5)
-    model = ts.PairwiseGraph(torch.tensor(case.unary).float(), GRID, torch.tensor(np.stack(case.tables)).float())
+    model = ts.PairwiseGraph(
+        torch.tensor(case.unary).float(), GRID, torch.tensor(np.stack(case.tables)).float(), method="propagation"
+    )
     (truth,) = case.loopy()
     assert model.log_partition().dtype == torch.float32
     close(model.log_partition().double(), truth.log_partition, rtol=0, atol=1e-5)

@@ -43,6 +43,36 @@ def test_common_offsets_cost_no_digits(edges, v, shape, where):
     assert torch.equal(moved.argmax(), plain.argmax())
 
 
+@pytest.mark.parametrize("mask", [-1e30, "lowest"])
+@pytest.mark.parametrize(
+    ("edges", "method"), [(PATH, "auto"), ([*PATH, (6, 0), (2, 5)], "exact"), ([*PATH, (6, 0)], "propagation")]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.filterwarnings("ignore::tailsum.ConvergenceWarning")
+def test_masks_by_low_numbers_are_the_same_as_minus_infinity(edges, method, mask, dtype):
+    low = torch.finfo(dtype).min if mask == "lowest" else mask
+    unary, pairs = torch.randn(2, 7, 3, dtype=dtype), 0.5 * torch.randn(2, len(edges), 3, 3, dtype=dtype)
+    unary[:, ::2, 0], pairs[0, :, 1, 2], unary[1, 3] = -math.inf, -math.inf, -math.inf  # the second is impossible
+    results = []
+    for value in (-math.inf, low):
+        leaf = unary.masked_fill(unary == -math.inf, value).requires_grad_()
+        scores = pairs.masked_fill(pairs == -math.inf, value)
+        factors = [(torch.tensor(edges), scores)]
+        for model in (
+            ts.PairwiseGraph(leaf, edges, scores, method=method, iterations=10),
+            ts.FactorGraph(leaf, factors, method=method, iterations=10),
+        ):
+            draws = model.sample((3,), generator=torch.Generator().manual_seed(0))
+            values = [model.log_partition(), model.entropy(), model.marginals(), model.kl(model), draws]
+            values += [model.argmax(), *torch.autograd.grad(model.log_partition()[0], leaf)]
+            values += model.topk(2) if method == "exact" else []
+            results.append(values)
+    for found in results[1:]:
+        for a, b in zip(found, results[0], strict=True):
+            assert not a.isnan().any()
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("scale", [30.0, 300.0, 3000.0])
 @pytest.mark.parametrize("kind", ["dense", "factored"])
 def test_scores_of_any_range_on_a_tree(kind, scale):
@@ -155,7 +185,8 @@ def test_no_samples():
 def test_beliefs_in_all_states(k):
     """From the messages of the kept ones they are closer than the kept ones' own, and with all states the same."""
     unary, states = torch.randn(2, 9, 30).double(), torch.randn(30, 4).double() * 0.4
-    model = ts.PairwiseGraph.grid(3, 3, unary, ts.Factored(states, states), tolerance=1e-12)
+    how = {"tolerance": 1e-12, "method": "propagation"}
+    model = ts.PairwiseGraph.grid(3, 3, unary, ts.Factored(states, states), **how)
     small = model.sketch(k, generator=torch.Generator().manual_seed(0))
     exact, whole = model.marginals(), small.whole_marginals()
     torch.testing.assert_close(whole.sum(-1), torch.ones(2, 9).double())

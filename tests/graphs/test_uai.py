@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tailsum as ts
+from tailsum.numerics.memory import PeakMemory
 
 EXACT = {"rtol": 0, "atol": 1e-10}
 
@@ -135,8 +136,22 @@ def test_models_with_loops_score_as_products(scopes, write):
 
 
 def test_repeated_scopes_become_one_factor(write):
-    factors = tables([(0, 1), (1, 0), (1, 2, 0), (0, 1, 2)])
+    factors = tables([(0, 1), (1, 0), (1, 2, 3), (3, 1, 2)])
     assert sum(map(len, ts.read_uai(write(text_of(SIZES, factors))).variables)) == 2
+
+
+def test_scopes_within_others_are_absorbed(write):
+    factors = tables([(0, 1), (1, 0), (1, 2, 0), (0, 1, 2)])
+    model = ts.read_uai(write(text_of(SIZES, factors)))
+    assert sum(map(len, model.variables)) == 1
+    agrees(model, SIZES, factors)
+
+
+def test_a_model_with_loops_is_exact(write):
+    factors = tables([(0, 1), (2, 1), (0, 2), (3, 2), (0, 3)], zeros=0.2)
+    model = ts.read_uai(write(text_of(SIZES, factors)))
+    assert not model.is_forest
+    agrees(model, SIZES, factors)
 
 
 @pytest.mark.parametrize("separator", [" ", "\n", "\r\n", "\t", "  \n\n ", " \t\r\n"])
@@ -244,8 +259,15 @@ def test_evidence_probability_of_a_bayes_net_by_the_product_rule(evidence, proba
 
 
 def test_evidence_of_all_variables_is_exact_also_with_loops(write):
+    factors = tables([(0, 1), (2, 1), (0, 2)])
+    model = write(text_of(SIZES, factors), "loop.uai")
+    given = write("5 0 1 1 2 2 3 3 0 4 0", "loop.uai.evid")
+    for method in ("exact", "propagation"):
+        whole = ts.read_uai(model, given, method=method)
+        assert not whole.is_forest
+        (value,) = products(SIZES, factors, {0: 1, 1: 2, 2: 3, 3: 0, 4: 0}).values()
+        close(whole.log_partition(), math.log(value))
     path = write(bayes_net())
-    assert not ts.read_uai(path).is_forest
     found = ts.read_uai(path, write("3 0 0 1 1 2 0", "model.uai.evid")).log_partition()
     torch.testing.assert_close(found.exp().item(), 0.8 * 0.4 * 0.1, **EXACT)
 
@@ -363,6 +385,28 @@ def test_errors_tell_the_line(write):
 @pytest.mark.parametrize("more", [" 1", "\nMARKOV", " x"])
 def test_words_after_the_end(more, write):
     fails(write(SMALL + more), rf"line \d: the model ends here: got '{more.strip()}' after it")
+
+
+@pytest.mark.parametrize("sizes", ["1 1000000000000", "2 3 1000000000000", f"1 1{'0' * 5000}"])
+def test_huge_numbers_of_states_that_no_table_has_fail_before_they_are_allocated(sizes, write):
+    with PeakMemory() as memory:
+        fails(write(f"MARKOV {sizes} 0"), "states")
+    assert memory.peak == 0
+
+
+def test_many_variables_by_many_states_fail_before_they_are_allocated(write):
+    """The table of all of them would have a million times as many numbers as the file."""
+    text = f"MARKOV 30000 {'1 ' * 29999} 1000000 0"
+    fails(write(text), r"30003 words .*: got 1000000 states of variable 29999, with 30000 variables")
+
+
+def test_a_variable_without_factors_may_have_more_states_than_the_file_has_words(write):
+    close(ts.read_uai(write("MARKOV 1 1000 0")).log_partition(), math.log(1000))
+
+
+@pytest.mark.parametrize("word", ["1e99999999999999999999", "1e-99999999999999999999", "0e99999999999999999999"])
+def test_exponents_beyond_all_numbers(word, write):
+    fails(write(f"MARKOV 1 1 1 1 0 1 {word}"), f", line 1: tables must hold numbers from 0 up: got '{word}'")
 
 
 def test_huge_counts_fail_at_once(write):

@@ -1,4 +1,4 @@
-"""Graphs without loops: their truth and their cases. A configuration is the tuple of the states of all variables."""
+"""Graphs, without loops or small: their truth and their cases. A configuration is the tuple of the states of all variables."""
 
 import itertools
 import math
@@ -47,6 +47,7 @@ class GraphTruth(Truth):
         return table.permute([left.index(i) for i in variables])
 
 
+LOOP = [(0, 1), (2, 1), (2, 3), (0, 3), (1, 3)]
 TREE = [(1, 0), (1, 3), (2, 1), (3, 4)]
 EDGES = [(0, 1), (2, 1), (1, 3), (3, 5)]  # of six variables, of which 4 is alone
 TERNARY = [([(0, 2, 1), (3, 4, 2)], (2, 2, 2), "both")]
@@ -127,8 +128,8 @@ class GraphCase(Case):
         return GraphTruth(unary, factors)
 
     def more(self, model: Any, truths: list[Weighted]) -> list[tuple[Tensor, Tensor]]:
-        """The probabilities of the joint states of each factor; and a forest needs no iterations."""
-        assert model.is_forest
+        """The probabilities of the joint states of each factor; and what is exact needs no iterations."""
+        assert model.is_exact
         assert model.convergence().converged.all()
         found, states = self.factor_beliefs(model), self.flat(model.states)
         return [
@@ -187,6 +188,11 @@ class PairCase(GraphCase):
         "isolated, factored unary": {"length": 3, "n": 3, "edges": [(2, 0)], "unary": "factored", "lead": "both"},
         "star, scored": {"length": 4, "n": 2, "edges": [(0, 2), (2, 1), (3, 2)], "pairs": "scored", "lead": "both"},
         "no edges": {"length": 3, "n": 2, "edges": [], "lead": "both"},
+        "loops": {"length": 5, "n": 2, "edges": [*TREE, (4, 0), (0, 2)], "lead": "both"},
+        "loops, factored": {"length": 4, "n": 2, "edges": LOOP, "pairs": "factored", "lead": "both", "unary": "factored"},
+        "loops, ragged": {
+            "length": 4, "n": 3, "edges": LOOP, "unary": "ragged", "counts": [2, 3, 1, 2], "pairs": "tables"
+        },
         "ragged": {
             "length": 3, "n": 3, "edges": [(0, 2), (1, 0)], "unary": "ragged", "counts": [2, 3, 1], "pairs": "tables"
         },
@@ -201,6 +207,7 @@ class PairCase(GraphCase):
             "factored of each edge": {"pairs": "factored", "lead": "edge"},
             "scored": {"pairs": "scored", "lead": "edge"},
             "factored unary": {"unary": "factored", "lead": "edge"},
+            "loops": {"edges": [*EDGES, (5, 0), (4, 2), (4, 0)], "lead": "edge"},
         }.items()
     }
     embedded = ("factored", "factored unary")
@@ -276,6 +283,13 @@ class FactorCase(GraphCase):
                 ([(4, 2, 0)], (2, 2, 2), "single"), ([(1, 0)], (3, 2), "both"), ([(1, 3)], (3, 1), "both"),
                 ([(2,)], (2,), "single"),
             ],
+        },
+        "nested": {
+            "length": 4, "n": 2,
+            "groups": [([(1, 0), (2, 3)], (2, 2), "both"), ([(0, 2, 1)], (2, 2, 2), "single"), ([(2, 0)], (2, 2), "single")],
+        },
+        "loops": {
+            "length": 5, "n": 2, "groups": [([(0, 1, 2), (3, 4, 2)], (2, 2, 2), "both"), ([(4, 0)], (2, 2), "single")]
         },
         "quaternary": {
             "length": 5, "n": 2, "groups": [([(3, 0, 4, 1)], (2, 2, 2, 2), "both"), ([(2, 4)], (2, 2), "single")]

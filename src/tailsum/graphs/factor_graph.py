@@ -8,9 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tailsum.graphs.absorb import Place, absorbed
 from tailsum.graphs.factor_scores import FactorGroups, FactorTable
 from tailsum.graphs.factors import TableFactors, padded
 from tailsum.graphs.graph import Graph
+from tailsum.graphs.unary import without_masks
 from tailsum.numerics.check import as_whole, check_broadcast, check_device, check_scores
 from tailsum.numerics.reduce import log_sum_exp
 from tailsum.numerics.table import tile_size
@@ -21,12 +23,12 @@ from tailsum.sketch.selection import Subset
 
 
 class FactorGraph(Graph):
-    """A discrete factor graph: exact where its factors and variables form a forest, loopy elsewhere, or sketched.
+    """A discrete factor graph: exact on forests and small graphs, loopy elsewhere, or sketched on K states.
 
     `unary` is `[*batch, V, N]`, `Factored(context, states)`, or a list of V tensors `[*batch, N_v]`. `factors` is a list of
     `(variables, scores)`: either one factor, `variables` a tuple of r ids and `scores [*batch, N_1, .., N_r]`; or F
     factors of one shape, `variables [F, r]` and `scores` with leading dimensions that broadcast against `[*batch, F]`.
-    Factors over one variable are added to its unary scores. Scores may be minus infinity (forbidden). The other options
+    Factors over one variable are added to its unary scores, those over some variables of a larger factor to its. Scores may be minus infinity (forbidden). The other options
     are those of `Graph`.
 
     >>> parity = torch.tensor([[[0.0, -9.0], [-9.0, 0.0]], [[-9.0, 0.0], [0.0, -9.0]]])
@@ -43,8 +45,10 @@ class FactorGraph(Graph):
         tolerance: float | None = None,
         schedule: str = "sweep",
         gradient: str = "implicit",
+        method: str = "auto",
     ) -> None:
         nodes, sizes = self._read_unary(unary)
+        self.sizes = tuple(sizes)
         shape = nodes.lead[:-1]
         self.variables, self.tables = [], []
         single: list[tuple[Tensor, Tensor]] = []
@@ -68,7 +72,11 @@ class FactorGraph(Graph):
         self.batch_shape = shape
         self.unary = self._with_single(nodes, single) if single else nodes.to(self.dtype)
         self.tables = [t.map(lambda x: x.to(self.dtype)) for t in self.tables]
-        self._configure(iterations, damping, tolerance, schedule, gradient)
+        self.places: list[list[Place]] | None = None
+        fewer = absorbed(self.variables, self.tables)
+        if fewer is not None:
+            self.variables, self.tables, self.places = fewer
+        self._configure(iterations, damping, tolerance, schedule, gradient, method)
 
     def _with_single(self, nodes: Any, single: list[tuple[Tensor, Tensor]]) -> Dense:
         scores = nodes.block()[..., 0, :].to(self.dtype)
@@ -125,10 +133,23 @@ class FactorGraph(Graph):
             count, arity = next(groups).shape
             return x.expand(*self.batch_shape, count, *x.shape[-arity:])
 
-        return self.term_gradients(1, of_each_factor)
+        beliefs = self.term_gradients(1, of_each_factor)
+        if self.places is None:
+            return beliefs
+        dim = len(self.batch_shape)
+        return [torch.stack([_within(beliefs[p.group], p, dim) for p in group], dim) for group in self.places]
 
     def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
         return embedding_norms(self.unary, None, "a Factored unary")
+
+
+def _within(belief: Tensor, place: Place, dim: int) -> Tensor:
+    """The belief of a factor `[*batch, n, .., n]` from that of the group that has its scores, factors in `dim`."""
+    table = belief.select(dim, place.factor)
+    others = [axis for axis in range(dim, table.dim()) if axis - dim not in place.axes]
+    table = table.sum(others) if others else table
+    left = sorted(place.axes)
+    return table.permute(*range(dim), *(dim + left.index(axis) for axis in place.axes))
 
 
 def _checked(name: str, factor: Any, sizes: list[int], device: torch.device) -> tuple[Int[Tensor, "F r"], FactorTable]:
@@ -154,7 +175,7 @@ def _checked(name: str, factor: Any, sizes: list[int], device: torch.device) -> 
             f"{name}'s scores must be of 1 or {len(variables)} factors in dimension {-arity - 1}: got {list(scores.shape)}"
         )
     _check_scopes(name, variables.tolist(), sizes, list(scores.shape[-arity:]))
-    return variables, FactorTable(scores, arity)
+    return variables, FactorTable(without_masks(scores), arity)
 
 
 def _check_scopes(name: str, scopes: list[list[int]], sizes: list[int], given: list[int]) -> None:

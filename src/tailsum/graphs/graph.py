@@ -1,8 +1,9 @@
 """Graphs of variables and factors: `score(x) = sum_v unary[v, x_v] + sum_f factor_f(x at its variables)`.
 
-Inference is by messages between variables and factors (sum-product, or belief propagation). On forests it is exact. On
-graphs with loops messages are iterated until they converge; the log-partition and entropy are the Bethe approximations,
-and the marginals the corresponding beliefs.
+On forests inference is by messages between variables and factors (sum-product, or belief propagation), which is exact.
+On graphs with loops, variables are summed out one by one, which is exact too, as long as the tables that this takes are
+small. Elsewhere messages are iterated until they converge; the log-partition and entropy are then the Bethe
+approximations, and the marginals the corresponding beliefs.
 """
 
 import math
@@ -14,11 +15,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tailsum.graphs.factor_scores import FactorGroups
+from tailsum.graphs.elimination import Elimination
+from tailsum.graphs.factor_scores import FactorGroups, Params
 from tailsum.graphs.graph_sweep import GraphSweep
 from tailsum.graphs.layers import Plan, plan
-from tailsum.graphs.solver import Passing, Solver
-from tailsum.graphs.unary import padded_unary
+from tailsum.graphs.monitor import Passing
+from tailsum.graphs.order import LIMIT, Bucket, elimination_order
+from tailsum.graphs.search import best_states
+from tailsum.graphs.solver import Solver
+from tailsum.graphs.unary import padded_unary, without_masks
 from tailsum.numerics.check import at_least, check_sample_shape
 from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import full_precision
@@ -30,6 +35,7 @@ from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Subset
 from tailsum.structure.base import Structure
 from tailsum.structure.check import check_potential, check_states, node_potential
+from tailsum.structure.k_best import Best
 from tailsum.structure.terms import recordable
 
 
@@ -57,9 +63,14 @@ class Graph(Structure[GraphTerms, Tensor]):
     precision). `schedule` is "sweep" (layer by layer and back, exact on forests after one iteration) or "flooding" (all
     messages at once). `gradient` is "implicit" (at the fixed point, memory independent of the number of iterations) or
     "unrolled" (through the iterations).
+
+    `method` is "auto" (exact where the tables of variable elimination have at most 2^22 entries together, messages
+    elsewhere), "exact" (a ValueError where they have more) or "propagation" (messages). A forest is exact by any of them.
     """
 
     variables: list[Int[Tensor, "_ _"]]  # of each group of factors: [F, r]; no group is empty
+    sizes: tuple[int, ...]  # the number of states of each variable in the whole graph
+    scopes: tuple[tuple[int, ...], ...]  # the variables of all factors
     plan: Plan
     unary: Potential
 
@@ -74,10 +85,11 @@ class Graph(Structure[GraphTerms, Tensor]):
         if 0 in (*self.node_shape, self.n_states):
             raise ValueError(f"unary must have at least one variable and one state: got {[*nodes.lead, nodes.n_to]}")
         check_potential("unary", nodes)
+        nodes = nodes.map(without_masks) if isinstance(nodes, Dense) else nodes
         return nodes, sizes or [self.n_states] * self.node_shape[0]
 
     def _configure(
-        self, iterations: int, damping: float, tolerance: float | None, schedule: str, gradient: str
+        self, iterations: int, damping: float, tolerance: float | None, schedule: str, gradient: str, method: str
     ) -> None:
         at_least(1, iterations=iterations)
         if not 0 <= damping < 1:
@@ -88,20 +100,46 @@ class Graph(Structure[GraphTerms, Tensor]):
             raise ValueError(f'schedule must be "sweep" or "flooding": got {schedule!r}')
         if gradient not in ("implicit", "unrolled"):
             raise ValueError(f'gradient must be "implicit" or "unrolled": got {gradient!r}')
+        if method not in ("auto", "exact", "propagation"):
+            raise ValueError(f'method must be "auto", "exact" or "propagation": got {method!r}')
         self.iterations, self.damping, self.schedule, self.gradient = iterations, damping, schedule, gradient
+        self.method = method
         self.tolerance = torch.finfo(self.dtype).eps ** 0.5 if tolerance is None else tolerance
         self.lengths = None
         self.plan = plan(self.variables, self.node_shape[0], schedule, self.device)
+        self.scopes = tuple(tuple(scope) for v in self.variables for scope in v.tolist())
+        if method == "exact" and not self.is_exact:
+            raise ValueError(
+                f'method must be "auto" or "propagation" on this graph, for which "exact" takes tables of more than '
+                f"{LIMIT:,} entries: got {method!r}"
+            )
 
     def __repr__(self) -> str:
         size, count = self.node_shape[0], sum(map(len, self.variables))
         text = super().__repr__()[:-1].replace(f"T={size},", f"V={size}, factors={count},")
-        return f"{text}, {'forest' if self.is_forest else 'with loops'})"
+        return f"{text}, {'forest' if self.is_forest else 'with loops, exact' if self.is_exact else 'with loops'})"
 
     @property
     def is_forest(self) -> bool:
         """Whether the graph has no loops: all results are then exact."""
         return self.plan.forest
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether all results are exact: on a forest, and where variables are summed out one by one."""
+        return self.is_forest or self._buckets is not None
+
+    @property
+    def _buckets(self) -> tuple[Bucket, ...] | None:
+        """The order in which variables are summed out; None where messages are passed."""
+        if self.is_forest or self.method == "propagation":
+            return None
+        return elimination_order(self.scopes, self._sizes)
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        """The number of states of each variable."""
+        return self.sizes if self.kept is None else (self.n_states,) * self.node_shape[0]
 
     # To be supplied by each kind of graph.
 
@@ -131,15 +169,29 @@ class Graph(Structure[GraphTerms, Tensor]):
         return GraphTerms(Dense(self.node_scores()), self.factor_scores())
 
     def total(self, terms: GraphTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
-        """The Bethe value at the fixed point of the messages: exact on forests."""
-        return self.solver(terms, reduce).log_partition().to(self.dtype).reshape(self.batch_shape)
+        """Exact where `is_exact`; else the Bethe value at the fixed point of the messages."""
+        exact = self._elimination(terms, reduce)
+        value = self.solver(terms, reduce).log_partition() if exact is None else exact.total()
+        return value.to(self.dtype).reshape(self.batch_shape)
+
+    def _elimination(self, terms: GraphTerms, reduce: Reduce) -> Elimination | None:
+        """The sum over one variable after the other; None where messages are passed."""
+        buckets = self._buckets
+        if buckets is None:
+            return None
+        return Elimination(*self._flat(terms), self.variables, buckets, self._sizes, reduce)
 
     def solver(self, terms: GraphTerms, reduce: Reduce, *, warn: bool = True) -> Solver:
         """The message passing for given scores."""
-        unary, params = terms.nodes.scores, terms.factors.params(self.batch_shape)
-        unary = unary.reshape(self.batch_shape.numel(), *unary.shape[-2:])
-        passing = Passing(self.iterations, self.damping, self.tolerance, self.gradient == "implicit", warn)
-        return Solver(unary, params, self.variables, self.plan, passing, reduce)
+        return Solver(*self._flat(terms), self.variables, self.plan, self._passing(warn=warn), reduce)
+
+    def _flat(self, terms: GraphTerms) -> tuple[Float[Tensor, "B V n"], Params]:
+        """The scores of variables and the parameters of each group of factors, the batch flattened."""
+        unary = terms.nodes.scores
+        return unary.reshape(self.batch_shape.numel(), *unary.shape[-2:]), terms.factors.params(self.batch_shape)
+
+    def _passing(self, *, warn: bool = True) -> Passing:
+        return Passing(self.iterations, self.damping, self.tolerance, self.gradient == "implicit", warn)
 
     def centred(self, terms: GraphTerms) -> GraphTerms:
         """Every configuration has exactly one state of each variable and one joint state of each factor."""
@@ -157,10 +209,12 @@ class Graph(Structure[GraphTerms, Tensor]):
     # Beliefs.
 
     def marginals(self) -> Float[Tensor, "*batch V n"]:
-        """The belief in each state of each variable; on a forest, its probability.
+        """The probability of each state of each variable; the belief in it where the graph is not exact.
 
         Where the messages have converged it is the gradient of the log-partition in the unary scores.
         """
+        if self._buckets is not None:
+            return super().marginals()
         recording = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.set_grad_enabled(recording), full_precision(self.device):
             solver = self.solver(recordable(self.summed()), log_sum_exp)
@@ -173,7 +227,7 @@ class Graph(Structure[GraphTerms, Tensor]):
 
         One more message from each factor extends the beliefs from the kept states to all states of its variables, which
         is closer where beliefs are spread over more states than are kept. Has no gradient; costs factors x N x K.
-        Without a sketch, the same as `marginals`.
+        Without a sketch, the same as `marginals`. With loops it is approximate, also where `marginals` are exact.
         """
         if self.kept is None:
             return self.marginals()
@@ -184,12 +238,22 @@ class Graph(Structure[GraphTerms, Tensor]):
             return _probability(belief, solver.gathered().all().reshape(self.states.shape))
 
     @torch.no_grad()
-    def convergence(self) -> Convergence:
-        """The convergence of sum-product messages, for each instance."""
+    def convergence(self, of: str = "sum") -> Convergence:
+        """The convergence of messages, for each instance; an exact graph with loops has none to iterate.
+
+        `of` is "sum" (log-partition, marginals, samples and what follows from them) or "maximum" (`argmax` and `topk`,
+        whose search begins with these messages). One may converge where the other does not.
+        """
+        if of not in ("sum", "maximum"):
+            raise ValueError(f'of must be "sum" or "maximum": got {of!r}')
+        if self._buckets is not None:
+            none = torch.zeros(self.batch_shape, dtype=self.dtype, device=self.device)
+            return Convergence(none.long(), none, none == 0)
         with full_precision(self.device):
-            solver = self.solver(self.summed(), log_sum_exp, warn=False)
+            terms, reduce = (self.summed(), log_sum_exp) if of == "sum" else (self.distinct(), highest)
+            solver = self.solver(terms, reduce, warn=False)
             solver.gathered()
-        count, change = (x.reshape(self.batch_shape) for x in solver.report[1:])
+        count, change = (x.reshape(self.batch_shape) for x in (solver.monitor.iterations, solver.monitor.change))
         return Convergence(count, change, change <= self.tolerance)
 
     @torch.no_grad()
@@ -200,22 +264,39 @@ class Graph(Structure[GraphTerms, Tensor]):
 
     @torch.no_grad()
     def best(self, terms: GraphTerms) -> Int[Tensor, "*batch V"]:
-        states = self.solver(terms, highest).decode(1, lambda logits: logits.argmax(-1))[0]
+        exact = self._elimination(terms, highest)
+        if exact is None:
+            states = best_states(*self._flat(terms), self.variables, self.plan, self._passing())
+        else:
+            states = exact.decode(1, lambda logits: logits.argmax(-1))[0]
         return states.reshape(*self.batch_shape, *self.node_shape)
+
+    def topk(self, k: int) -> Best:
+        """The k configurations of highest score, best first, and their scores.
+
+        Where the graph is not exact they are the best that are found, as by `argmax`.
+        """
+        found = super().topk(k)
+        if self.is_exact:
+            return found
+        order = found.scores.detach().argsort(dim=0, descending=True, stable=True)
+        return Best(found.configurations.take_along_dim(order[..., None], 0), found.scores.take_along_dim(order, 0))
 
     @torch.no_grad()
     def sample(
         self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None
     ) -> Int[Tensor, "*sample_batch V"]:
-        """Samples, in global ids: exact on a forest; -1 throughout where none is possible.
+        """Samples, in global ids: exact where the graph is; -1 throughout where none is possible.
 
-        On a graph with loops they are approximate: variables are drawn layer after layer, each given its neighbours drawn
+        By messages on a graph with loops they are approximate: variables are drawn layer after layer, each given its neighbours drawn
         before it and the messages of the others, which do not depend on what was drawn. Where states are forbidden, a
         draw may reach a dead end; it is then -1 throughout.
         """
         check_sample_shape(sample_shape)
         with full_precision(self.device):
-            solver = self.solver(self.summed(), log_sum_exp)
+            terms = self.summed()
+            exact = self._elimination(terms, log_sum_exp)
+            solver = self.solver(terms, log_sum_exp) if exact is None else exact
             chunk = tile_rows(self.batch_shape.numel() * self.node_shape[0] * self.n_states, self.device)
 
             def draw(count: int) -> Tensor:
@@ -224,7 +305,7 @@ class Graph(Structure[GraphTerms, Tensor]):
 
             return self.to_global(self.chunked(draw, math.prod(sample_shape), chunk, sample_shape))
 
-    def check_configuration(self, configuration: Int[Tensor, "*sample_batch V"]) -> Int[Tensor, "*sample_batch V"]:
+    def check_configuration(self, configuration: Int[Tensor, "*#sample_batch V"]) -> Int[Tensor, "*sample_batch V"]:
         return check_states(configuration, self.inside(), self.node_shape, self.n_states, "V")
 
     def score_of(self, configuration: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:

@@ -61,6 +61,11 @@ class Plan:
         """Whether one iteration gives the final messages."""
         return self.forest and len(self.stages) != 1
 
+    @property
+    def longest(self) -> int:
+        """As many iterations give the final messages of a forest, and one more shows that they are."""
+        return 1 if self.exact else 2 * int(self.layer.max()) + 1
+
 
 def plan(groups: Sequence[Int[Tensor, "_ _"]], n_nodes: int, schedule: str, device: torch.device) -> Plan:
     """The plan for factors over the given variables, each group of one arity, by schedule "sweep" or "flooding"."""

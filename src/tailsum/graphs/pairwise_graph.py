@@ -13,18 +13,18 @@ from torch import Tensor
 
 from tailsum.graphs.factor_scores import FactorGroups
 from tailsum.graphs.graph import Graph
-from tailsum.graphs.unary import as_scores, padded_tables
+from tailsum.graphs.unary import as_scores, padded_tables, without_masks
 from tailsum.numerics.check import as_whole, at_least, check_broadcast
 from tailsum.numerics.tensors import flattened, working_type
 from tailsum.scores.factored import Factored, embedding_norms
 from tailsum.scores.message import message
-from tailsum.scores.potential import Potential
+from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Subset
 from tailsum.structure.check import check_lead, check_potential, node_potential
 
 
 class PairwiseGraph(Graph):
-    """A pairwise Markov random field: exact on forests, loopy elsewhere, or sketched on K states of each variable.
+    """A pairwise Markov random field: exact on forests and small graphs, loopy elsewhere, or sketched on K states.
 
     `unary` is a tensor of scores `[*batch, V, N]`, `Factored(context [*batch, V, d], states [N, d])`, or a list of V
     tensors `[*batch, N_v]` where variables have different numbers of states. `edges` is `[E, 2]`, each pair of variables
@@ -49,18 +49,21 @@ class PairwiseGraph(Graph):
         tolerance: float | None = None,
         schedule: str = "sweep",
         gradient: str = "implicit",
+        method: str = "auto",
     ) -> None:
         nodes, sizes = self._read_unary(unary)
+        self.sizes = tuple(sizes)
         self.edges = _checked_edges(edges, len(sizes), self.device)
         if not isinstance(pairwise, Tensor | Potential):
             pairwise = padded_tables(pairwise, self.edges, sizes)
         pairs = check_lead("pairwise", pairwise, self.n_states, (len(self.edges),), self.device, "unary", "edges")
         self.batch_shape = check_broadcast("pairwise", pairs.lead[:-1], nodes.lead[:-1], "unary's")
         check_potential("pairwise", pairs)
+        pairs = pairs.map(without_masks) if isinstance(pairs, Dense) else pairs
         self.dtype = working_type(*nodes.tensors, *pairs.tensors)
         self.unary, self.pairwise = nodes.to(self.dtype), pairs.to(self.dtype)
         self.variables = [self.edges] if len(self.edges) else []
-        self._configure(iterations, damping, tolerance, schedule, gradient)
+        self._configure(iterations, damping, tolerance, schedule, gradient, method)
 
     @classmethod
     def grid(
@@ -77,7 +80,7 @@ class PairwiseGraph(Graph):
         of `grid_edges`.
 
         >>> PairwiseGraph.grid(3, 4, torch.zeros(3, 4, 5), torch.zeros(5, 5))
-        PairwiseGraph(batch=[], V=12, factors=17, N=5, with loops)
+        PairwiseGraph(batch=[], V=12, factors=17, N=5, with loops, exact)
         """
         edges, form = grid_edges(height, width), f"[*batch, {height}, {width}, N]"
         if isinstance(unary, Tensor) and unary.dim() >= 3 and unary.shape[-3:-1] == (height, width):

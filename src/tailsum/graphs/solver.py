@@ -1,41 +1,84 @@
 """Messages on a graph, iterated until they converge, and the sums, beliefs and configurations computed from them."""
 
 import functools
-import inspect
 import math
-import warnings
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tailsum.graphs.factor_scores import Params
+from tailsum.graphs.factor_scores import FactorTable, Params
 from tailsum.graphs.factors import Factors, PairFactors, TableFactors, padded
 from tailsum.graphs.layers import Block, Given, Plan, visits
+from tailsum.graphs.monitor import Monitor, Passing
 from tailsum.graphs.pairs import table_size
 from tailsum.graphs.propagate import Gathered, Messages, Propagation, bethe, by_group, gathered, normalised
-from tailsum.numerics.fixed_point import Iterated, Iteration, fixed_point, stationary
+from tailsum.numerics.fixed_point import Iteration, fixed_point, stationary
 from tailsum.numerics.noise import Choose
-from tailsum.numerics.reduce import Reduce
+from tailsum.numerics.reduce import Reduce, highest
 from tailsum.numerics.table import fits_budget, transposed
 from tailsum.numerics.tensors import finite
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense
 
 
-class ConvergenceWarning(RuntimeWarning):
-    """Messages on a graph with loops still changed after the last iteration."""
+class Network:
+    """The functions of a graph's scores that autograd keeps: steps of the messages, and the Bethe value.
 
+    The scores, `params`, are those of the variables `[B, V, N]` and then the tensors of each group of factors. None is
+    held here: a reference cycle through autograd is never freed.
+    """
 
-class Passing(NamedTuple):
-    """Options of message passing: see `Graph`."""
+    def __init__(
+        self, unary: Tensor, groups: Params, variables: Sequence[Tensor], plan: Plan, damping: float, reduce: Reduce
+    ) -> None:
+        self.variables, self.plan, self.reduce, self.n = variables, plan, reduce, unary.shape[-1]
+        # Without loops there is no oscillation to damp, and messages are final after a few iterations.
+        self.damping = 0.0 if plan.forest else damping
+        self.counts = [len(params) for params in groups]
+        # Whether messages may contain minus infinity, which cannot be subtracted again.
+        self.hard = bool((unary.detach() == -math.inf).all(-1).any()) or any(
+            bool((params[0] == -math.inf).any()) or _sizes(params) != {self.n} for params in groups
+        )
 
-    iterations: int
-    damping: float
-    tolerance: float
-    implicit: bool  # whether gradients are taken at the fixed point
-    warn: bool
+    def split(self, params: Sequence[Tensor]) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
+        """The scores of the variables, and those of each group of factors."""
+        unary, *rest = params
+        pieces = iter(rest)
+        return unary, [tuple(next(pieces) for _ in range(count)) for count in self.counts]
+
+    def step(self, params: Sequence[Tensor]) -> Callable[[Tensor], Tensor]:
+        """One iteration of the messages."""
+        unary, groups = self.split(params)
+        keep = fits_budget(sum(table_size(g) for g, v in zip(groups, self.variables, strict=True) if v.shape[1] == 2))
+        shared: dict[tuple[int, tuple[int, ...]], Factors] = {}  # where all factors of a group share a table
+        factors = []
+        for block in self.plan.blocks:
+            key, own = (block.group, block.axes), groups[block.group]
+            made = shared[key] if key in shared else self._factors(own, block, keep)
+            if own[0].shape[1] == 1:
+                shared[key] = made
+            factors.append(made)
+        return Propagation(self.plan, unary, factors, damping=self.damping, hard=self.hard).step
+
+    def value(self, z: Tensor, params: Sequence[Tensor]) -> Tensor:
+        """The Bethe value by messages `[B, Z]`."""
+        unary, groups = self.split(params)
+        factors = [(v, self._factors(p)) for v, p in zip(self.variables, groups, strict=True)]
+        return bethe(unary, factors, self.by_group(z), self.reduce, hard=self.hard)
+
+    def by_group(self, z: Tensor) -> Messages:
+        """For each group of factors and each position, the messages to its variables, `[B, F, N]`."""
+        return by_group(self.plan, z, self.n, self.variables)
+
+    def _factors(self, params: tuple[Tensor, ...], block: Block | None = None, keep: bool | None = None) -> Factors:
+        """All factors of a group, or those of a block with its order of axes."""
+        axes = tuple(range(params[0].dim() - 2)) if block is None else block.axes
+        if block is not None:
+            params = tuple(_of_block(p, block.factors) for p in params)
+        if len(axes) > 2:
+            return TableFactors(params[0].permute(0, 1, *(2 + a for a in axes)), self.reduce)
+        return PairFactors(params if axes == (0, 1) else transposed(params), self.reduce, keep)
 
 
 class Solver:
@@ -48,63 +91,15 @@ class Solver:
         top = finite(unary.detach().amax(-1, keepdim=True))
         unary, self.offset = unary - top, top.double().sum((-2, -1))
         self.n = unary.shape[-1]
-        self.counts = [len(params) for params in groups]
         self.params = (unary, *(p for params in groups for p in params))
-        # Whether messages may contain minus infinity, which cannot be subtracted again.
-        self.hard = bool((unary.detach() == -math.inf).all(-1).any()) or any(
-            bool((params[0] == -math.inf).any()) or _sizes(params) != {self.n} for params in groups
-        )
-        none = unary.detach().new_zeros(len(unary))
-        self.report = Iterated(none[:, None], none.long(), none)
-
-    def _split(self, params: Sequence[Tensor]) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
-        unary, *rest = params
-        pieces = iter(rest)
-        return unary, [tuple(next(pieces) for _ in range(count)) for count in self.counts]
-
-    def _factors(self, params: tuple[Tensor, ...], block: Block | None = None, keep: bool | None = None) -> Factors:
-        """All factors of a group, or those of a block with its order of axes."""
-        axes = tuple(range(params[0].dim() - 2)) if block is None else block.axes
-        if block is not None:
-            params = tuple(_of_block(p, block.factors) for p in params)
-        if len(axes) > 2:
-            return TableFactors(params[0].permute(0, 1, *(2 + a for a in axes)), self.reduce)
-        return PairFactors(params if axes == (0, 1) else transposed(params), self.reduce, keep)
-
-    def _prepare(self, params: Sequence[Tensor]) -> Callable[[Tensor], Tensor]:
-        unary, groups = self._split(params)
-        keep = fits_budget(sum(table_size(g) for g, v in zip(groups, self.variables, strict=True) if v.shape[1] == 2))
-        shared: dict[tuple[int, tuple[int, ...]], Factors] = {}  # where all factors of a group share a table
-        factors = []
-        for block in self.plan.blocks:
-            key, own = (block.group, block.axes), groups[block.group]
-            made = shared[key] if key in shared else self._factors(own, block, keep)
-            if own[0].shape[1] == 1:
-                shared[key] = made
-            factors.append(made)
-        damping = 0.0 if self.plan.exact else self.passing.damping
-        return Propagation(self.plan, unary, factors, damping=damping, hard=self.hard).step
-
-    def _on_finish(self, iterated: Iterated, of_gradient: bool) -> None:
-        if not of_gradient:
-            change = torch.zeros_like(iterated.change) if self.plan.exact else iterated.change
-            self.report = iterated._replace(change=change)
-        moving = iterated.change > self.passing.tolerance
-        if self.plan.exact or not self.passing.warn or not moving.any():
-            return
-        what = "the gradient through the messages" if of_gradient else "messages"
-        warnings.warn(
-            f"{what} on this graph did not converge: after {self.passing.iterations} iterations the last change of "
-            f"{int(moving.sum())} of {len(moving)} instances is up to {iterated.change.max().item():.1e}, above the "
-            f"tolerance {self.passing.tolerance:.1e}. Try damping (0.5), more iterations, or a larger tolerance",
-            ConvergenceWarning,
-            stacklevel=_frames_of_ours(),
-        )
+        self.network = Network(unary, groups, variables, plan, passing.damping, reduce)
+        of = "maximum" if reduce is highest else "sum"
+        self.monitor = Monitor(passing, plan.forest, of, unary.detach().new_zeros(len(unary)))
 
     @functools.cached_property
     def messages(self) -> Messages:
         """For each group of factors and each position, the messages to its variables, `[B, F, N]`."""
-        return by_group(self.plan, self._packed(), self.n, self.variables)
+        return self.network.by_group(self._packed())
 
     def _packed(self) -> Tensor:
         """The messages of all blocks in one tensor, computed anew."""
@@ -112,25 +107,21 @@ class Solver:
         start = self.params[0].new_zeros(len(self.params[0]), size)
         if not size:
             return start
-        limit = 1 if self.plan.exact else self.passing.iterations
-        iterate = Iteration(limit, self.passing.tolerance, self._on_finish)
+        limit, tolerance = self.passing.iterations, self.passing.tolerance
+        if self.plan.forest:  # messages become final, except for rounding
+            limit, tolerance = self.plan.longest, 16 * torch.finfo(start.dtype).eps
+        iterate = Iteration(limit, tolerance, self.monitor, 1.0 - self.network.damping)
         if self.passing.implicit:
-            return fixed_point(self._prepare, iterate, start, self.params)
-        return iterate(self._prepare(self.params), start)
+            return fixed_point(self.network.step, iterate, start, self.params)
+        return iterate(self.network.step(self.params), start)
 
     def log_partition(self) -> Tensor:
-        def value(z: Tensor, params: Sequence[Tensor]) -> Tensor:
-            unary, groups = self._split(params)
-            factors = [(v, self._factors(p)) for v, p in zip(self.variables, groups, strict=True)]
-            messages = by_group(self.plan, z, self.n, self.variables)
-            return bethe(unary, factors, messages, self.reduce, hard=self.hard) + self.offset
-
-        z = self._packed()
-        return stationary(value, z, self.params) if self.passing.implicit else value(z, self.params)
+        value, z = self.network.value, self._packed()
+        return (stationary(value, z, self.params) if self.passing.implicit else value(z, self.params)) + self.offset
 
     def gathered(self) -> Gathered:
         """All variables with all messages to them."""
-        return gathered(self.params[0], self.variables, self.messages, hard=self.hard)
+        return gathered(self.params[0], self.variables, self.messages, hard=self.network.hard)
 
     def cavities(self) -> list[list[Tensor]]:
         """The cavities `[B, F, N]` of each group of factors at each position."""
@@ -139,7 +130,7 @@ class Solver:
 
     def decode(self, count: int, choose: Choose) -> Tensor:
         """`count` configurations `[count, B, V]`, layer after layer, with states from `choose(logits [count, B, S, N])`."""
-        unary, groups = self._split(self.params)
+        unary, groups = self.network.split(self.params)
         cavities = self.cavities()
         states = torch.zeros(count, *unary.shape[:2], dtype=torch.long, device=unary.device)
         possible = torch.ones(count, len(unary), dtype=torch.bool, device=unary.device)
@@ -154,6 +145,20 @@ class Solver:
             possible &= (logits > -math.inf).any(-1).all(-1)
             states[..., layer.nodes] = choose(logits)
         return torch.where(possible[..., None], states, -1)
+
+    def score(self, states: Tensor) -> Tensor:
+        """The scores of configurations `[count, B, V]`, `[count, B]` in float64; minus infinity where states are -1."""
+        unary, groups = self.network.split(self.params)
+        none, states = (states < 0).any(-1), states.clamp(min=0)
+        total = unary.expand(len(states), -1, -1, -1).gather(-1, states[..., None])[..., 0].double().sum(-1)
+        for variables, params in zip(self.variables, groups, strict=True):
+            of = [states[..., variables[:, axis]] for axis in range(variables.shape[1])]
+            if len(of) == 2:
+                scores = (Dense(params[0]) if len(params) == 1 else Factored(*params)).at(*of)
+            else:
+                scores = FactorTable(params[0], len(of)).gather([x[..., None] for x in of]).scores.flatten(3)[..., 0]
+            total = total + scores.double().sum(-1)
+        return (total + self.offset).masked_fill(none, -math.inf)
 
     def _sent(self, given: Given, params: tuple[Tensor, ...], cavities: list[Tensor], states: Tensor) -> Tensor:
         """Messages `[count, B, m, N]` of factors, given the `states [count, B, V]` of their variables in earlier layers."""
@@ -176,14 +181,6 @@ class Solver:
                 place = place * size + chosen[..., i]
             sent = Dense(table.flatten(2, -2)).block(place[..., None])[..., 0, :]
         return padded(sent, self.n)
-
-
-def _frames_of_ours() -> int:
-    """The stack level of the first caller outside this package, for warnings."""
-    frame, count = inspect.currentframe(), 0
-    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("tailsum", "torch"):
-        frame, count = frame.f_back, count + 1
-    return count
 
 
 def _of_block(param: Tensor, factors: Tensor) -> Tensor:

@@ -6,9 +6,10 @@ order. A `.uai.evid` file holds one line of observations: their number, then pai
 older form, the number of such lines comes first.
 """
 
+import contextlib
 import math
 import re
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -36,10 +37,12 @@ def read_uai(
         raise ValueError(f"{path} must begin with MARKOV or BAYES: got {kind!r}")
     sizes = [words.whole("a number of states", 1) for _ in range(words.whole("the number of variables", 1))]
     scopes = [_scope(words, len(sizes)) for _ in range(words.whole("the number of factors", 0))]
+    read = [_table(words, scope, sizes, dtype) for scope in scopes]
+    words.end()
+    _check_size(words, sizes)
     unary = [torch.zeros(size, dtype=dtype) for size in sizes]
     tables: dict[tuple[int, ...], Tensor] = {}
-    for scope in scopes:
-        table = _table(words, scope, sizes, dtype)
+    for scope, table in zip(scopes, read, strict=True):
         if len(scope) < 2:  # a constant is added to the first variable
             variable = scope[0] if scope else 0
             unary[variable] = unary[variable] + table
@@ -47,7 +50,6 @@ def read_uai(
             order = sorted(range(len(scope)), key=lambda a: scope[a])
             key = tuple(scope[a] for a in order)
             tables[key] = tables.get(key, torch.zeros((), dtype=dtype)) + table.permute(order)
-    words.end()
     if evidence is not None:
         for variable, state in read_evidence(evidence, sizes).items():
             observed = torch.full_like(unary[variable], -math.inf)
@@ -97,6 +99,16 @@ def _table(words: "_Words", scope: tuple[int, ...], sizes: list[int], dtype: tor
     return torch.tensor([words.log_potential() for _ in range(size)], dtype=torch.float64).to(dtype).reshape(shape)
 
 
+def _check_size(words: "_Words", sizes: list[int]) -> None:
+    """Scores of all states of all variables are not much more than the file holds, or few."""
+    most, known = max(sizes), len(words.words)
+    if len(sizes) * most > max(1 << 24, 1000 * known):
+        raise ValueError(
+            f"{words.path} must have numbers of states that its {known} words can be the tables of: got {most} states of "
+            f"variable {sizes.index(most)}, with {len(sizes)} variables"
+        )
+
+
 def _alike(tables: dict[tuple[int, ...], Tensor]) -> list[tuple[Tensor, Tensor]]:
     """The factors, grouped by shape."""
     by_shape: dict[torch.Size, list[tuple[int, ...]]] = {}
@@ -130,7 +142,7 @@ class _Words:
     def whole(self, what: str, least: int, most: int | None = None) -> int:
         word, line = self.next(what)
         limits = f"at least {least}" if most is None else f"{least} to {most}"
-        number = int(word) if re.fullmatch("[+-]?[0-9]+", word) else least - 1
+        number = int(word) if re.fullmatch("[+-]?[0-9]{1,4000}", word) else least - 1  # more digits fail in int
         if number < least or (most is not None and number > most):
             raise ValueError(f"{self.path}, line {line}: {what} must be a whole number, {limits}: got {word!r}")
         return number
@@ -138,7 +150,10 @@ class _Words:
     def log_potential(self) -> float:
         """The logarithm of a number, which may be out of the range of float64."""
         word, line = self.next("a number of a table")
-        number = Decimal(word) if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", word) else None
+        number = None
+        if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", word):
+            with contextlib.suppress(InvalidOperation):  # an exponent of twenty digits
+                number = Decimal(word)
         if number is None or number < 0:
             raise ValueError(f"{self.path}, line {line}: tables must hold numbers from 0 up: got {word!r}")
         value = float(word)

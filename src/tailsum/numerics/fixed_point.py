@@ -19,9 +19,8 @@ Prepare = Callable[[Sequence[Tensor]], Step]  # builds the step from its paramet
 
 
 class Iterated(NamedTuple):
-    """The final point `[B, Z]`, the number of iterations of each row, and the change in its last one, both `[B]`."""
+    """The number of iterations of each row, and the change in its last one, both `[B]`."""
 
-    point: Tensor
     iterations: Tensor
     change: Tensor
 
@@ -30,12 +29,14 @@ class Iterated(NamedTuple):
 class Iteration:
     """Steps from a start `[B, Z]` until no row changes by more than `tolerance`, at most `limit` of them.
 
-    `on_finish` is called with the result and `linear`, which is True for the gradient of a fixed point.
+    `on_finish` is called with the result and `linear`, which is True for the gradient of a fixed point. A damped step
+    goes only the part `step_size` of the way; the change is that of the whole way, which does not depend on the damping.
     """
 
     limit: int
     tolerance: float
     on_finish: Callable[[Iterated, bool], None]
+    step_size: float = 1.0
     linear: bool = False
 
     def __call__(self, step: Step, z: Tensor) -> Tensor:
@@ -45,11 +46,11 @@ class Iteration:
             after = step(z)
             moving = change > self.tolerance
             count += moving
-            change = torch.where(moving, self._change(z.detach(), after.detach()), change)
+            change = torch.where(moving, self._change(z.detach(), after.detach()) / self.step_size, change)
             z = after
             if self.limit > 1 and not (change > self.tolerance).any():
                 break
-        self.on_finish(Iterated(z, count, change), self.linear)
+        self.on_finish(Iterated(count, change), self.linear)
         return z
 
     def _change(self, before: Tensor, after: Tensor) -> Tensor:
@@ -64,7 +65,10 @@ class Iteration:
 
 
 def fixed_point(prepare: Prepare, iterate: Iteration, start: Tensor, params: Sequence[Tensor]) -> Tensor:
-    """The fixed point of `prepare(params)` reached from `start`; differentiable in the parameters."""
+    """The fixed point of `prepare(params)` reached from `start`; differentiable in the parameters.
+
+    Autograd keeps `prepare` and `iterate` with the result: if they held it, neither would ever be freed.
+    """
     return _FixedPoint.apply(prepare, iterate, start, *params)
 
 

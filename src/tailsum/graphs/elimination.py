@@ -1,0 +1,142 @@
+"""Exact sums and maxima on a graph with loops: variables are summed out one by one (variable elimination).
+
+It takes tables over several variables at once, as large as the order of the variables says (`order.py`). Offsets are left
+out of the tables and added in float64: they would cost digits.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.graphs.factor_scores import Params
+from tailsum.graphs.order import LIMIT, Bucket
+from tailsum.numerics.noise import Choose
+from tailsum.numerics.reduce import Reduce
+from tailsum.numerics.stream import Parts, streamed
+from tailsum.numerics.table import block_scores, tile_rows
+from tailsum.numerics.tensors import finite
+
+Table = tuple[tuple[int, ...], Tensor]  # the variables of a table, and its scores [b, n_1, .., n_r]
+
+
+class Elimination:
+    """Sums by an order of the variables, for `unary [B, V, N]` and the parameters of each group of factors."""
+
+    def __init__(
+        self,
+        unary: Float[Tensor, "B V n"],
+        groups: Params,
+        variables: Sequence[Int[Tensor, "_ _"]],
+        buckets: Sequence[Bucket],
+        sizes: Sequence[int],
+        reduce: Reduce,
+    ) -> None:
+        self.scopes, self.counts = [v.tolist() for v in variables], [len(params) for params in groups]
+        self.params = (unary, *(p for params in groups for p in params))
+        self.buckets, self.sizes, self.reduce = buckets, sizes, reduce
+        self.place = {bucket.node: i for i, bucket in enumerate(buckets)}
+        entries = sum(math.prod(sizes[v] for v in (bucket.node, *bucket.scope)) for bucket in buckets)
+        self.together = max(1, LIMIT // max(1, entries))  # instances whose tables are kept at once
+
+    def total(self) -> Float[Tensor, " B"]:
+        """The reduction of the scores of all configurations, in float64."""
+        if len(self.params[0]) <= self.together:
+            return self._sum(self.params)[0]
+        own = [len(p) > 1 for p in self.params]  # others are shared by the batch
+        shapes = [p.shape[1:] for p in self.params]
+
+        def tile(parts: Parts) -> Parts:
+            rows, whole = iter(parts.rows), iter(parts.whole)
+            pieces = zip(own, shapes, strict=True)
+            params = [next(rows).unflatten(-1, shape) if mine else next(whole) for mine, shape in pieces]
+            return Parts((self._sum(params)[0][:, None],))
+
+        rows = tuple(p.flatten(1) for p, mine in zip(self.params, own, strict=True) if mine)
+        whole = tuple(p for p, mine in zip(self.params, own, strict=True) if not mine)
+        return streamed(tile, Parts(rows, whole), self.together, 1).rows[0][:, 0]
+
+    @torch.no_grad()
+    def decode(self, count: int, choose: Choose) -> Int[Tensor, "count B V"]:
+        """Configurations, with states from `choose(logits [.., n])`; -1 throughout where none is possible."""
+        size = len(self.params[0])
+        found = []
+        for start in range(0, max(1, size), self.together):
+            rows = slice(start, start + self.together)
+            total, joints = self._sum([p if len(p) == 1 else p[rows] for p in self.params])
+            chunk = tile_rows(len(total) * max(self.sizes), total.device)
+            pieces = [
+                self._decoded(joints, min(chunk, count - first), choose, total) for first in range(0, count, chunk)
+            ]
+            found.append(torch.cat(pieces) if pieces else self._decoded(joints, 0, choose, total))
+        return torch.cat(found, 1)
+
+    def _decoded(self, joints: list[Tensor], count: int, choose: Choose, total: Tensor) -> Tensor:
+        rows = torch.arange(len(total), device=total.device)
+        states = torch.zeros(count, len(total), len(self.sizes), dtype=torch.long, device=total.device)
+        for (node, scope), joint in zip(reversed(self.buckets), reversed(joints), strict=True):
+            place = torch.zeros_like(states[..., 0])  # flat index of the states chosen already, row-major
+            for other in scope:
+                place = place * self.sizes[other] + states[..., other]
+            states[..., node] = choose(_by_place(joint)[rows, place])
+        return torch.where((total > -math.inf)[:, None], states, -1)
+
+    def _sum(self, params: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """The reduction `[B]`, and for each bucket the table `[B, *scope, node]` that was reduced."""
+        total = torch.zeros(len(params[0]), dtype=torch.float64, device=params[0].device)
+        waiting: list[list[Table]] = [[] for _ in self.buckets]
+        joints: list[Tensor] = []
+
+        def put(scope: tuple[int, ...], table: Tensor) -> None:
+            """Into the bucket of the variable that is summed out first; a constant is added."""
+            nonlocal total
+            if not scope:
+                total = total + table.double()
+                return
+            top = finite(table.detach().flatten(1).amax(-1))
+            total = total + top.double()
+            table = table - top.reshape(-1, *(1,) * len(scope))
+            waiting[min(self.place[v] for v in scope)].append((scope, table))
+
+        for scope, table in self._tables(params):
+            put(scope, table)
+        for bucket, tables in zip(self.buckets, waiting, strict=True):
+            joints.append(self._joint((*bucket.scope, bucket.node), tables))
+            put(bucket.scope, self.reduce(joints[-1], -1))
+        return total.masked_fill(total == -math.inf, -math.inf), joints  # the gradient of nothing is zero
+
+    def _tables(self, params: Sequence[Tensor]) -> Iterator[Table]:
+        """All scores, without the variables of one state."""
+        unary, *rest = params
+        for node, size in enumerate(self.sizes):
+            yield self._narrow((node,), unary[:, node, :size])
+        pieces = iter(rest)
+        for scopes, count in zip(self.scopes, self.counts, strict=True):
+            tables = block_scores(tuple(next(pieces) for _ in range(count)))
+            each = tables.unbind(1)
+            for f, scope in enumerate(scopes):
+                yield self._narrow(tuple(scope), each[f if len(each) > 1 else 0])
+
+    def _narrow(self, scope: tuple[int, ...], table: Tensor) -> Table:
+        for axis, node in enumerate(scope):  # padded where variables have different numbers of states
+            table = table.narrow(1 + axis, 0, self.sizes[node])
+        wide = tuple(node for node in scope if self.sizes[node] > 1)
+        return wide, table.reshape(len(table), *(self.sizes[node] for node in wide))
+
+    def _joint(self, scope: tuple[int, ...], tables: list[Table]) -> Tensor:
+        """The sum of tables, over the variables of `scope` in this order."""
+        joint: Tensor | None = None
+        for own, table in sorted(tables, key=lambda x: len(x[0])):
+            axes = sorted(range(len(own)), key=lambda axis: scope.index(own[axis]))
+            shape = [self.sizes[node] if node in own else 1 for node in scope]
+            aligned = table.permute(0, *(1 + axis for axis in axes)).reshape(len(table), *shape)
+            joint = aligned if joint is None else joint + aligned
+        assert joint is not None  # every variable has scores of its own
+        return joint
+
+
+def _by_place(joint: Tensor) -> Tensor:
+    """A table `[B, *scope, n]` as `[B, places, n]`."""
+    return joint.flatten(1, -2) if joint.dim() > 2 else joint[:, None]

@@ -1,0 +1,66 @@
+"""Whether the messages of a graph converge: what is recorded of it, and the warning where they do not."""
+
+import inspect
+import warnings
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tailsum.numerics.fixed_point import Iterated
+
+
+class ConvergenceWarning(RuntimeWarning):
+    """Messages on a graph with loops still changed after the last iteration."""
+
+
+class Passing(NamedTuple):
+    """Options of message passing: see `Graph`."""
+
+    iterations: int
+    damping: float
+    tolerance: float
+    implicit: bool  # whether gradients are taken at the fixed point
+    warn: bool
+
+
+class Monitor:
+    """The number of iterations and the last change of each of B instances, `of` the "sum" or the "maximum".
+
+    Autograd keeps it as long as the messages. It holds none of them: a reference cycle through autograd is never freed.
+    """
+
+    def __init__(self, passing: Passing, forest: bool, of: str, none: Tensor) -> None:
+        self.passing, self.forest, self.of = passing, forest, of
+        self.iterations, self.change = none.long(), none
+
+    def __call__(self, iterated: Iterated, of_gradient: bool) -> None:
+        if not of_gradient:
+            self.iterations = iterated.iterations
+            self.change = torch.zeros_like(iterated.change) if self.forest else iterated.change
+        moving = iterated.change > self.passing.tolerance
+        if self.forest or not self.passing.warn or not moving.any():
+            return
+        what = f"the gradient through the messages of the {self.of}" if of_gradient else f"messages of the {self.of}"
+        warnings.warn(
+            f"{what} on this graph did not converge: after {self.passing.iterations} iterations the last change of "
+            f"{int(moving.sum())} of {len(moving)} instances is up to {iterated.change.max().item():.1e}, above the "
+            f"tolerance {self.passing.tolerance:.1e} (see convergence({self.of!r})). Try {self._advice()}, or a larger "
+            f"tolerance",
+            ConvergenceWarning,
+            stacklevel=_frames_of_ours(),
+        )
+
+    def _advice(self) -> str:
+        damping = self.passing.damping
+        if damping < 0.5:
+            return "damping 0.5, more iterations"
+        return f"more damping than {damping:g} ({0.5 + 0.5 * damping:g}) together with more iterations"
+
+
+def _frames_of_ours() -> int:
+    """The stack level of the first caller outside this package, for warnings."""
+    frame, count = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("tailsum", "torch"):
+        frame, count = frame.f_back, count + 1
+    return count

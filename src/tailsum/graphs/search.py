@@ -1,0 +1,95 @@
+"""The best configuration of a graph by messages: exact on a forest; with loops, the best that a local search finds.
+
+With loops max-product messages may not converge, or decode to a configuration that a change of a few states improves. So
+several configurations are decoded, from the messages of the maximum and of the sum, and improved until no move of a
+cover (see `moves.py`) improves any of them. Results do not depend on the global random state.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from tailsum.graphs.factor_scores import Params
+from tailsum.graphs.layers import Plan
+from tailsum.graphs.monitor import Passing
+from tailsum.graphs.moves import cover
+from tailsum.graphs.solver import Solver
+from tailsum.numerics.noise import gumbel
+from tailsum.numerics.reduce import highest, log_sum_exp
+from tailsum.numerics.table import tile_size
+
+_STARTS = 8
+_COVERS = 6
+_ITERATIONS = 30  # to decode, messages need not converge; those of a move, on a forest, do so in a few
+
+
+@torch.no_grad()
+def best_states(
+    unary: Tensor, params: Params, variables: Sequence[Tensor], plan: Plan, passing: Passing
+) -> Int[Tensor, "B V"]:
+    """The best states found for `unary [B, V, N]` and the parameters of factors; -1 throughout where there are none."""
+    first = Solver(unary, params, variables, plan, passing, highest).decode(1, lambda logits: logits.argmax(-1))
+    if plan.forest or not len(unary):
+        return first[0]
+    few = passing._replace(iterations=min(_ITERATIONS, passing.iterations), warn=False)
+    search = _Search(params, variables, plan, few)
+    size = sum(len(v) * unary.shape[-1] ** v.shape[1] for v in variables)  # scores of all joint states of all factors
+    starts = max(2, min(_STARTS, tile_size(unary.device) // max(1, size)))
+    together = max(1, 4 * tile_size(unary.device) // (starts * size))
+    return torch.cat([search(rows, unary[rows], first[:, rows], starts) for rows in _slices(len(unary), together)])
+
+
+def _slices(size: int, step: int) -> list[slice]:
+    return [slice(start, min(start + step, size)) for start in range(0, size, step)]
+
+
+class _Search:
+    """A search for some rows of the batch."""
+
+    def __init__(self, params: Params, variables: Sequence[Tensor], plan: Plan, passing: Passing) -> None:
+        self.params, self.variables, self.plan, self.passing = params, variables, plan, passing
+        self.scopes = tuple(tuple(scope) for v in variables for scope in v.tolist())
+
+    def _of(self, rows: slice, times: int) -> Params:
+        """The parameters of some rows, each several times."""
+        return tuple(
+            tuple(p if len(p) == 1 else p[rows].repeat_interleave(times, 0) for p in group) for group in self.params
+        )
+
+    def __call__(self, rows: slice, unary: Tensor, first: Tensor, starts: int) -> Tensor:
+        """The best states `[b, V]` from `first [1, b, V]` and others."""
+        generator = torch.Generator(unary.device).manual_seed(0)
+        sums = Solver(unary, self._of(rows, 1), self.variables, self.plan, self.passing, log_sum_exp)
+        found = [first, sums.decode(1, lambda logits: logits.argmax(-1))]
+        if starts > 2:
+            found.append(sums.decode(starts - 2, lambda logits: gumbel(logits, generator).argmax(-1)))
+        states = torch.cat(found).transpose(0, 1).flatten(0, 1)  # [b * starts, V]
+        states, score = self._improved(unary.repeat_interleave(starts, 0), self._of(rows, starts), states)
+        states, score = states.unflatten(0, (-1, starts)), score.unflatten(0, (-1, starts))
+        place = score.argmax(1, keepdim=True)
+        best = states.take_along_dim(place[..., None], 1)[:, 0]
+        return torch.where(score.take_along_dim(place, 1) > -math.inf, best, -1)
+
+    def _improved(self, unary: Tensor, params: Params, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Configurations `[R, V]`, each improved until no move helps, and their scores `[R]`."""
+        score = self._solver(unary, params).score(states[None])[0]
+        states = states.clamp(min=0)
+        for seed in range(_COVERS):
+            helped = False
+            for free in cover(self.scopes, unary.shape[1], seed).to(unary.device):
+                held = torch.arange(unary.shape[-1], device=unary.device) != states[..., None]
+                solver = self._solver(unary.masked_fill(held & ~free[:, None], -math.inf), params)
+                moved = solver.decode(1, lambda logits: logits.argmax(-1))
+                after = self._solver(unary, params).score(moved)[0]
+                better = after > score + 1e-9 * score.abs().nan_to_num(posinf=0.0)  # not by rounding alone
+                states, score = torch.where(better[:, None], moved[0], states), torch.where(better, after, score)
+                helped |= bool(better.any())
+            if not helped:
+                break
+        return states, score
+
+    def _solver(self, unary: Tensor, params: Params) -> Solver:
+        return Solver(unary, params, self.variables, self.plan, self.passing._replace(damping=0.0), highest)
