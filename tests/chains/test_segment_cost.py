@@ -76,7 +76,7 @@ def test_recomputed_windows_change_nothing(form, monkeypatch):
 
 
 def test_durations_never_build_the_table(monkeypatch):
-    """Both passes of the log-partition, the entropy and the marginals of labels, the best and samples."""
+    """Both passes of the log-partition; the entropy, the marginals of labels, the best, its score and samples."""
     monkeypatch.setattr(segment_scan, "_KEPT", 1 << 10)
     monkeypatch.setattr(segment_scan, "_CHUNK", 1)
     length, longest, n = 150, 60, 2
@@ -89,7 +89,7 @@ def test_durations_never_build_the_table(monkeypatch):
     assert memory.peak < 1.5 * table
     with PeakMemory() as memory, torch.no_grad():
         model = ts.SemiMarkov(ts.Durations(emission, duration), transition)
-        model.label_marginals(), model.score(model.argmax()), model.sample((2,))
+        model.entropy(), model.label_marginals(), model.score(model.argmax()), model.sample((2,))
     assert memory.largest < table / 5
     assert memory.peak < 1.5 * table
 
