@@ -38,7 +38,7 @@ def test_projective(torch_struct, seed, forbid, multiroot, labels):
     arc = draw(seed, 4, 6, 6, *((labels,) if labels else ()), forbid=forbid)
     lengths = torch.tensor([6, 4, 2, 1])
     allow(arc[:, 0])  # the first word as the head of all others
-    ours = ts.DependencyTree(arc, lengths, multiroot=multiroot)
+    ours = ts.DependencyTree(arc, lengths, multiroot=multiroot, labelled=labels is not None)
     potentials = given(arc).requires_grad_()
     theirs = torch_struct.DependencyCRF(potentials, lengths=lengths, multiroot=multiroot)
     agree(ours.log_partition(), theirs.partition)
@@ -49,7 +49,7 @@ def test_projective(torch_struct, seed, forbid, multiroot, labels):
     if forbid:
         return
     arc.requires_grad_()
-    ours = ts.DependencyTree(arc, lengths, multiroot=multiroot)
+    ours = ts.DependencyTree(arc, lengths, multiroot=multiroot, labelled=labels is not None)
     agree(*gradient(ours.entropy(), arc), *gradient(theirs.entropy, potentials))
 
 
