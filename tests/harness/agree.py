@@ -34,7 +34,7 @@ def agrees(case: Case, model: Any) -> None:
     rows = {"argmax": case.rows(argmax), "top": case.rows(best), "sample": case.rows(sample)}
     scores = {
         "argmax": model.score(argmax).reshape(1, -1),
-        "top": scores_of_best.reshape(len(scores_of_best), -1),
+        "top": scores_of_best.reshape(len(scores_of_best), case.size),
         "sample": model.score(sample).reshape(2, -1),
     }
     assert not any(x.isnan().any() for x in scores.values())
