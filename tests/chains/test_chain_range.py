@@ -161,3 +161,29 @@ def test_factors_beyond_the_range_of_numbers_are_an_error(dtype):
         ts.LinearChain(ts.Factored(torch.full((4, 2), large, dtype=dtype), factors.right), torch.zeros(3, 3))
     small = ts.Factored(factors.left, factors.right / large / large)
     assert ts.LinearChain(nodes, small).log_partition().isfinite()
+
+
+@pytest.mark.parametrize("mask", [-1e30, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_finite_masks_are_as_good_as_infinite_ones(seed, mask):
+    """Every operation, and gradients in all that is not masked."""
+    g = torch.Generator().manual_seed(seed)
+    shapes = (2, 5, 3), (3, 3)
+    free, other = ([torch.randn(*shape, generator=g) for shape in shapes] for _ in range(2))
+    masked = [torch.rand(*shape, generator=g) < 0.15 for shape in shapes]
+
+    def results(value):
+        leaves = [x.clone().requires_grad_() for x in free]
+        model = ts.LinearChain(*(x.masked_fill(m, value) for x, m in zip(leaves, masked, strict=True)), [5, 3])
+        theirs = ts.LinearChain(*other, [5, 3])
+        noise = torch.Generator().manual_seed(seed)
+        smooth = [model.log_partition(), model.entropy(), model.marginals(), model.pair_marginals(), model.kl(theirs)]
+        smooth += [model.cross_entropy(theirs), model.rsample(0.5, generator=noise).weights]
+        total = sum((x * torch.linspace(0.5, 1, x.numel()).reshape(x.shape)).sum() for x in smooth)
+        fixed = [theirs.kl(model), model.kl(model), model.argmax(), *model.topk(4)]
+        return [*smooth, *fixed, *torch.autograd.grad(total, leaves)]
+
+    expected = results(-math.inf)
+    assert expected[0].isfinite().all()
+    for found, wanted in zip(results(mask), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)

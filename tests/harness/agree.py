@@ -38,7 +38,7 @@ def agrees(case: Case, model: Any) -> None:
     rows = {"argmax": case.rows(argmax), "top": case.rows(best), "sample": case.rows(sample)}
     scores = {
         "argmax": model.score(argmax).reshape(1, -1),
-        "top": padded(scores_of_best, 3).reshape(3, -1),
+        "top": padded(scores_of_best, 3).reshape(3, case.size),
         "sample": model.score(sample).reshape(2, -1),
     }
     assert not any(x.isnan().any() for x in scores.values())

@@ -196,8 +196,8 @@ class LinearChain(Structure[ChainTerms, Tensor]):
 
     def marginals(self) -> Float[Tensor, "*batch T n"]:
         """The probability of each state at each position."""
-        own = self.summed()
-        with torch.inference_mode(False), full_precision(self.device):
+        recording, own = torch.is_grad_enabled(), self.summed()
+        with torch.inference_mode(False), torch.set_grad_enabled(recording), full_precision(self.device):
             nodes, pairs = recordable(own)
 
             def terms(tensors: Sequence[Tensor]) -> ChainTerms:

@@ -44,7 +44,7 @@ def finite(scores: Tensor) -> Tensor:
 
 def unmasked(scores: Tensor) -> Tensor:
     """Minus infinity in place of finite masks, such as -1e30 or the lowest number."""
-    return scores.masked_fill(scores < -1e29, -math.inf)
+    return scores.masked_fill(scores < -1e29, -math.inf) if scores.is_floating_point() else scores
 
 
 def as_values(scores: Tensor) -> Tensor:

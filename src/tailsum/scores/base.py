@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tailsum.numerics.tensors import as_values, largest, scaled
+from tailsum.numerics.tensors import as_values, largest, scaled, unmasked
 
 MASK = -1e29  # scores below it are masks in place of minus infinity, such as -1e30 or the lowest number
 
@@ -54,8 +54,8 @@ class Scores(ABC):
         return self.map(lambda x: x.masked_fill(x < MASK, -math.inf) if x.is_floating_point() else x)
 
     def forbidden(self, dtype: torch.dtype) -> "Scores":
-        """One for every part with score minus infinity, zero for the others."""
-        return self.tabled().map(lambda x: (x == -math.inf).to(dtype))
+        """One for every part with score minus infinity or a finite mask, zero for the others."""
+        return self.tabled().map(lambda x: (unmasked(x) == -math.inf).to(dtype))
 
     def centred(self) -> "Scores":
         """The scores less a constant, if every configuration has the same number of these parts; else themselves."""

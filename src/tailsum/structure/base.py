@@ -26,6 +26,7 @@ from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Draw, Reduce, highest, log_sum_exp
 from tailsum.numerics.table import tile_size
+from tailsum.numerics.tensors import unmasked
 from tailsum.scores.base import Scores
 from tailsum.scores.potential import Dense
 from tailsum.sketch.model import Model, Propose
@@ -296,8 +297,8 @@ class Structure(Model, Generic[Terms, Configuration]):
             return self._forbid(divergence, own, theirs).masked_fill(log_sum == -math.inf, math.inf).to(self.dtype)
 
     def _forbid(self, value: Tensor, own: Terms, terms: Terms) -> Tensor:
-        """`value`, infinite where a part with score minus infinity in `terms` has positive probability under `own`."""
-        if not any((x == -math.inf).any() for term in terms for x in term.tensors):
+        """`value`, infinite where a part that is forbidden in `terms` has positive probability under `own`."""
+        if not any((unmasked(x) == -math.inf).any() for term in terms for x in term.tensors):
             return value
         with torch.no_grad():
             # Not by an override, which may round: the slope is exactly zero where nothing forbidden has a chance.
