@@ -13,8 +13,6 @@ from tailsum.numerics.check import check_broadcast, check_device, check_floating
 from tailsum.numerics.reduce import log_sum_exp
 from tailsum.scores.potential import Dense
 
-_MASK = -1e29  # scores below it are masks
-
 
 def segment_scores(given: object) -> tuple[Dense | Durations, torch.Size, int, int, int]:
     """The scores as a term, their batch shape, and T, D and N; a ValueError if their shapes are none."""
@@ -52,11 +50,6 @@ def _cleaned(name: str, scores: Tensor, used: Tensor, trailing: int) -> Tensor:
     scores = scores.masked_fill(unused.reshape(*lead, *(1,) * trailing), 0.0)
     check_scores(name, scores)
     return scores
-
-
-def forbid_masks(scores: Tensor) -> Tensor:
-    """Minus infinity in place of masks by finite numbers (-1e30, the lowest), whose sums would overflow or lose digits."""
-    return scores.masked_fill(scores < _MASK, -math.inf)
 
 
 def cut_at_the_end(segments: Dense | Durations, lengths: Tensor) -> Dense | Durations:

@@ -21,7 +21,6 @@ from tailsum.chains.segment_scan import entering, reduced
 from tailsum.chains.segment_scores import (
     cleaned,
     cut_at_the_end,
-    forbid_masks,
     label_chances,
     score_of_segments,
     segment_scores,
@@ -34,7 +33,7 @@ from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
 from tailsum.numerics.table import tile_rows
-from tailsum.numerics.tensors import working_type
+from tailsum.numerics.tensors import unmasked, working_type
 from tailsum.scores.factored import embedding_norms
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.sweep import Sweep
@@ -86,13 +85,13 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
             pairs = pairs.blank_outside(self.inside()[..., 1:])
         check_potential("transition", pairs)
         self.dtype = working_type(*segments.tensors, *pairs.tensors)
-        self.segments = segments.map(lambda x: forbid_masks(x.to(self.dtype)))
+        self.segments = segments.map(lambda x: unmasked(x.to(self.dtype)))
         if censored:
             self.segments = cut_at_the_end(self.segments, self.sequence_lengths().reshape(self.batch_shape))
         # One more leading dimension of the pairs, for the duration of the segment before: of size 1, unless in a sketch.
         dim = -pairs.trailing - 1
         pairs = pairs.to(self.dtype).map(lambda x: x.unsqueeze(dim) if x.dim() > -dim - 1 else x)
-        self.transition = pairs.map(forbid_masks) if isinstance(pairs, Dense) else pairs
+        self.transition = pairs.map(unmasked) if isinstance(pairs, Dense) else pairs
 
     def _within(self) -> Bool[Tensor, "*batch T D"]:
         """Whether a segment of each start and duration stays within its sequence."""
@@ -119,7 +118,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
             segments = segments.in_batch(self.batch_shape)
         else:
             segments = Dense(segments.scores.expand(*self.batch_shape, -1, -1, -1))
-        return SegmentTerms(segments, pairs if pairs is self.transition else pairs.map(forbid_masks))
+        return SegmentTerms(segments, pairs if pairs is self.transition else pairs.map(unmasked))
 
     def gather(self, index: Int[Tensor, "*#batch T k"]) -> "SemiMarkov":
         table = self._table()

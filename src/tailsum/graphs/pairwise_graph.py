@@ -13,9 +13,9 @@ from torch import Tensor
 
 from tailsum.graphs.factor_scores import FactorGroups
 from tailsum.graphs.graph import Graph
-from tailsum.graphs.unary import as_scores, padded_tables, without_masks
+from tailsum.graphs.unary import as_scores, padded_tables
 from tailsum.numerics.check import as_whole, at_least, check_broadcast
-from tailsum.numerics.tensors import flattened, working_type
+from tailsum.numerics.tensors import flattened, unmasked, working_type
 from tailsum.scores.factored import Factored, embedding_norms
 from tailsum.scores.message import message
 from tailsum.scores.potential import Dense, Potential
@@ -59,7 +59,7 @@ class PairwiseGraph(Graph):
         pairs = check_lead("pairwise", pairwise, self.n_states, (len(self.edges),), self.device, "unary", "edges")
         self.batch_shape = check_broadcast("pairwise", pairs.lead[:-1], nodes.lead[:-1], "unary's")
         check_potential("pairwise", pairs)
-        pairs = pairs.map(without_masks) if isinstance(pairs, Dense) else pairs
+        pairs = pairs.map(unmasked) if isinstance(pairs, Dense) else pairs
         self.dtype = working_type(*nodes.tensors, *pairs.tensors)
         self.unary, self.pairwise = nodes.to(self.dtype), pairs.to(self.dtype)
         self.variables = [self.edges] if len(self.edges) else []

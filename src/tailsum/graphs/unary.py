@@ -72,9 +72,3 @@ def as_scores(name: str, x: Any) -> Tensor:
         tensor = tensor.to(torch.get_default_dtype())
     check_floating(name, tensor)
     return tensor
-
-
-def without_masks(scores: Tensor) -> Tensor:
-    """Minus infinity in place of masks by very low finite numbers, to which sums of other scores would be rounded."""
-    masked = (scores < max(-1e29, torch.finfo(scores.dtype).min / 4)) & (scores > -math.inf)
-    return scores.masked_fill(masked, -math.inf) if masked.any() else scores

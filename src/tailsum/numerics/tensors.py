@@ -43,8 +43,10 @@ def finite(scores: Tensor) -> Tensor:
 
 
 def unmasked(scores: Tensor) -> Tensor:
-    """Minus infinity in place of finite masks, such as -1e30 or the lowest number."""
-    return scores.masked_fill(scores < -1e29, -math.inf) if scores.is_floating_point() else scores
+    """Minus infinity in place of finite masks, such as -1e30 or the lowest number: other scores would be lost beside them."""
+    if not scores.is_floating_point():
+        return scores
+    return scores.masked_fill(scores < max(-1e29, torch.finfo(scores.dtype).min / 4), -math.inf)
 
 
 def as_values(scores: Tensor) -> Tensor:

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from tailsum.numerics.tensors import as_values, largest, scaled, unmasked
 
-MASK = -1e29  # scores below it are masks in place of minus infinity, such as -1e30 or the lowest number
-
 
 class Scores(ABC):
     """Scores of the parts of a structure, in any form. Minus infinity forbids a part.
@@ -51,7 +49,7 @@ class Scores(ABC):
 
     def unmasked(self) -> "Scores":
         """Minus infinity in place of finite masks."""
-        return self.map(lambda x: x.masked_fill(x < MASK, -math.inf) if x.is_floating_point() else x)
+        return self.map(unmasked)
 
     def forbidden(self, dtype: torch.dtype) -> "Scores":
         """One for every part with score minus infinity or a finite mask, zero for the others."""
