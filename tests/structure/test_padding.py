@@ -6,8 +6,7 @@ import torch
 from harness.agree import close
 from harness.registry import SEQUENCES, small
 
-# Semi-Markov models mask their padding when they are made, and the case of hidden Markov models normalises its leaves.
-LATE = [name for name in SEQUENCES if not name.startswith(("segments", "hmm"))]
+LATE = [name for name in SEQUENCES if not name.startswith("hmm")]  # whose case normalises its leaves
 
 
 @pytest.mark.parametrize("name", LATE)

@@ -32,23 +32,26 @@ def segment_scores(given: object) -> tuple[Dense | Durations, torch.Size, int, i
     return Dense(given), torch.Size(lead), length, longest, size
 
 
-def cleaned(segments: Dense | Durations, used: Tensor, trailing: int) -> Dense | Durations:
-    """The scores with zeros where no sequence uses them; a ValueError for NaN or infinity among the others.
+def cleaned(segments: Dense | Durations, used: Tensor, trailing: int, *, check: bool) -> Dense | Durations:
+    """The scores with zeros where no sequence uses them; with `check`, a ValueError for NaN or infinity among the others.
 
     `used` says it for all but the last `trailing` dimensions.
     """
     if isinstance(segments, Durations):
-        check_scores("segment.duration", segments.duration)
-        return Durations(_cleaned("segment.emission", segments.emission, used, trailing), segments.duration)
-    return Dense(_cleaned("segment", segments.scores, used, trailing))
+        if check:
+            check_scores("segment.duration", segments.duration)
+        return Durations(_cleaned("segment.emission", segments.emission, used, trailing, check), segments.duration)
+    return Dense(_cleaned("segment", segments.scores, used, trailing, check))
 
 
-def _cleaned(name: str, scores: Tensor, used: Tensor, trailing: int) -> Tensor:
-    check_floating(name, scores)
+def _cleaned(name: str, scores: Tensor, used: Tensor, trailing: int, check: bool) -> Tensor:
+    if check:
+        check_floating(name, scores)
     lead = scores.shape[: scores.dim() - trailing]
     unused = used.long().sum_to_size(lead) == 0  # what sequences share is used if one of them uses it
     scores = scores.masked_fill(unused.reshape(*lead, *(1,) * trailing), 0.0)
-    check_scores(name, scores)
+    if check:
+        check_scores(name, scores)
     return scores
 
 

@@ -65,6 +65,8 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
     5
     """
 
+    _gathered: tuple[Dense | Durations, Potential] | None = None  # scores of a sketch, or written out as a table
+
     def __init__(
         self,
         segment: Float[Tensor, "*#batch T D N"] | Durations,
@@ -77,21 +79,44 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         pairs = check_lead("transition", transition, self.n_states, (length - 1,), self.device, "segment")
         shape = check_broadcast("transition", pairs.lead[:-1], lead, "segment's")
         self.batch_shape, self.lengths = checked_lengths(lengths, shape, length, self.device)
+        self.censored, self._given = censored, (segments, pairs)
+        self.dtype = working_type(*segments.tensors, *pairs.tensors)
+        with torch.no_grad():  # as every operation will do it: for the errors
+            self._prepared_segments(check=True)
+            check_potential("transition", self._prepared_pairs())
+
+    @property
+    def segments(self) -> Dense | Durations:
+        """The scores of the segments: zeros in the padding, minus infinity in place of masks."""
+        return self._gathered[0] if self._gathered else self._prepared_segments()
+
+    @property
+    def transition(self) -> Potential:
+        """The scores of pairs, with one more leading dimension for the duration of the segment before.
+
+        It is of size 1, unless in a sketch.
+        """
+        return self._gathered[1] if self._gathered else self._prepared_pairs()
+
+    def _prepared_segments(self, *, check: bool = False) -> Dense | Durations:
+        segments = self._given[0]
         if isinstance(segments, Durations):
-            segments = cleaned(segments, self.inside(), 1)
+            segments = cleaned(segments, self.inside(), 1, check=check)
         else:  # what is cut by the end counts with the score that it has beyond
-            segments = cleaned(segments, *((self.inside(), 2) if censored else (self._within(), 1)))
+            used = (self.inside(), 2) if self.censored else (self._within(), 1)
+            segments = cleaned(segments, *used, check=check)
+        segments = segments.map(lambda x: unmasked(x.to(self.dtype)))
+        if not self.censored:
+            return segments
+        return cut_at_the_end(segments, self.sequence_lengths().reshape(self.batch_shape))
+
+    def _prepared_pairs(self) -> Potential:
+        pairs = self._given[1]
         if self.lengths is not None:
             pairs = pairs.blank_outside(self.inside()[..., 1:])
-        check_potential("transition", pairs)
-        self.dtype = working_type(*segments.tensors, *pairs.tensors)
-        self.segments = segments.map(lambda x: unmasked(x.to(self.dtype)))
-        if censored:
-            self.segments = cut_at_the_end(self.segments, self.sequence_lengths().reshape(self.batch_shape))
-        # One more leading dimension of the pairs, for the duration of the segment before: of size 1, unless in a sketch.
         dim = -pairs.trailing - 1
         pairs = pairs.to(self.dtype).map(lambda x: x.unsqueeze(dim) if x.dim() > -dim - 1 else x)
-        self.transition = pairs.map(unmasked) if isinstance(pairs, Dense) else pairs
+        return pairs.map(unmasked) if isinstance(pairs, Dense) else pairs
 
     def _within(self) -> Bool[Tensor, "*batch T D"]:
         """Whether a segment of each start and duration stays within its sequence."""
@@ -113,12 +138,13 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         return segment.masked_fill(~self._within()[..., None], -math.inf)
 
     def terms(self) -> SegmentTerms:
-        segments, pairs = self.segments, self.transition.evaluated()
+        segments, transition = self.segments, self.transition
+        pairs = transition.evaluated()
         if isinstance(segments, Durations):
             segments = segments.in_batch(self.batch_shape)
         else:
             segments = Dense(segments.scores.expand(*self.batch_shape, -1, -1, -1))
-        return SegmentTerms(segments, pairs if pairs is self.transition else pairs.map(unmasked))
+        return SegmentTerms(segments, pairs if pairs is transition else pairs.map(unmasked))
 
     def gather(self, index: Int[Tensor, "*#batch T k"]) -> "SemiMarkov":
         table = self._table()
@@ -128,7 +154,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         boundary = torch.arange(1, self.node_shape[0], device=self.device)[:, None]
         start = (boundary - 1 - torch.arange(self.longest, device=self.device)).clamp(min=0)
         pairs = self.transition.gather(index[..., start, :], index[..., 1:, None, :])
-        return self.replaced(segments=Dense(table.gather(-1, wanted)), transition=pairs)
+        return self.replaced(_gathered=(Dense(table.gather(-1, wanted)), pairs))
 
     def total(self, terms: SegmentTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
         messages = entering(terms.segments, terms.pairs, self.batch_shape, reduce)
@@ -174,7 +200,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
 
     def tabled(self) -> "SemiMarkov":
         """The same model with a table of the scores of all segments, `[*batch, T, D, N]`."""
-        return self.replaced(segments=self.segments.tabled())
+        return self.replaced(_gathered=(self.segments.tabled(), self.transition))
 
     def topk(self, k: int) -> Best:
         return super().topk(k) if isinstance(self.segments, Dense) else self.tabled().topk(k)

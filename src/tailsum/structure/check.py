@@ -11,6 +11,7 @@ from tailsum.numerics.check import (
     as_whole,
     check_broadcast,
     check_device,
+    check_floating,
     check_in_range,
     check_scores,
     check_tensor,
@@ -131,6 +132,8 @@ def check_lead(
         raise ValueError(f"{name} must have 1 or {last[-1]} {what} in dimension -3: got {given.lead[-1]}")
     for tensor in given.tensors:
         check_device(name, tensor, device)
+        if not isinstance(given, Scored):  # whose context may be anything
+            check_floating(name, tensor)
     return given.on(device)
 
 

@@ -128,7 +128,7 @@ def test_the_optimal_selection_scatters_less_than_independent_inclusion():
 
 @pytest.fixture(scope="module")
 def rows():
-    return theory.checks(2000, torch.Generator().manual_seed(0))
+    return theory.checks(2000, torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize("statement", EXACT)
