@@ -2,6 +2,7 @@
 
 import copy
 import io
+import pickle
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ def test_deep_copies_of_scores_that_require_gradients(name, way):
             assert not any(a.data_ptr() == b.data_ptr() for a in term.tensors for b in leaves if a.numel())
 
 
-@pytest.mark.parametrize("name", [name for name in FEW if not name.startswith("segments")])
+@pytest.mark.parametrize("name", FEW)
 def test_configurations_load_as_weights_only(name):
     model = small(name, seed=3).model()
     for value in (model.sample((2,)), model.topk(2), model.rsample()):
@@ -36,6 +37,21 @@ def test_configurations_load_as_weights_only(name):
         torch.save(value, file)
         file.seek(0)
         assert type(torch.load(file, weights_only=True)) is type(value)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in FEW if "scored" not in name and "ring" not in name]
+)  # neither can be imported
+def test_models_can_be_pickled(name):
+    model = small(name, seed=3).model()
+    close(pickle.loads(pickle.dumps(model)).log_partition(), model.log_partition())
+
+
+def test_one_segmentation_of_many():
+    segments = ts.SemiMarkov(torch.randn(2, 4, 3, 3), torch.randn(3, 3)).sample((5,))
+    one = segments.at((3, 1))
+    assert isinstance(one, ts.Segments)
+    assert torch.equal(one.states, segments.states[3, 1])
 
 
 def test_one_dependency_tree_of_many():

@@ -30,13 +30,13 @@ def family(name):
     return name.split("-")[0].replace("hmm", "chain")
 
 
-@pytest.mark.parametrize("name", of_families([*LARGE, *STATELESS], but={"chain"}))
+@pytest.mark.parametrize("name", [*LARGE, *STATELESS])
 @pytest.mark.parametrize(("use", "words"), RELAXED)
 def test_relaxed_samples(name, use, words):
     misused(two(name), use, words)
 
 
-@pytest.mark.parametrize("name", [name for name in FEW if small(name).has_lengths and not name.startswith("hmm")])
+@pytest.mark.parametrize("name", [name for name in FEW if small(name).has_lengths])
 @pytest.mark.parametrize(("lengths", "words"), LENGTHS)
 def test_lengths(name, lengths, words):
     case = small(name)

@@ -52,6 +52,7 @@ class Alignment(Structure[MoveTerms, Tensor]):
         lengths: Int[Tensor, "*#batch"] | Sequence[int] | None = None,
         other_lengths: Int[Tensor, "*#batch"] | Sequence[int] | None = None,
     ) -> None:
+        check_floating("match", match)
         if match.dim() < 2 or 0 in match.shape[-2:]:
             raise ValueError(f"match must be [*batch, N, M], N and M at least 1: got {list(match.shape)}")
         self.device, (n, m) = match.device, match.shape[-2:]

@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.check import as_whole, check_broadcast, check_scores
+from tailsum.numerics.check import as_whole, check_broadcast, check_floating, check_scores
 from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.tensors import finite, without_common, working_type
 from tailsum.scores.potential import Dense
@@ -49,6 +49,8 @@ class CTC(Structure[FrameTerms, Tensor]):
         target_lengths: Int[Tensor, "*#batch"] | Sequence[int] | None = None,
         blank: int = 0,
     ) -> None:
+        check_floating("log_probs", log_probs)
+        targets = as_whole("targets", targets, log_probs.device)
         if log_probs.dim() < 2 or 0 in log_probs.shape[-2:] or targets.dim() < 1:
             got = f"{list(log_probs.shape)} and {list(targets.shape)}"
             raise ValueError(
@@ -56,7 +58,6 @@ class CTC(Structure[FrameTerms, Tensor]):
             )
         self.device, self.n_states = log_probs.device, log_probs.shape[-1]
         self.node_shape, longest = log_probs.shape[-2:-1], targets.shape[-1]
-        targets = as_whole("targets", targets, self.device)
         shape = check_broadcast("targets", targets.shape[:-1], log_probs.shape[:-2], "that of log_probs,")
         shape, lengths = checked_lengths(lengths, shape, self.node_shape[0], self.device)
         self.batch_shape, counts = checked_lengths(target_lengths, shape, longest, self.device, "target_lengths", 0)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -9,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tailsum.chains.linear_chain import LinearChain
-from tailsum.numerics.check import check_broadcast, check_device, check_scores, check_whole
+from tailsum.numerics.check import as_whole, check_broadcast, check_device, check_floating, check_scores
 from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import working_type
 from tailsum.scores.potential import Potential
@@ -39,21 +40,22 @@ class HMM(LinearChain):
         observations: Int[Tensor, "*batch T"],
         lengths: Int[Tensor, "*#batch"] | Sequence[int] | None = None,
     ) -> None:
+        check_floating("initial", initial)
+        check_floating("emission", emission)
         if initial.dim() != 1 or emission.dim() != 2 or emission.shape[:1] != initial.shape:
             raise ValueError(
                 f"initial must be [N] and emission [N, V]: got {list(initial.shape)} and {list(emission.shape)}"
             )
-        observations = check_whole("observations", observations)
+        observations = as_whole("observations", observations, emission.device)
         if observations.dim() < 1:
             raise ValueError(f"observations must be [*batch, T]: got {list(observations.shape)}")
-        for name, tensor in (("initial", initial), ("observations", observations)):
-            check_device(name, tensor, emission.device)
+        check_device("initial", initial, emission.device)
         check_log_probabilities("initial", initial)
         check_log_probabilities("emission", emission)
         given = transition.tensors if isinstance(transition, Potential) else (transition,)
         positions = torch.arange(observations.shape[-1], device=observations.device)
         if lengths is not None:  # the padding need not hold observations
-            lengths = check_whole("lengths", torch.as_tensor(lengths, device=observations.device))
+            lengths = as_whole("lengths", lengths, observations.device)
             check_broadcast("lengths", lengths.shape, observations.shape[:-1], "that of observations,")
             observations = torch.where(positions < lengths[..., None], observations, -1)
         if ((observations < -1) | (observations >= emission.shape[1])).any():
@@ -71,16 +73,25 @@ def _observed(initial: Tensor, emission: Tensor, observations: Tensor, first: Te
 
     The context holds the observation plus one, so that zero, which also fills the padding, means missing.
     """
+    context = torch.stack((observations + 1, first.expand_as(observations).long()), -1)
+    return Scored(_Observed(initial, emission, dtype), 1, len(initial), context)
 
-    def function(_: Tensor, j: Tensor, context: Tensor) -> Tensor:
+
+@dataclass(frozen=True, eq=False)
+class _Observed:
+    """Scores of states by what was observed; a class, so that models can be pickled."""
+
+    initial: Tensor
+    emission: Tensor
+    dtype: torch.dtype
+
+    def __call__(self, _: Tensor, j: Tensor, context: Tensor) -> Tensor:
         seen, start = context[..., 0], context[..., 1]
         symbol = (seen - 1).clamp(min=0)
         # All states at once are rows of the transposed table: one look-up, many times faster than single entries.
-        scores = F.embedding(symbol[..., 0], emission.mT) if j.dim() == 2 else emission[j, symbol]
-        return torch.where(seen > 0, scores, 0.0).to(dtype) + torch.where(start > 0, initial[j], 0.0).to(dtype)
-
-    context = torch.stack((observations + 1, first.expand_as(observations).long()), -1)
-    return Scored(function, 1, len(initial), context)
+        scores = F.embedding(symbol[..., 0], self.emission.mT) if j.dim() == 2 else self.emission[j, symbol]
+        started = torch.where(start > 0, self.initial[j], 0.0)
+        return torch.where(seen > 0, scores, 0.0).to(self.dtype) + started.to(self.dtype)
 
 
 def check_log_probabilities(name: str, tensor: Float[Tensor, "*lead n"]) -> None:

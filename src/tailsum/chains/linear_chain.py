@@ -23,7 +23,7 @@ from tailsum.chains.chain_sweep import ChainSweep
 from tailsum.chains.forward import Forward, final_log_sum, forward_messages
 from tailsum.chains.mean_score import mean_score
 from tailsum.chains.refine import Refined
-from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape
+from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape, check_temperature
 from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp
@@ -336,8 +336,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         >>> chain.rsample(temperature=0.5).mix(torch.randn(100, 16)).shape
         torch.Size([5, 16])
         """
-        if not temperature > 0:
-            raise ValueError(f"temperature must be above 0: got {temperature}")
+        check_temperature(temperature)
         check_sample_shape(sample_shape)
         messages, noises = self._column_messages(), list[Tensor]()
         possible = self._possible(messages)[..., None]  # [*batch, 1]

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from tailsum.structure.k_best import at_index
+
 
 class Segments(NamedTuple):
     """Segmentations: the first position, the duration and the state of each segment, in order; -1, 0, -1 after the last."""
@@ -13,6 +15,10 @@ class Segments(NamedTuple):
     starts: Int[Tensor, "*sample_batch T"]
     durations: Int[Tensor, "*sample_batch T"]
     states: Int[Tensor, "*sample_batch T"]
+
+    def at(self, index: int | tuple[int, ...] | slice | Int[Tensor, "..."]) -> "Segments":
+        """Some segmentations of a batch or of samples: `segments.at(0)`; `segments[0]` is the field `starts`."""
+        return Segments(*at_index(self, index, self.starts.dim() - 1))
 
     def labels(self) -> Int[Tensor, "*sample_batch T"]:
         """The state at each position (-1 in the padding).
@@ -29,3 +35,6 @@ class Segments(NamedTuple):
         """Whether a segment starts at each position."""
         present = (self.starts >= 0).long()
         return torch.zeros_like(self.starts).scatter_add(-1, self.starts.clamp(min=0), present) > 0
+
+
+torch.serialization.add_safe_globals([Segments])  # for torch.load(.., weights_only=True)

@@ -21,6 +21,14 @@ def check_sample_shape(sample_shape: Sequence[int]) -> None:
     at_least(0, **{f"sample_shape[{i}]": size for i, size in enumerate(sample_shape)})
 
 
+def check_temperature(temperature: float | Tensor) -> None:
+    """A number above zero."""
+    if not isinstance(temperature, int | float | Tensor):
+        raise ValueError(f"temperature must be a number (the samples' shape is sample_shape): got {temperature!r}")
+    if not temperature > 0:
+        raise ValueError(f"temperature must be above 0: got {temperature}")
+
+
 def check_tensor(name: str, given: object) -> None:
     """A tensor, not sparse."""
     if not isinstance(given, Tensor):

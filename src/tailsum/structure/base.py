@@ -21,7 +21,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.distributions.kl import register_kl
 
-from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape, check_tensor, first_index
+from tailsum.numerics.check import (
+    at_least,
+    check_broadcast,
+    check_sample_shape,
+    check_temperature,
+    check_tensor,
+    first_index,
+)
 from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Draw, Reduce, highest, log_sum_exp
@@ -494,10 +501,7 @@ class Structure(Model, Generic[Terms, Configuration]):
         self, temperature: float, hard: bool, generator: torch.Generator | None, sample_shape: Sequence[int]
     ) -> tuple[list[Tensor], Configuration]:
         """Relaxed weights of each part term, and the configuration that they relax, in global ids."""
-        if not isinstance(temperature, int | float | Tensor):
-            raise ValueError(f"temperature must be a number (the samples' shape is sample_shape): got {temperature!r}")
-        if not temperature > 0:
-            raise ValueError(f"temperature must be above 0: got {temperature}")
+        check_temperature(temperature)
         check_sample_shape(sample_shape)
         recording, noisy, own = torch.is_grad_enabled(), self.part_terms, self.summed()
         model = self.in_batch((*sample_shape, *self.batch_shape))

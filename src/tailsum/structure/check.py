@@ -48,6 +48,7 @@ def node_potential(name: str, given: Tensor | Factored, form: str) -> Potential:
         return Factored(given.left[..., :, None, :], states)
     if not isinstance(given, Tensor):
         raise ValueError(f"{name} must be a tensor or Factored: got {type(given).__name__}")
+    check_tensor(name, given)
     if given.dim() < 2:
         raise ValueError(f"{name} must be {form}: got {list(given.shape)}")
     return Dense(given[..., :, None, :])
