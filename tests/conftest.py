@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, settings
 
 jaxtyping.install_import_hook("tailsum", "beartype.beartype").__enter__()
 
+collect_ignore_glob = ["conftest.py", "*/conftest.py", "*/*/conftest.py"]  # no doctests in them, and they share a name
+
 if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share the cores: more threads would wait for one another
     torch.set_num_threads(max(1, torch.get_num_threads() // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])))
 
@@ -80,3 +82,22 @@ def supar():
             package.__path__ = ["/".join([place, *inner]) for place in spec.submodule_search_locations]
             patch.setitem(sys.modules, name, package)
         yield importlib.import_module("supar.structs")
+
+
+# Slow kinds.
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """In `tests/structure`, a few kinds of each structure run with `make test`, the others with `make slow`.
+
+    Enumeration has all kinds in both.
+    """
+    from harness.registry import FEW, LARGE, ONE_EACH, SMALL  # noqa: PLC0415  (after the type checks are installed)
+
+    slow = {*SMALL, *LARGE} - {*FEW, *ONE_EACH}
+    for item in items:
+        kind = item.callspec.params.get("name") if hasattr(item, "callspec") else None
+        here = item.path.parent.name == "structure" and item.path.name != "test_enumeration.py"
+        if here and isinstance(kind, str) and kind in slow:
+            item.add_marker(pytest.mark.slow)

@@ -76,6 +76,7 @@ def test_demo(tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_seed_decides(tmp_path):
     def errors(seed):
         arguments = ("--states", "100", "--length", "3", "--repeats", "2", "--output", str(tmp_path))

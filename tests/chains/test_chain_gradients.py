@@ -16,7 +16,15 @@ SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize("lengths", [pytest.param(None, marks=SLOW, id="full"), pytest.param([3, 1], id="ragged")])
-@pytest.mark.parametrize("lead", [(), (2,), (2, 1), (2, 2)], ids=["shared", "time", "batch", "both"])
+@pytest.mark.parametrize(
+    "lead",
+    [
+        pytest.param((), id="shared"),
+        pytest.param((2,), marks=SLOW, id="time"),
+        pytest.param((2, 1), marks=SLOW, id="batch"),
+        pytest.param((2, 2), id="both"),
+    ],
+)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_exact(operation, kind, lead, lengths):
@@ -77,7 +85,7 @@ def test_factored_emission_and_sketch(operation):
     assert gradgradcheck(run, (context, states, left, right))
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", ["log_partition", pytest.param("entropy", marks=SLOW)])
 def test_log_space_path(operation, monkeypatch):
     """The path for scores beyond the range of float64, forced."""
     for module in ("forward", "mean_score"):

@@ -11,7 +11,9 @@ def leaves(n, batch, length, size):
     return [torch.randn(*shape, size).mul_(0.3).requires_grad_() for shape in ((batch, length), (n,), (n,))]
 
 
-@pytest.mark.parametrize("operation", [ts.LinearChain.log_partition, ts.LinearChain.entropy])
+@pytest.mark.parametrize(
+    "operation", [pytest.param(ts.LinearChain.log_partition, marks=pytest.mark.slow), ts.LinearChain.entropy]
+)
 def test_a_sketch_keeps_and_makes_nothing_of_size_batch_by_length_by_states(operation):
     batch, length, size = 6, 10, 4
     kept = []

@@ -76,7 +76,9 @@ def test_as_by_derivatives_of_the_log_partition(operation, kind, other, kept, le
     torch.testing.assert_close(*answers, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize(
+    "operation", [x if x == "entropy" else pytest.param(x, marks=pytest.mark.slow) for x in OPERATIONS]
+)
 def test_digits_are_not_lost_along_a_long_chain(operation, taken):
     """In float32, where the means of whole paths have 10,000 times the size of what states differ by."""
     scores = [torch.randn(3000, 8) * 2, torch.randn(8, 8), torch.randn(3000, 8), torch.randn(8, 8)]
@@ -142,7 +144,7 @@ def test_what_leads_nowhere_may_be_forbidden(seed):
 
 
 @pytest.mark.parametrize("budget", [0, 1 << 30])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
 def test_masks_by_the_lowest_number(dtype, budget):
     """They do what minus infinity does, also where a state has one and the pairs that lead to it have one."""
     generator = torch.Generator().manual_seed(0)

@@ -18,7 +18,9 @@ def test_argmax_equals_enumeration_for_weak_couplings(name, seed):
 
 
 @pytest.mark.filterwarnings("ignore::tailsum.ConvergenceWarning")
-@pytest.mark.parametrize("name", ["triangle", "complete", "ring of triples", "four at once"])
+@pytest.mark.parametrize(
+    "name", ["triangle", pytest.param("complete", marks=pytest.mark.slow), "ring of triples", "four at once"]
+)
 def test_argmax_never_scores_above_the_best(name):
     for seed in range(12):
         case = LoopyCase(name, 1.5, forbidden=0.1 * (seed % 2), seed=seed, n=2)

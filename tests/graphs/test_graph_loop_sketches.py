@@ -40,7 +40,12 @@ def seeded(seed):
 @pytest.mark.filterwarnings("ignore::tailsum.ConvergenceWarning")  # of the noisy scores in `rsample`
 @pytest.mark.parametrize(
     ("name", "forbidden"),
-    [("triangle", 0.0), ("square", 0.1), ("two in common", 0.1), ("triples and pairs", 0.0)],
+    [
+        ("triangle", 0.0),
+        pytest.param("square", 0.1, marks=pytest.mark.slow),
+        pytest.param("two in common", 0.1, marks=pytest.mark.slow),
+        ("triples and pairs", 0.0),
+    ],
 )
 def test_a_sketch_of_all_states_equals_the_whole_in_every_operation(name, forbidden):
     model = LoopyCase(name, 0.4, forbidden, batch=(2,), seed=1).model(iterations=30, tolerance=1e-8)

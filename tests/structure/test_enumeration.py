@@ -32,7 +32,7 @@ def random_cases(check):
             kind.name,
             range(start, min(start + 15, kind.examples[check])),
             id=f"{kind.name}-{start}",
-            marks=pytest.mark.slow if start >= max(15, kind.examples[check] // 3) else (),
+            marks=pytest.mark.slow if start >= max(15, kind.examples[check] // 10) else (),
         )
         for kind in CASES
         for start in range(0, kind.examples[check], 15)

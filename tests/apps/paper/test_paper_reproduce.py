@@ -194,6 +194,7 @@ def settings(folder, **changes):
     return Settings(**{**fields, **changes})
 
 
+@pytest.mark.slow
 def test_interrupted_and_resumed(tmp_path):
     console = Console(quiet=True)
     whole = settings(tmp_path / "whole")

@@ -146,6 +146,7 @@ def test_damaged_json(tmp_path, whole, name, content):
 # Several processes.
 
 
+@pytest.mark.slow
 def test_two_processes(tmp_path, data):
     """Two at once, and one that goes on where two have been: the same as one alone, to the bit."""
     how = {"shards": 2, "estimator": "rdp", "kept": 6}
