@@ -96,6 +96,8 @@ def pytest_collection_modifyitems(items):
     from harness.registry import FEW, LARGE, ONE_EACH, SMALL  # noqa: PLC0415  (after the type checks are installed)
 
     slow = {*SMALL, *LARGE} - {*FEW, *ONE_EACH}
+    slow |= {"chain-scored", "segments-scored", "pcfg-own dense", "pairs-star, scored", "pairs-no edges"}
+    slow |= {"pairs-isolated, factored unary", "dependencies-labelled", "pcfg-scored"}
     for item in items:
         kind = item.callspec.params.get("name") if hasattr(item, "callspec") else None
         here = item.path.parent.name == "structure" and item.path.name != "test_enumeration.py"

@@ -129,7 +129,7 @@ def rate_of(device: torch.device, size: int = 1024) -> float:
 def shown(seconds: float) -> str:
     """A time in a unit that suits it.
 
-    >>> [shown(x) for x in (0.04, 12.3, 600, 20_000)]
+    >>> [shown(x) for x in (0.04, 12.3, 600.0, 20_000.0)]
     ['0.04 s', '12 s', '10 minutes', '5.6 hours']
     """
     for unit, size in (("hours", 3600), ("minutes", 60)):
