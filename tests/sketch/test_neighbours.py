@@ -57,7 +57,7 @@ def test_a_message_of_all_states_as_neighbours_is_exact(lead, tile, generator, m
     scores = torch.randn(*lead, n, n, generator=generator)
     shared = scores.flatten(0, -3)[0] if lead else scores
     lists = ts.Neighbours(shared, n)
-    back, onward = near_messages(ts.Dense(scores), lists, torch.float32, value.device)
+    back, onward = near_messages(ts.Dense(scores), ts.Dense(scores.mT), lists, torch.float32, value.device)
     kept = ts.Optimal(3)(value, generator)
     at = scores[..., min(1, lead[-1] - 1), :, :] if lead else scores
     for near, way in ((back, at), (onward, at.mT)):
@@ -74,7 +74,7 @@ def test_a_message_of_all_states_as_neighbours_is_exact(lead, tile, generator, m
 def test_a_message_is_no_less_than_the_part_of_the_neighbours(generator):
     n, value = 30, torch.randn(30, generator=generator)
     scores = table(n, generator, 0.5)
-    back, _ = near_messages(ts.Dense(scores), 4, torch.float32, value.device)
+    back, _ = near_messages(ts.Dense(scores), ts.Dense(scores.mT), 4, torch.float32, value.device)
     part = (back.scores + value[back.partners]).logsumexp(-1)
     for k in (1, 5):
         kept = ts.Optimal(k)(value, generator)
@@ -135,8 +135,17 @@ def test_no_table_of_all_pairs_is_built(monkeypatch):
 
 def test_a_function_that_would_be_evaluated_too_often_has_no_lists(monkeypatch):
     monkeypatch.setattr("tailsum.sketch.neighbours.EVALUATIONS", 99)
-    back, _ = near_messages(ts.Scored(lambda i, j: (i * j).float(), 10, 10), 4, torch.float32, torch.device("cpu"))
+    pairs = ts.Scored(lambda i, j: (i * j).float(), 10, 10)
+    back, _ = near_messages(pairs, pairs.transposed(), 4, torch.float32, torch.device("cpu"))
     assert back.partners.tolist() == [[i] for i in range(10)]
+
+
+def test_lists_of_a_function_are_made_on_its_device():
+    def function(i, j):
+        raise RuntimeError(f"{i.device} {j.device}")
+
+    with pytest.raises(RuntimeError, match="meta meta"):
+        ts.Neighbours(ts.Scored(function, 4, 4, device=torch.device("meta")))
 
 
 @pytest.mark.usefixtures("unchecked")

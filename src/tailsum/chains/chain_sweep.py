@@ -31,7 +31,7 @@ class ChainSweep(Sweep):
     def set_neighbours(self, neighbours: Neighbours | int) -> None:
         if self.same_states:
             self.near_back, self.near_onward = near_messages(
-                self.onward, neighbours, self.nodes.dtype, self.nodes.device
+                self.onward, self.back, neighbours, self.nodes.dtype, self.nodes.device
             )
 
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:

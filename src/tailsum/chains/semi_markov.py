@@ -202,15 +202,19 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         """The same model with a table of the scores of all segments, `[*batch, T, D, N]`."""
         return self.replaced(_gathered=(self.segments.tabled(), self.transition))
 
+    @property
+    def _without_table(self) -> bool:
+        return isinstance((self._gathered or self._given)[0], Durations)
+
     def topk(self, k: int) -> Best:
-        return super().topk(k) if isinstance(self.segments, Dense) else self.tabled().topk(k)
+        return self.tabled().topk(k) if self._without_table else super().topk(k)
 
     def relaxed(
         self, temperature: float, hard: bool, generator: torch.Generator | None, sample_shape: Sequence[int]
     ) -> tuple[list[Tensor], Segments]:
-        if isinstance(self.segments, Dense):
-            return super().relaxed(temperature, hard, generator, sample_shape)
-        return self.tabled().relaxed(temperature, hard, generator, sample_shape)
+        if self._without_table:
+            return self.tabled().relaxed(temperature, hard, generator, sample_shape)
+        return super().relaxed(temperature, hard, generator, sample_shape)
 
     def label_marginals(self) -> Float[Tensor, "*batch T all"]:
         """The probability of each state at each position, over all N states; of `Durations` without a table.
@@ -218,7 +222,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         >>> SemiMarkov(torch.randn(6, 3, 4), torch.randn(4, 4)).label_marginals().sum(-1).allclose(torch.ones(6))
         True
         """
-        if isinstance(self.segments, Dense):
+        if not self._without_table:
             return label_chances(self.scatter(self.marginals()))
         recording, own = torch.is_grad_enabled(), self.summed()
         with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):

@@ -1,8 +1,8 @@
 """Neighbours: for each state, the states with which it scores highest, and messages along these pairs alone.
 
 A message from landmarks misses states whose mass rests on a few particular partners that are no landmarks: on a sticky
-chain, each state and itself. `Lookahead` adds to the message what each state receives from itself and from its neighbours.
-A pair that is counted twice does no harm, since a proposal need only be roughly right.
+chain, each state and itself. In the messages of `Lookahead`, the part that each state receives from itself and from its
+neighbours is exact, and landmarks estimate only the rest.
 """
 
 import math
@@ -15,6 +15,7 @@ from torch import Tensor
 from tailsum.numerics.check import at_least
 from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import at_step, finite
+from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
 from tailsum.scores.scored import Scored
 from tailsum.sketch.selection import Subset
@@ -29,7 +30,6 @@ class Neighbours:
     listed. Making the lists costs as much as one step of exact inference, N^2 products, in tiles. Lists may be used again
     while the scores change, as in training: sums stay unbiased with any lists, and become more accurate with fresh ones.
 
-    >>> states = torch.randn(1000, 8)
     >>> near = Neighbours(torch.randn(1000, 1000), size=16)
     >>> near.successors.shape, near.predecessors.shape
     (torch.Size([1000, 16]), torch.Size([1000, 16]))
@@ -44,7 +44,7 @@ class Neighbours:
             raise ValueError(f"transition must be a table [N, N] or a potential that all steps share: got {got}")
         n, size = potential.n_to, min(size, potential.n_to)
         flat = potential.map(lambda x: x.reshape(x.shape[x.dim() - potential.trailing :]))
-        device = flat.tensors[0].device if flat.tensors else torch.device("cpu")
+        device = (flat.device if isinstance(flat, Scored) else flat.tensors[0].device) or torch.device("cpu")
         rows = max(size, tile_rows(n, device) // size * size)  # whole groups of rows
         successors = list[Tensor]()
         highest = found = torch.empty(0)
@@ -108,12 +108,12 @@ class NearMessages:
 
 @torch.no_grad()
 def near_messages(
-    pairs: Potential, neighbours: Neighbours | int, dtype: torch.dtype, device: torch.device
+    pairs: Potential, transposed: Potential, neighbours: Neighbours | int, dtype: torch.dtype, device: torch.device
 ) -> tuple[NearMessages, NearMessages]:
-    """Messages from successors, which go back, and from predecessors, which go on.
+    """Messages from successors, which go back, and from predecessors, which go on, by scores and the same transposed.
 
-    Lists are made here where a number, their size, is given and all steps share the scores. Else, and where a function would
-    have to be evaluated too often, each state has itself alone.
+    Lists are made here if a number, their size, is given, and one table serves all steps and sequences. Else, and where a
+    function would have to be evaluated too often, each state has itself alone.
     """
     n, own = pairs.n_from, torch.arange(pairs.n_from, device=device)[:, None]
     shared = pairs.lead.numel() == 1
@@ -121,7 +121,7 @@ def near_messages(
     if isinstance(neighbours, int) and shared and affordable:
         neighbours = Neighbours(pairs, neighbours)
     found = list[NearMessages]()
-    for potential, name in ((pairs, "successors"), (pairs.transposed(), "predecessors")):
+    for potential, name in ((pairs, "successors"), (transposed, "predecessors")):
         partners = own
         if isinstance(neighbours, Neighbours):
             listed = getattr(neighbours, name)
@@ -139,7 +139,7 @@ def _scores_with(
 ) -> Float[Tensor, "*lead n r"]:
     """The score of each state with each of its partners, in tiles."""
     wide = potential.map(lambda x: x.unsqueeze(-potential.trailing - 1)) if potential.lead else potential
-    width = next((x.shape[-1] for x in potential.tensors if not isinstance(potential, Dense)), 1)
+    width = potential.left.shape[-1] if isinstance(potential, Factored) else 1  # numbers that a score is made of
     chunk = tile_rows(potential.lead.numel() * partners.shape[1] * width, device)
     tiles = []
     for start in range(0, len(partners), chunk):

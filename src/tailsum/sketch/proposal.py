@@ -93,8 +93,8 @@ class Lookahead(Proposal):
 
     `neighbours`, on chains: each state also gets a message from itself and from this many partners, those with which its
     pair scores are highest. Landmarks alone miss states whose mass rests on a few particular partners: on sticky or peaked
-    chains of 30,000 states and more, sums would be too low by many nats. For scores that vary along the chain, only the
-    message from itself is added. To make the lists once for many sketches, pass `Neighbours(transition)`; 0: no such messages.
+    chains of 30,000 states and more, sums would be too low by many nats. For scores that differ by step or sequence,
+    only the message from itself is exact. To make the lists once for many sketches, pass `Neighbours(transition)`; 0: no such messages.
 
     Cost on a chain: nodes x N x (2 landmarks + 3 neighbours + K) in tiles of a few MB, and N^2 products for the lists.
     """
