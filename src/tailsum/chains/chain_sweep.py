@@ -13,8 +13,6 @@ from tailsum.sketch.sweep import Sweep, fill_unreached, send, together
 class ChainSweep(Sweep):
     """Messages along the positions of a chain with node scores `[*batch, T, N]`; padding sends none."""
 
-    landmarks = 256  # half as many as without neighbours
-
     def __init__(
         self,
         nodes: Float[Tensor, "*batch T n"],

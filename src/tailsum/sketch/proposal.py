@@ -88,13 +88,13 @@ class Lookahead(Proposal):
     then selected in one more sweep, each node given the states kept so far, so that errors do not multiply. Without,
     every node is selected independently: cheaper for large K, and less accurate.
 
-    `landmarks` is the number at each node in the last round: by default 256 on chains, 512 on graphs and
+    `landmarks` is the number at each node in the last round: by default 512 on chains, graphs and
     segmentations, and 64 on grammars and dependency trees, where a landmark costs more.
 
     `neighbours`, on chains: each state also gets a message from itself and from this many partners, those with which its
     pair scores are highest. Landmarks alone miss states whose mass rests on a few particular partners: on sticky or peaked
     chains of 30,000 states and more, sums would be too low by many nats. For scores that differ by step or sequence,
-    only the message from itself is exact. To make the lists once for many sketches, pass `Neighbours(transition)`; 0: no such messages.
+    only the message from itself is exact. To make the lists once for many sketches, pass `Neighbours(transition)`. 0 (default): none.
 
     Cost on a chain: nodes x N x (2 landmarks + 3 neighbours + K) in tiles of a few MB, and N^2 products for the lists.
     """
@@ -102,7 +102,7 @@ class Lookahead(Proposal):
     landmarks: int | None = None
     rounds: int = 1
     sequential: bool = True
-    neighbours: int | Neighbours = 64
+    neighbours: int | Neighbours = 0
 
     def __post_init__(self) -> None:
         if self.landmarks is not None:
