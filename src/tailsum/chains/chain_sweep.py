@@ -5,8 +5,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.scores.potential import Potential
-from tailsum.sketch.neighbours import Neighbours, near_messages
-from tailsum.sketch.selection import Optimal, Selection, Subset
+from tailsum.sketch.neighbours import Near, Neighbours
+from tailsum.sketch.selection import Landmarks, Selection, Subset
 from tailsum.sketch.sweep import Sweep, fill_unreached, send, together
 
 
@@ -23,22 +23,22 @@ class ChainSweep(Sweep):
         self.nodes, self.lengths, self.same_states = nodes, lengths, same_states
         self.onward, self.back = pairs, pairs.transposed()
         self.past, self.future = nodes, torch.zeros_like(nodes)
-        self.near_back = self.near_onward = None  # messages from neighbouring states, back and onward
+        self.near: Near | None = None  # messages from neighbouring states
         self.pilot: Subset | None = None  # landmarks of the positions 1 .. T-1, which sent the messages in `future`
 
     def set_neighbours(self, neighbours: Neighbours | int) -> None:
         if self.same_states:
-            self.near_back, self.near_onward = near_messages(
-                self.onward, self.back, neighbours, self.nodes.dtype, self.nodes.device
-            )
+            self.near = Near(self.onward, self.back, neighbours, self.nodes.device)
+            if self.near.listed:  # fewer landmarks do as well
+                self.landmarks, self.rounds = 192, 0
 
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
         if self.pilot:  # the first sweep has only the node scores
-            self.past = self._past(Optimal(max(1, landmarks // 2)), generator)
-        self.future, self.pilot = self._future(Optimal(landmarks), generator)
+            self.past = self._past(Landmarks(max(1, landmarks // 2)), generator)
+        self.future, self.pilot = self._future(Landmarks(landmarks), generator)
 
     def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch T n"]:
-        return self._past(Optimal(landmarks), generator) + self.future
+        return self._past(Landmarks(landmarks), generator) + self.future
 
     def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
         message, kept = self.nodes[..., 0, :], list[Subset]()
@@ -56,8 +56,8 @@ class ChainSweep(Sweep):
         for t in range(1, self.nodes.shape[-2]):
             kept = selection(messages[-1] + self.future[..., t - 1, :], generator)
             sent = send(self.onward.at_step(t - 1), messages[-1], kept)
-            if self.near_onward is not None:
-                sent = self.near_onward.joined(sent, t - 1, messages[-1], kept)
+            if self.near is not None:
+                sent = self.near.onward.at_step(t - 1).joined(sent, messages[-1], kept)
             messages.append(self.nodes[..., t, :] + fill_unreached(sent))
         return torch.stack(messages, -2)
 
@@ -68,8 +68,8 @@ class ChainSweep(Sweep):
             kept.append(selection(self.past[..., t, :] + messages[..., t, :], generator))
             value = self.nodes[..., t, :] + messages[..., t, :]
             sent = send(self.back.at_step(t - 1), value, kept[-1])
-            if self.near_back is not None:
-                sent = self.near_back.joined(sent, t - 1, value, kept[-1])
+            if self.near is not None:
+                sent = self.near.back.at_step(t - 1).joined(sent, value, kept[-1])
             sent = fill_unreached(sent)
             messages[..., t - 1, :] = (
                 sent if self.lengths is None else torch.where((t < self.lengths)[..., None], sent, 0.0)

@@ -83,31 +83,35 @@ class Lookahead(Proposal):
 
     On a chain, a backward sweep selects landmarks at each node and sends their messages to all N states of the node
     before; then `rounds` times, a forward sweep guided by it and a backward sweep guided by that. Trees have inside and
-    outside sweeps instead, graphs walks from the last layer to the first. Each round has four times the landmarks of
-    the one before, so that all early rounds together cost less than the last. With `sequential`, the states to keep are
+    outside sweeps instead, graphs walks from the last layer to the first. Each round has four times the landmarks
+    of the one before, so that all early rounds together cost less than the last. With `sequential`, the states to keep are
     then selected in one more sweep, each node given the states kept so far, so that errors do not multiply. Without,
     every node is selected independently: cheaper for large K, and less accurate.
 
-    `landmarks` is the number at each node in the last round: by default 512 on chains, graphs and
-    segmentations, and 64 on grammars and dependency trees, where a landmark costs more.
+    `neighbours`, on chains: each state also gets an exact message from itself and from this many partners, those with
+    which its pair scores are highest. Landmarks alone miss states whose mass rests on a few particular partners: on sticky
+    or peaked chains of 30,000 states and more, sums would be too low by many nats. The lists of partners are made in
+    N^2 products, as much as one step of exact inference; to make them once for many sketches, pass
+    `Neighbours(transition)`. Where scores differ by step or sequence, and beyond 262,144 states (32,768 for a
+    function of pairs), each state has itself alone unless lists are given. 0: landmarks only.
 
-    `neighbours`, on chains: each state also gets a message from itself and from this many partners, those with which its
-    pair scores are highest. Landmarks alone miss states whose mass rests on a few particular partners: on sticky or peaked
-    chains of 30,000 states and more, sums would be too low by many nats. For scores that differ by step or sequence,
-    only the message from itself is exact. To make the lists once for many sketches, pass `Neighbours(transition)`. 0 (default): none.
+    `landmarks` is the number at each node in the last round. Defaults: 192 and no further rounds on chains with
+    lists of neighbours; else one round, and 512 on chains, graphs and segmentations, 64 on grammars and
+    dependency trees, where a landmark costs more.
 
-    Cost on a chain: nodes x N x (2 landmarks + 3 neighbours + K) in tiles of a few MB, and N^2 products for the lists.
+    Cost on a chain: nodes x N x (landmarks + neighbours + K) in tiles of a few MB, and N^2 products for the lists.
     """
 
     landmarks: int | None = None
-    rounds: int = 1
+    rounds: int | None = None
     sequential: bool = True
-    neighbours: int | Neighbours = 0
+    neighbours: int | Neighbours = 32
 
     def __post_init__(self) -> None:
         if self.landmarks is not None:
             at_least(1, landmarks=self.landmarks)
-        at_least(0, rounds=self.rounds)
+        if self.rounds is not None:
+            at_least(0, rounds=self.rounds)
         if not isinstance(self.neighbours, Neighbours):
             at_least(0, neighbours=self.neighbours)
 
@@ -125,10 +129,11 @@ class Lookahead(Proposal):
 
     def _swept(self, model: Model, generator: torch.Generator | None) -> tuple[Sweep, int]:
         sweep = model.sweep()
-        if self.neighbours:
+        exact = (self.landmarks or sweep.landmarks) >= model.n_states  # every state is a landmark
+        if isinstance(self.neighbours, Neighbours) or (self.neighbours and not exact):
             sweep.set_neighbours(self.neighbours)
-        landmarks = sweep.landmarks if self.landmarks is None else self.landmarks
-        for later in range(self.rounds, -1, -1):
+        landmarks = self.landmarks or sweep.landmarks
+        for later in range(sweep.rounds if self.rounds is None else self.rounds, -1, -1):
             sweep.look(max(1, landmarks >> 2 * later), generator)
         return sweep, landmarks
 

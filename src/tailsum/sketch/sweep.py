@@ -20,7 +20,7 @@ class Sweep(ABC):
     In `log_q` minus infinity means forbidden, never just not reached by a landmark.
     """
 
-    landmarks = 512  # at each node, unless given to `Lookahead`
+    landmarks, rounds = 512, 1  # unless given to `Lookahead`
 
     def set_neighbours(self, neighbours: Neighbours | int) -> None:  # noqa: B027  (not every sweep can use them)
         """Add messages from neighbours: by the given lists, or by lists of the given size, made here."""

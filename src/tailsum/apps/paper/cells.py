@@ -198,7 +198,9 @@ def rivals(states: int, percent: int, repeats: int) -> tuple[Method, Method]:
 def ours(states: int, percent: int, repeats: int, landmarks: int = 512, kept: int | None = None) -> Method:
     """The library's own estimator: the optimal selection, guided by landmarks alone, its entropy refined."""
     k = kept or share_of(states, percent)
-    return Method("tailsum", f"{percent}%", k, Optimal(k), Lookahead(landmarks, neighbours=0), repeats, refined=True)
+    return Method(
+        "tailsum", f"{percent}%", k, Optimal(k), Lookahead(landmarks, rounds=1, neighbours=0), repeats, refined=True
+    )
 
 
 def frugal(states: int, percent: int, repeats: int) -> Method:

@@ -46,7 +46,7 @@ PROPOSALS: dict[str, Callable[[Tensor], Propose]] = {
     "Global, as printed": functools.partial(global_proposal, softmax=False),
     "Local+Global": paper_proposal,
     "Local+Global, as printed": functools.partial(paper_proposal, softmax=False),
-    "Lookahead": lambda _: Lookahead(512, neighbours=0),
+    "Lookahead": lambda _: Lookahead(512, rounds=1, neighbours=0),
 }
 
 

@@ -56,7 +56,7 @@ def unbiased(repeats: int, generator: Generator) -> Iterator[Check]:
     """Theorem 1, `E[Z_hat] / Z = 1`, for the paper's selection and for `Optimal`, at K states kept."""
     chains, tree = _chains(), paper_tree(30, 4, generator=_seeded())
     (mild, _), (paper, _) = chains["mild chain, local"], chains["paper's chain and proposal"]
-    lookahead, uniform = Lookahead(8, neighbours=0), Uniform()
+    lookahead, uniform = Lookahead(8, rounds=1, neighbours=0), Uniform()
     cases = {
         **{
             f"{name}, K1={top} K2={sampled}": (top + sampled, model, proposal, TopAndSample(top, sampled))
