@@ -1,6 +1,6 @@
 """How sums over the states are taken in training."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 from jaxtyping import Float
@@ -10,6 +10,8 @@ from tailsum.chains.linear_chain import LinearChain
 from tailsum.nn.decoder import Probes
 from tailsum.nn.method import Method
 from tailsum.numerics.check import at_least
+from tailsum.scores.potential import Potential
+from tailsum.sketch.neighbours import Neighbours
 from tailsum.sketch.proposal import LocalGlobal, Lookahead
 from tailsum.sketch.selection import Optimal, TopAndSample, TopK
 from tailsum.structure.base import RelaxedSample
@@ -26,6 +28,9 @@ class Estimator:
     neighbours (`Lookahead`, `Optimal`) and refines the entropy, or sums exactly if all states are kept; and it takes the
     expectation of log p(x_t) over x_t, where the others take it at the sample. With two or more `probes` so it does with
     log p(y_t | x_t): by a weighted subset of so many states.
+
+    `landmarks` and `neighbours` are those of `Lookahead`. Lists of neighbours are made at every step unless
+    `with_neighbours` has made them before: in training, do so every hundred steps or so.
     """
 
     method: Method
@@ -33,6 +38,7 @@ class Estimator:
     landmarks: int = 256
     probes: int = 1
     drawn: int | None = None
+    neighbours: int | Neighbours = 32
 
     def __post_init__(self) -> None:
         if self.method not in get_args(Method):
@@ -54,9 +60,15 @@ class Estimator:
                 drawn = min(self.drawn or (kept + 1) // 2, kept)
                 return chain.sketch(proposal=LocalGlobal(), selection=TopAndSample(kept - drawn, drawn))
             case "tailsum" if kept < chain.n_states:
-                return chain.sketch(kept, proposal=Lookahead(min(self.landmarks, chain.n_states)))
+                return chain.sketch(kept, proposal=Lookahead(self.landmarks, neighbours=self.neighbours))
             case _:
                 return chain
+
+    def with_neighbours(self, transition: Potential) -> "Estimator":
+        """The same with lists of neighbours under the given scores, if it chooses by them."""
+        chooses = self.method == "tailsum" and max(self.kept, self.landmarks) < transition.n_from
+        size = self.neighbours if isinstance(self.neighbours, int) else self.neighbours.successors.shape[-1]
+        return replace(self, neighbours=Neighbours(transition, size)) if chooses and size else self
 
     def entropy(self, small: LinearChain) -> Float[Tensor, "*batch"]:
         """The entropy of the whole chain, from a sketch of it."""

@@ -33,4 +33,9 @@ class CRFInference(nn.Module):
         """The distribution over the states of each sentence of a batch, from a vector for each word."""
         if encoded.shape[-1:] != (self.read.in_features,):
             raise ValueError(f"encoded must be [B, T, {self.read.in_features}]: got {list(encoded.shape)}")
-        return LinearChain(Factored(self.read(encoded), self.states), Factored(self.states, self.states), lengths)
+        return LinearChain(Factored(self.read(encoded), self.states), self.transition, lengths)
+
+    @property
+    def transition(self) -> Factored:
+        """The scores of pairs of states, which all positions and sentences share."""
+        return Factored(self.states, self.states)

@@ -54,6 +54,13 @@ class Neighbours:
         self.predecessors: Int[Tensor, "n r"]
         self.successors, self.predecessors = _lists(flat, min(size, flat.n_from), device)
 
+    @classmethod
+    def of(cls, successors: Int[Tensor, "n r"], predecessors: Int[Tensor, "n r"]) -> "Neighbours":
+        """Lists that were made before."""
+        lists = cls.__new__(cls)
+        lists.successors, lists.predecessors = successors, predecessors
+        return lists
+
     def __repr__(self) -> str:
         n, size = self.successors.shape
         return f"Neighbours(N={n}, size={size})"

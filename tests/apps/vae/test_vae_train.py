@@ -55,7 +55,8 @@ HOW = {
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_stopped_after_every_step(tmp_path, data, how):
+def test_stopped_after_every_step(tmp_path, data, how, monkeypatch):
+    monkeypatch.setattr("tailsum.apps.vae.train.LISTS_EVERY", 3)
     settings = {**HOW[how], "steps": 7, "check_every": 3}
     once = trained(tmp_path / "once", data, **settings)
     new_run(tmp_path / "often", data, **settings)

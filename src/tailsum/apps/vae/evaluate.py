@@ -47,7 +47,7 @@ def log_mean_exp(log_weights: Float[Tensor, "n *rest"]) -> Float[Tensor, "*rest"
 def sums_for(model: StructuredVAE, trained: Estimator) -> Estimator:
     """How to sum in evaluation: exactly, or, with very many states, as in training."""
     exact = Estimator("full", trained.kept)
-    return exact if model.decoder.n_states <= EXACT_UP_TO else trained
+    return exact if model.decoder.n_states <= EXACT_UP_TO else trained.with_neighbours(model.inference.transition)
 
 
 @torch.no_grad()

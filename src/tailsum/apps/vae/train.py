@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,10 @@ from tailsum.apps.vae.run import Run
 from tailsum.apps.vae.seeds import mixed, seeded
 from tailsum.nn.pretrained import PretrainedEncoder
 from tailsum.nn.structured_vae import Elbo
+from tailsum.sketch.neighbours import Neighbours
+
+LISTS_EVERY = 100  # steps from one making of the lists of neighbours to the next
+LISTS = ("neighbours.successors", "neighbours.predecessors")  # their names in a checkpoint
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,8 @@ class Trainer:
         """One step on the next batch. The random numbers follow from the seed, the step and the shard."""
         number, settings = self.done, self.settings
         chosen = self.order.at(number)
+        if number % LISTS_EVERY == 0:
+            self.sums = self.sums.with_neighbours(self.model.inference.transition)
         totals = torch.zeros(4, dtype=torch.double, device=self.device)
         self.optimiser.zero_grad(set_to_none=False)
         for shard in self.processes.mine(settings.shards):
@@ -134,6 +140,8 @@ class Trainer:
         found = {f"model.{name}": value for name, value in learned(self.model).items()}
         for number, state in self.optimiser.state_dict()["state"].items():
             found |= {f"optimiser.{number}.{name}": value for name, value in state.items()}
+        if isinstance(lists := self.sums.neighbours, Neighbours):  # as they were made some steps ago
+            found |= dict(zip(LISTS, (lists.successors, lists.predecessors), strict=True))
         return found
 
     def _facts(self) -> dict[str, Any]:
@@ -150,6 +158,9 @@ class Trainer:
                 _, number, part = name.split(".")
                 states.setdefault(int(number), {})[part] = value
         self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": states})
+        if LISTS[0] in checkpoint.tensors:
+            lists = Neighbours.of(*(checkpoint.tensors[name].to(self.device) for name in LISTS))
+            self.sums = replace(self.sums, neighbours=lists)
         self.done, self.best = int(checkpoint.facts["step"]), float(checkpoint.facts["best"])
 
 
