@@ -68,7 +68,7 @@ def test_a_message_of_all_states_as_neighbours_is_exact(lead, tile, generator, m
         )
         exact = (way + value[:, None]).logsumexp(-1)
         assert not torch.allclose(sent, exact, atol=0.01)
-        torch.testing.assert_close(near.joined(sent, 1, value, kept), exact, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(near.at_step(1).joined(sent, value, kept), exact, rtol=1e-4, atol=1e-4)
 
 
 def test_a_message_is_no_less_than_the_part_of_the_neighbours(generator):
@@ -79,7 +79,7 @@ def test_a_message_is_no_less_than_the_part_of_the_neighbours(generator):
     for k in (1, 5):
         kept = ts.Optimal(k)(value, generator)
         sent = (scores[:, kept.index] + value[kept.index] + kept.log_weight).logsumexp(-1)
-        found = back.joined(sent, 0, value, kept)
+        found = back.joined(sent, value, kept)
         assert not found.isnan().any()
         assert (found >= part - 1e-5).all()
         assert ((found == -math.inf) == ((sent == -math.inf) & (part == -math.inf))).all()

@@ -57,7 +57,7 @@ class ChainSweep(Sweep):
             kept = selection(messages[-1] + self.future[..., t - 1, :], generator)
             sent = send(self.onward.at_step(t - 1), messages[-1], kept)
             if self.near_onward is not None:
-                sent = self.near_onward.joined(sent, t - 1, messages[-1], kept)
+                sent = self.near_onward.at_step(t - 1).joined(sent, messages[-1], kept)
             messages.append(self.nodes[..., t, :] + fill_unreached(sent))
         return torch.stack(messages, -2)
 
@@ -69,7 +69,7 @@ class ChainSweep(Sweep):
             value = self.nodes[..., t, :] + messages[..., t, :]
             sent = send(self.back.at_step(t - 1), value, kept[-1])
             if self.near_back is not None:
-                sent = self.near_back.joined(sent, t - 1, value, kept[-1])
+                sent = self.near_back.at_step(t - 1).joined(sent, value, kept[-1])
             sent = fill_unreached(sent)
             messages[..., t - 1, :] = (
                 sent if self.lengths is None else torch.where((t < self.lengths)[..., None], sent, 0.0)

@@ -82,22 +82,26 @@ class NearMessages:
     partners: Int[Tensor, "n r"]
     scores: Float[Tensor, "*lead n r"]  # lead as of the potential
 
+    def at_step(self, step: int) -> "NearMessages":
+        """The messages of one step."""
+        return NearMessages(self.partners, at_step(self.scores, 2, step))
+
     def joined(
-        self, sent: Float[Tensor, "*batch n"], step: int, value: Float[Tensor, "*batch n"], kept: Subset
+        self, sent: Float[Tensor, "*batch n"], value: Float[Tensor, "*batch n"], kept: Subset
     ) -> Float[Tensor, "*batch n"]:
         """The message `sent` to each state by landmarks, the part of its neighbours exact in place of estimated.
 
         `value` are the values of all states that the message is a sum over, `kept` the landmarks among them that sent it.
         The landmarks' estimate of the neighbours' part is subtracted; the sum is no less than the neighbours' part.
         """
-        scores, (n, size) = at_step(self.scores, 2, step), self.partners.shape
+        n, size = self.partners.shape
         excess = torch.ones_like(value).scatter_add_(-1, kept.index, -kept.log_weight.exp())
         chunk = tile_rows(value[..., 0].numel() * size, value.device)
         tiles = []
         for start in range(0, n, chunk):
             some, landmarks = self.partners[start : start + chunk], sent[..., start : start + chunk]
             at = some.flatten()
-            ways = value.index_select(-1, at).unflatten(-1, some.shape) + scores[..., start : start + chunk, :]
+            ways = value.index_select(-1, at).unflatten(-1, some.shape) + self.scores[..., start : start + chunk, :]
             highest = finite(torch.maximum(ways.amax(-1), landmarks))
             ways.sub_(highest[..., None]).exp_()
             missing = (ways * excess.index_select(-1, at).unflatten(-1, some.shape)).sum(-1)
