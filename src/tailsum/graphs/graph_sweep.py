@@ -5,9 +5,9 @@ from the landmarks of the previous round, if there was one. The graph restricted
 the same kind, whose messages are iterated until they converge. Landmarks are selected from the last layer to the first
 (on a tree, from the leaves to the roots), and the final selection goes the other way.
 
-With neighbours, the messages of pair factors are kept for all states in place of landmarks, one sweep from the last layer to
-the first and back after the other. The final selection on a forest is then depth first: what the variables of a branch
-send is known before the next branch is entered, so that errors of branches do not multiply.
+With neighbours, pair factors send their messages to all states in each walk, and the next walk, in the other direction,
+reads them. The final selection on a forest is then depth first: what the kept states of one branch send is known before
+the next branch is entered, so that the errors of branches do not multiply.
 """
 
 import itertools
@@ -53,7 +53,7 @@ class GraphSweep(Sweep):
     """Messages from landmarks to all states of a graph, the batch flattened.
 
     The tables of all pairs of landmarks of all factors must stay a small part of the table budget: graphs with many
-    factors get fewer landmarks than requested.
+    factors get fewer landmarks than requested. With neighbours at all factors there are no such tables.
     """
 
     def __init__(
@@ -81,9 +81,8 @@ class GraphSweep(Sweep):
 
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
         batch, _, n = self.nodes.shape
-        if landmarks >= n and not any(
-            self.near
-        ):  # the graph itself, which may share tables that a restricted one does not
+        if landmarks >= n and not any(self.near):
+            # The graph itself, which may share tables that a restricted one does not.
             self.set_landmarks(torch.arange(n, device=self.nodes.device).expand(self.nodes.shape), self.cavities(None))
             return
         if not all(self.near):
@@ -159,7 +158,7 @@ class GraphSweep(Sweep):
         return kept
 
     def _learn(self, given: Given, senders: _Senders | None) -> None:
-        """Exchange the guess for what a branch sends for the message from its kept states."""
+        """Put the message from the kept states of a branch in place of the guess."""
         near = self.near[given.group]
         assert senders is not None
         assert near is not None
