@@ -86,6 +86,11 @@ class NearMessages:
         """The messages of one step."""
         return NearMessages(self.partners, at_step(self.scores, 2, step))
 
+    def alone(self, value: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        """The message of the neighbours, without landmarks, from the values of all states."""
+        nobody = Subset(torch.zeros_like(value[..., :1], dtype=torch.long), torch.full_like(value[..., :1], -math.inf))
+        return self.joined(torch.full_like(value, -math.inf), value, nobody)
+
     def joined(
         self, sent: Float[Tensor, "*batch n"], value: Float[Tensor, "*batch n"], kept: Subset
     ) -> Float[Tensor, "*batch n"]:

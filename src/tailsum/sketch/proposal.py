@@ -91,10 +91,12 @@ class Lookahead(Proposal):
     `landmarks` is the number at each node in the last round: by default 512 on chains, graphs and
     segmentations, and 64 on grammars and dependency trees, where a landmark costs more.
 
-    `neighbours`, on chains, segmentations and graphs of pairs: each state also gets a message from itself and from this many partners, those with which its
-    pair scores are highest. Landmarks alone miss states whose mass rests on a few particular partners: on sticky or peaked
-    models of 30,000 states and more, sums would be too low by many nats. For scores that differ by step, edge or sequence,
-    only the message from itself is exact. On a forest, states are then selected variable after variable, not in layers. To make the lists once for many sketches, pass `Neighbours(transition)`. 0 (default): none.
+    `neighbours`, on chains, segmentations and graphs of pairs: each state also gets a message from itself and from this
+    many partners, those with which its pair scores are highest. Landmarks alone miss states whose mass rests on a few
+    particular partners: on sticky or peaked models of 30,000 states and more, sums would be too low by many nats. For
+    scores that differ by step, edge or sequence, only the message from itself is exact. On a forest, states are then
+    selected variable after variable, not in layers. On dependency trees, neighbours choose the first landmarks. To make
+    the lists once for many sketches, pass `Neighbours(transition)`. 0 (default): none.
 
     Cost on a chain: nodes x N x (2 landmarks + 3 neighbours + K) in tiles of a few MB, and N^2 products for the lists.
     """
