@@ -122,6 +122,55 @@ def test_sums_are_unbiased_with_any_lists(forbidden, generator):
         assert z_score(ratio, 1.0) < 4
 
 
+def test_sticky_segmentations_need_them(generator):
+    states = 1.5 * torch.randn(1_000, 16, generator=generator) / 2
+    segment, pairs = torch.randn(8, 3, 1_000, generator=generator), ts.Factored(states, states)
+    truth = ts.SemiMarkov(segment, pairs).log_partition()
+    many = ts.SemiMarkov(segment.expand(8, 8, 3, 1_000), pairs)
+    for size, close in ((0, False), (16, True)):
+        small = many.sketch(20, proposal=ts.Lookahead(8, neighbours=size), generator=generator)
+        assert bool((small.log_partition() - truth).abs().max() < 0.05) is close
+
+
+@pytest.mark.parametrize("sequential", [True, False])
+@pytest.mark.parametrize("lead", [(), (4,), (3, 4)])
+def test_segmentations_of_several_lengths_are_unbiased(lead, sequential, generator):
+    """By lists of other scores; some transitions are forbidden."""
+    n, lengths = 5, torch.tensor([5, 3, 1])
+    segment = torch.randn(3, 5, 2, n, generator=generator).double()
+    pairs = torch.randn(*lead, n, n, generator=generator).double()
+    pairs = pairs.masked_fill(torch.rand(pairs.shape, generator=generator) < 0.3, -math.inf)
+    stale = ts.Neighbours(torch.randn(n, n, generator=generator), 2)
+    truth = ts.SemiMarkov(segment, pairs, lengths).log_partition()
+    many = ts.SemiMarkov(segment.expand(5_000, 3, 5, 2, n), pairs, lengths)
+    proposal = ts.Lookahead(2, neighbours=stale, sequential=sequential)
+    ratio = (many.sketch(3, proposal=proposal, generator=generator).log_partition() - truth).exp()
+    assert z_score(ratio, 1.0) < 4.5
+
+
+def test_sticky_dependency_trees_need_them(generator):
+    states = 1.5 * torch.randn(600, 16, generator=generator) / 2
+    arc, node = torch.randn(5, 5, generator=generator), torch.randn(5, 600, generator=generator)
+    tree = ts.DependencyTree(arc, node=node, transition=ts.Factored(states, states))
+    many = ts.DependencyTree(arc.expand(8, 5, 5), node=node, transition=ts.Factored(states, states))
+    for size, close in ((0, False), (16, True)):
+        small = many.sketch(20, proposal=ts.Lookahead(16, neighbours=size), generator=generator)
+        assert bool((small.log_partition() - tree.log_partition()).abs().max() < 0.1) is close
+
+
+@pytest.mark.parametrize("sequential", [True, False])
+def test_dependency_trees_of_several_lengths_are_unbiased(sequential, generator):
+    """By lists of other scores; some pairs of states are forbidden."""
+    n, lengths = 4, torch.tensor([4, 2, 1])
+    arc, node = torch.randn(3, 4, 4, generator=generator).double(), torch.randn(3, 4, n, generator=generator).double()
+    pairs, stale = table(n, generator, 0.3).double(), ts.Neighbours(torch.randn(n, n, generator=generator), 2)
+    truth = ts.DependencyTree(arc, lengths, node=node, transition=pairs).log_partition()
+    many = ts.DependencyTree(arc.expand(4_000, 3, 4, 4), lengths, node=node, transition=pairs)
+    proposal = ts.Lookahead(2, neighbours=stale, sequential=sequential)
+    ratio = (many.sketch(2, proposal=proposal, generator=generator).log_partition() - truth).exp()
+    assert z_score(ratio, 1.0) < 4.5
+
+
 def test_scores_that_vary_along_the_chain(generator):
     """Each state has itself: chains that stay where they are."""
     n = 400

@@ -26,8 +26,9 @@ class ChainSweep(Sweep):
         self.near: Near | None = None  # messages from neighbouring states
         self.pilot: Subset | None = None  # landmarks of the positions 1 .. T-1, which sent the messages in `future`
 
-    def set_neighbours(self, neighbours: Neighbours | int) -> None:
-        if self.same_states:
+    def set_neighbours(self, neighbours: Neighbours | int, landmarks: int) -> None:
+        needed = isinstance(neighbours, Neighbours) or landmarks < self.nodes.shape[-1]
+        if self.same_states and needed:
             self.near = Near(self.onward, self.back, neighbours, self.nodes.device)
             if self.near.listed:  # fewer landmarks do as well
                 self.landmarks, self.rounds = 192, 0

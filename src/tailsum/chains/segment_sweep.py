@@ -4,10 +4,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.tensors import at_step
 from tailsum.scores.message import message
 from tailsum.scores.potential import Potential
-from tailsum.sketch.selection import Optimal, Selection, Subset
+from tailsum.sketch.neighbours import Near, Neighbours
+from tailsum.sketch.selection import Landmarks, Selection, Subset
 from tailsum.sketch.sweep import Sweep, fill_unreached, send, together
 
 
@@ -21,19 +21,25 @@ class SegmentSweep(Sweep):
         self, segment: Float[Tensor, "*batch T D n"], pairs: Potential, lengths: Int[Tensor, "*batch"]
     ) -> None:
         self.segment, self.lengths = segment, lengths
+        pairs = _without_durations(pairs)
         self.onward, self.back = pairs, pairs.transposed()
+        self.near: Near | None = None  # messages from neighbouring states
         self.entering = torch.zeros_like(segment[..., 0, :])  # messages from the segments before a start
         self.leaving = self._leaving(None, None)  # log mass of the segments from a start on
         self.looked = False
 
+    def set_neighbours(self, neighbours: Neighbours | int, landmarks: int) -> None:
+        if isinstance(neighbours, Neighbours) or landmarks < self.segment.shape[-1]:
+            self.near = Near(self.onward, self.back, neighbours, self.segment.device)
+
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
         if self.looked:
-            self.entering = self._entering(Optimal(max(1, landmarks // 2)), generator)
-        self.leaving = self._leaving(Optimal(landmarks), generator)
+            self.entering = self._entering(Landmarks(max(1, landmarks // 2)), generator)
+        self.leaving = self._leaving(Landmarks(landmarks), generator)
         self.looked = True
 
     def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch T n"]:
-        return self._entering(Optimal(landmarks), generator) + self.leaving
+        return self._entering(Landmarks(landmarks), generator) + self.leaving
 
     def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
         entering, kept = [self.entering[..., 0, :]], list[Subset]()
@@ -43,7 +49,7 @@ class SegmentSweep(Sweep):
                 index = torch.cat([kept[t].index for t in ways], -1)
                 values = [entering[t] + self.segment[..., t, start - t - 1, :] for t in ways]
                 value = [v.gather(-1, kept[t].index) + kept[t].log_weight for v, t in zip(values, ways, strict=True)]
-                entering.append(message(_boundary(self.onward, start), index, torch.cat(value, -1)))
+                entering.append(message(self.onward.at_step(start - 1), index, torch.cat(value, -1)))
             kept.append(selection(entering[start] + self.leaving[..., start, :], generator))
         return together(kept)
 
@@ -54,8 +60,10 @@ class SegmentSweep(Sweep):
             ways = range(start - 1, max(-1, start - 1 - self.segment.shape[-2]), -1)
             ending = torch.stack([entering[t] + self.segment[..., t, start - t - 1, :] for t in ways]).logsumexp(0)
             kept = selection(ending + self.exits[..., start, :], generator)
-            sent = fill_unreached(send(_boundary(self.onward, start), ending, kept))
-            entering.append(torch.where((start < self.lengths)[..., None], sent, 0.0))
+            sent = send(self.onward.at_step(start - 1), ending, kept)
+            if self.near is not None:
+                sent = self.near.onward.at_step(start - 1).joined(sent, ending, kept)
+            entering.append(torch.where((start < self.lengths)[..., None], fill_unreached(sent), 0.0))
         return torch.stack(entering, -2)
 
     def _leaving(self, selection: Selection | None, generator: torch.Generator | None) -> Tensor:
@@ -69,13 +77,15 @@ class SegmentSweep(Sweep):
             leaving[start] = torch.where(inside, torch.stack(ways).logsumexp(0), 0.0)
             if selection is not None and start > 0:
                 kept = selection(self.entering[..., start, :] + leaving[start], generator)
-                sent = fill_unreached(send(_boundary(self.back, start), leaving[start], kept))
-                exits[start] = torch.where(inside, sent, 0.0)
+                sent = send(self.back.at_step(start - 1), leaving[start], kept)
+                if self.near is not None:
+                    sent = self.near.back.at_step(start - 1).joined(sent, leaving[start], kept)
+                exits[start] = torch.where(inside, fill_unreached(sent), 0.0)
         self.exits = torch.stack(exits, -2)
         return torch.stack(leaving, -2)
 
 
-def _boundary(pairs: Potential, start: int) -> Potential:
-    """The potential of the boundary before a start; transitions do not depend on durations."""
+def _without_durations(pairs: Potential) -> Potential:
+    """The potential of each boundary: transitions do not depend on durations."""
     last = pairs.trailing
-    return pairs.map(lambda x: at_step(x.squeeze(-last - 1), last, start - 1) if x.dim() > last else x)
+    return pairs.map(lambda x: x.squeeze(-last - 1) if x.dim() > last else x)

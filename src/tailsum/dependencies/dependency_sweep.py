@@ -16,8 +16,11 @@ from torch import Tensor
 
 from tailsum.dependencies.projective import attach_by, roots, stateful
 from tailsum.numerics.reduce import LogProduct, log_sum_exp
+from tailsum.numerics.tensors import finite
 from tailsum.scores.potential import Potential
+from tailsum.sketch.neighbours import Near, Neighbours
 from tailsum.sketch.selection import Subset
+from tailsum.sketch.sweep import fill_unreached
 from tailsum.structure.landmark_sweep import Beliefs, LandmarkSweep
 
 
@@ -88,6 +91,24 @@ class DependencySweep(LandmarkSweep):
     ) -> None:
         super().__init__(nodes, nodes.shape[-2:-1], self._given)
         self.pairs, self.length, self.sums = pairs, length, sums
+
+    def set_neighbours(self, neighbours: Neighbours | int, landmarks: int) -> None:
+        """Choose the first landmarks by what each state receives from its neighbours at other words, as heads and as children.
+
+        Later ones are chosen by messages from these landmarks. Only for scores that all arcs share.
+        """
+        pairs, (*shape, length, _) = self.pairs, self.nodes.shape
+        if pairs.lead.numel() != 1 or length == 1:
+            return
+        shared = pairs.map(lambda x: x.reshape(x.shape[x.dim() - pairs.trailing :]))
+        inside = torch.arange(length, device=self.nodes.device) < self.length.reshape(*shape, 1)
+        value = self.nodes - finite(self.nodes.logsumexp(-1, keepdim=True))
+        value = value.masked_fill(~inside[..., None], -math.inf)
+        both = Near(shared, shared.transposed(), neighbours, value.device)
+        for near in (both.back, both.onward):
+            sent = near.alone(value)
+            others = [torch.cat((sent[..., :w, :], sent[..., w + 1 :, :]), -2).logsumexp(-2) for w in range(length)]
+            self.belief = self.belief + fill_unreached(torch.stack(others, -2))
 
     def _given(self, kept: Subset) -> Beliefs:
         around = self.sums(kept)

@@ -17,7 +17,7 @@ from tailsum.numerics.reduce import log_sum_exp
 from tailsum.numerics.table import tile_size
 from tailsum.numerics.tensors import flattened, unmasked, working_type
 from tailsum.scores.factored import Factored, embedding_norms
-from tailsum.scores.potential import Dense
+from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Subset
 
 
@@ -90,6 +90,10 @@ class FactorGraph(Graph):
 
     def factor_scores(self) -> FactorGroups:
         return FactorGroups([Dense(t.scores) if t.arity == 2 else t for t in self.tables])
+
+    def pair_scores(self) -> list[Potential | None]:
+        size = (self.n_states, self.n_states)
+        return [Dense(t.scores) if t.scores.shape[len(t.lead) :] == size else None for t in self.tables]
 
     def form(self) -> tuple[object, ...]:
         return *super().form(), *(t.scores.shape[len(t.lead) :] for t in self.whole.tables)

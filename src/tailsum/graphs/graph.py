@@ -148,6 +148,10 @@ class Graph(Structure[GraphTerms, Tensor]):
         """The scores of each group of factors."""
 
     @abstractmethod
+    def pair_scores(self) -> list[Potential | None]:
+        """Of each group of factors, the scores of pairs of the same N states; None where it has other factors."""
+
+    @abstractmethod
     def extend(
         self, group: int, factors: Int[Tensor, " m"], position: int, others: Sequence[Subset | None]
     ) -> Float[Tensor, "B m N"]:
@@ -204,7 +208,9 @@ class Graph(Structure[GraphTerms, Tensor]):
         return self.node_shape[0] + sum(map(len, self.variables))
 
     def sweep(self) -> GraphSweep:
-        return GraphSweep(self.weighted_nodes(), self.variables, self.plan, self.extend, self.cavities)
+        return GraphSweep(
+            self.weighted_nodes(), self.variables, self.plan, self.extend, self.cavities, self.pair_scores()
+        )
 
     # Beliefs.
 

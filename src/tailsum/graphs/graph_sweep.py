@@ -4,8 +4,13 @@ Variables are visited layer after layer. Those already visited send messages fro
 from the landmarks of the previous round, if there was one. The graph restricted to the new landmarks is a small graph of
 the same kind, whose messages are iterated until they converge. Landmarks are selected from the last layer to the first
 (on a tree, from the leaves to the roots), and the final selection goes the other way.
+
+With neighbours, pair factors send their messages to all states in each walk, and the next walk, in the other direction,
+reads them. The final selection on a forest is then depth first: what the kept states of one branch send is known before
+the next branch is entered, so that the errors of branches do not multiply.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,9 +19,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tailsum.graphs.depth_first import Arrival, depth_first
 from tailsum.graphs.layers import Given, Plan, visits
+from tailsum.graphs.near_pairs import NearPairs
 from tailsum.graphs.propagate import normalised
 from tailsum.numerics.table import fits_budget, tile_size
+from tailsum.scores.potential import Potential
+from tailsum.sketch.neighbours import Neighbours
 from tailsum.sketch.selection import Optimal, Selection, Subset
 from tailsum.sketch.sweep import Sweep, fill_unreached
 
@@ -31,20 +40,20 @@ class _Senders:
 
     index: Tensor  # [B, V, K]
     cavities: list[list[Tensor]]  # for each group of factors and position, [B, F, K]
+    learned: Tensor  # [B, V, K]: added to all cavities of a variable
 
     def of(self, given: Given, variables: Tensor, axis: int) -> Subset:
         """The states of the variables on one axis of some factors, with their cavities as weights."""
-        return Subset(
-            self.index.index_select(1, variables[:, axis]),
-            self.cavities[given.group][axis].index_select(1, given.factors),
-        )
+        nodes = variables[:, axis]
+        cavity = self.cavities[given.group][axis].index_select(1, given.factors)
+        return Subset(self.index.index_select(1, nodes), cavity + self.learned.index_select(1, nodes))
 
 
 class GraphSweep(Sweep):
     """Messages from landmarks to all states of a graph, the batch flattened.
 
     The tables of all pairs of landmarks of all factors must stay a small part of the table budget: graphs with many
-    factors get fewer landmarks than requested.
+    factors get fewer landmarks than requested. With neighbours at all factors there are no such tables.
     """
 
     def __init__(
@@ -54,27 +63,46 @@ class GraphSweep(Sweep):
         plan: Plan,
         extend: Extend,
         cavities: Callable[[Subset | None], list[list[Tensor]]],
+        pairs: Sequence[Potential | None],
     ) -> None:
+        """`pairs` are the scores of each group of factors over pairs of variables with the same states; None elsewhere."""
         self.shape, self.nodes = nodes.shape, nodes.reshape(nodes.shape[:-2].numel(), *nodes.shape[-2:])
         self.variables, self.plan, self.extend, self.cavities = variables, plan, extend, cavities
+        self.pairs = pairs
         self.landmark: _Senders | None = None
+        self.near: list[NearPairs | None] = [None] * len(variables)
+        self.looked = False
+
+    def set_neighbours(self, neighbours: Neighbours | int, landmarks: int) -> None:
+        for g, (pairs, variables) in enumerate(zip(self.pairs, self.variables, strict=True)):
+            if pairs is not None:
+                none = self.nodes.new_zeros(len(self.nodes), len(variables), self.nodes.shape[-1])
+                self.near[g] = NearPairs(pairs, neighbours, self.shape[:-2], none)
 
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
         batch, _, n = self.nodes.shape
-        if landmarks >= n:  # the graph itself, which may share tables that a restricted one does not
+        if landmarks >= n and not any(self.near):
+            # The graph itself, which may share tables that a restricted one does not.
             self.set_landmarks(torch.arange(n, device=self.nodes.device).expand(self.nodes.shape), self.cavities(None))
             return
-        count = sum(map(len, self.variables)) * batch * 3 * self.nodes.element_size()  # scores and indices
-        while landmarks > 16 and not fits_budget(2 * count * landmarks**2):
-            landmarks //= 2
-        kept = self._walk(Optimal(landmarks), generator, back=True)
-        self.set_landmarks(kept.index, self.cavities(self._in_batch(kept)))
+        if not all(self.near):
+            count = sum(map(len, self.variables)) * batch * 3 * self.nodes.element_size()  # scores and indices
+            while landmarks > 16 and not fits_budget(2 * count * landmarks**2):
+                landmarks //= 2
+        if any(self.near) and self.looked:
+            self._guess(Optimal(max(1, landmarks // 2)), generator, back=False)
+        kept = self._guess(Optimal(landmarks), generator, back=True)
+        self.looked = True
+        if not all(self.near):
+            self.set_landmarks(kept.index, self.cavities(self._in_batch(kept)))
 
     def set_landmarks(self, marks: Int[Tensor, "B V m"], cavities: list[list[Tensor]]) -> None:
         """Set the landmarks, and their cavities for each group of factors and position, `[B, F, m]`."""
-        self.landmark = _Senders(marks, cavities)
+        self.landmark = _Senders(marks, cavities, torch.zeros_like(marks, dtype=self.nodes.dtype))
 
     def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch V n"]:
+        if any(self.near):
+            self._guess(Optimal(landmarks), generator, back=False)
         belief = self.nodes.clone()
         for g, variables in enumerate(self.variables):
             together = max(1, 4 * tile_size(belief.device) // max(1, belief.shape[0] * belief.shape[-1]))
@@ -86,15 +114,28 @@ class GraphSweep(Sweep):
         return belief.reshape(self.shape)
 
     def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
-        return self._in_batch(self._walk(selection, generator, back=False))
+        if self.plan.forest and self.near and all(self.near):
+            arrivals = depth_first(self.variables, self.nodes.shape[1], self.nodes.device)
+        else:
+            arrivals = [Arrival(visit, []) for visit in visits(self.variables, self.plan)]
+        return self._in_batch(self._walk(arrivals, selection, generator))
 
-    def _walk(self, selection: Selection, generator: torch.Generator | None, *, back: bool) -> Subset:
-        """Select layer after layer, `[B, V, K]`."""
+    def _guess(self, selection: Selection, generator: torch.Generator | None, *, back: bool) -> Subset:
+        """Select landmarks layer after layer, whose messages, with those of neighbours, are guesses for all states."""
+        arrivals = [Arrival(visit, []) for visit in visits(self.variables, self.plan, back=back)]
+        return self._walk(arrivals, selection, generator, guess=True)
+
+    def _walk(
+        self, arrivals: list[Arrival], selection: Selection, generator: torch.Generator | None, *, guess: bool = False
+    ) -> Subset:
+        """Select layer after layer, `[B, V, K]`; a `guess` sends messages along neighbours too."""
         kept: Subset | None = None
         senders: _Senders | None = None
-        for layer in visits(self.variables, self.plan, back=back):
+        for layer, ended in arrivals:
+            for given in itertools.chain(*ended):
+                self._learn(given, senders)
             # Normalised: where paths meet again, a common factor would be counted once for each.
-            arrived = [normalised(self._sent(given, senders)) for given in layer.given]
+            arrived = [normalised(self._sent(given, senders, guess=guess)) for given in layer.given]
             q = self.nodes.index_select(1, layer.nodes)
             for given, message in zip(layer.given, arrived, strict=True):
                 q = q.index_add(1, given.put, message)
@@ -104,32 +145,49 @@ class GraphSweep(Sweep):
             kept.index.index_copy_(1, layer.nodes, chosen.index)
             kept.log_weight.index_copy_(1, layer.nodes, chosen.log_weight)
             for given, message in zip(layer.given, arrived, strict=True):
-                if len(given.earlier) + 1 == self.variables[given.group].shape[1]:
-                    continue  # the last variable of its factors: its cavity is not used
-                own = chosen.index.index_select(1, given.put)
-                total = q.index_select(1, given.put).gather(-1, own)
-                cavity = torch.where(total > -math.inf, total - message.gather(-1, own), -math.inf)
-                cavity = cavity + chosen.log_weight.index_select(1, given.put)
-                senders.cavities[given.group][given.position].index_copy_(1, given.factors, cavity)
+                own = Subset(chosen.index.index_select(1, given.put), chosen.log_weight.index_select(1, given.put))
+                total, near = q.index_select(1, given.put), self.near[given.group]
+                if guess and near is not None:
+                    if not given.earlier:
+                        near.send(given.factors, 1 - given.position, total - message, own)
+                    continue
+                total = total.gather(-1, own.index)
+                cavity = torch.where(total > -math.inf, total - message.gather(-1, own.index), -math.inf)
+                senders.cavities[given.group][given.position].index_copy_(1, given.factors, cavity + own.log_weight)
         assert kept is not None  # a graph has at least one variable
         return kept
+
+    def _learn(self, given: Given, senders: _Senders | None) -> None:
+        """Put the message from the kept states of a branch in place of the guess."""
+        near = self.near[given.group]
+        assert senders is not None
+        assert near is not None
+        variables = self.variables[given.group].index_select(0, given.factors)
+        kept = senders.of(given, variables, 1 - given.position)
+        more = near.correction(given.factors, given.position, kept, senders.index.index_select(1, given.put))
+        senders.learned.index_add_(1, given.put, more)
 
     def _empty(self, chosen: Subset) -> tuple[Subset, _Senders]:
         """Places for the kept states of all variables, as many as of the first layer, and for their cavities."""
         batch, _, k = chosen.index.shape
         weight, shape = chosen.log_weight, (batch, self.nodes.shape[1], k)
         kept = Subset(chosen.index.new_zeros(shape), weight.new_zeros(shape))
-        return kept, _Senders(kept.index, [[weight.new_zeros(batch, len(v), k) for _ in v[0]] for v in self.variables])
+        cavities = [[weight.new_zeros(batch, len(v), k) for _ in v[0]] for v in self.variables]
+        return kept, _Senders(kept.index, cavities, weight.new_zeros(shape))
 
     def _in_batch(self, kept: Subset) -> Subset:
         shape = (*self.shape[:-1], kept.index.shape[-1])
         return Subset(kept.index.reshape(shape), kept.log_weight.reshape(shape))
 
-    def _sent(self, given: Given, kept: _Senders | None) -> Tensor:
+    def _sent(self, given: Given, kept: _Senders | None, *, guess: bool = False) -> Tensor:
         """Messages `[B, m, N]` of factors from the kept states of variables in earlier layers and landmarks of the others.
 
-        Only kept states rule out a state: where landmarks are used, minus infinity is filled in.
+        Only kept states rule out a state: where landmarks are used, minus infinity is filled in. With neighbours, a `guess`
+        reads the messages sent last.
         """
+        near = self.near[given.group]
+        if near is not None and (guess or not given.earlier):
+            return near.sent(given.factors, given.position)
         variables = self.variables[given.group].index_select(0, given.factors)
         all_kept = len(given.earlier) + 1 == variables.shape[1]
         if self.landmark is None and not all_kept:

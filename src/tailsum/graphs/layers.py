@@ -164,7 +164,11 @@ class Visit(NamedTuple):
 
 def visits(groups: Sequence[Int[Tensor, "_ _"]], plan: Plan, *, back: bool = False) -> list[Visit]:
     """The layers from the first to the last, or `back` from the last to the first."""
-    layer = (plan.layer.max() - plan.layer if back else plan.layer).tolist()
+    return visits_of(groups, (plan.layer.max() - plan.layer if back else plan.layer).tolist(), plan.layer.device)
+
+
+def visits_of(groups: Sequence[Int[Tensor, "_ _"]], layer: list[int], device: torch.device) -> list[Visit]:
+    """The layers from the first to the last, given the layer of every variable."""
     found: list[dict[tuple[int, int, tuple[int, ...]], list[tuple[int, int]]]] = [{} for _ in set(layer)]
     nodes: list[list[int]] = [[] for _ in found]
     for node, depth in enumerate(layer):
@@ -175,6 +179,6 @@ def visits(groups: Sequence[Int[Tensor, "_ _"]], plan: Plan, *, back: bool = Fal
             for position, node in enumerate(variables):
                 earlier = tuple(a for a, other in enumerate(variables) if layer[other] < layer[node])
                 found[layer[node]].setdefault((g, position, earlier), []).append((f, local[node]))
-    with torch.device(plan.layer.device):
+    with torch.device(device):
         given = [tuple(Given(*key, *torch.tensor(ways[key]).T) for key in sorted(ways)) for ways in found]
         return [Visit(torch.tensor(here), ways) for here, ways in zip(nodes, given, strict=True)]

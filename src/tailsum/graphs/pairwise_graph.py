@@ -13,9 +13,10 @@ from torch import Tensor
 
 from tailsum.graphs.factor_scores import FactorGroups
 from tailsum.graphs.graph import Graph
+from tailsum.graphs.near_pairs import pairs_of
 from tailsum.graphs.unary import as_scores, padded_tables
 from tailsum.numerics.check import as_whole, at_least, check_broadcast
-from tailsum.numerics.tensors import flattened, unmasked, working_type
+from tailsum.numerics.tensors import unmasked, working_type
 from tailsum.scores.factored import Factored, embedding_norms
 from tailsum.scores.message import message
 from tailsum.scores.potential import Dense, Potential
@@ -118,6 +119,9 @@ class PairwiseGraph(Graph):
     def factor_scores(self) -> FactorGroups:
         return FactorGroups([self.pairwise.evaluated()] * len(self.variables))
 
+    def pair_scores(self) -> list[Potential | None]:
+        return [self.pairwise] * len(self.variables)
+
     def gather(self, index: Int[Tensor, "*#batch V k"]) -> "PairwiseGraph":
         pairs = self.pairwise.gather(index[..., self.edges[:, 0], :], index[..., self.edges[:, 1], :])
         return self.replaced(unary=self.unary.gather(None, index), pairwise=pairs)
@@ -125,16 +129,7 @@ class PairwiseGraph(Graph):
     def extend(
         self, group: int, factors: Int[Tensor, " m"], position: int, others: Sequence[Subset | None]
     ) -> Float[Tensor, "B m N"]:
-        trailing, batch = self.pairwise.trailing, self.batch_shape
-
-        def some(x: Tensor) -> Tensor:
-            """The parameters of the given edges, the batch flattened."""
-            if x.dim() == trailing:
-                return x
-            x = x if x.shape[-trailing - 1] == 1 else x.index_select(-trailing - 1, factors)
-            return flattened(x, trailing, batch)
-
-        pairs = self.pairwise.map(some)
+        pairs = pairs_of(self.pairwise, factors, self.batch_shape)
         given = others[1 - position]
         assert given is not None
         return message(pairs if position == 1 else pairs.transposed(), given.index, given.log_weight)

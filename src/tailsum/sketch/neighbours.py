@@ -145,6 +145,12 @@ class NearMessages:
         itself = self.weight[..., 0] * mass * (-top).exp_()
         return torch.maximum(total, itself).log_().add_(top).add_(scale).to(sent.dtype)
 
+    def alone(self, value: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        """The message to each state from itself and its neighbours, without landmarks."""
+        highest = finite(value.amax(-1, keepdim=True)).double()
+        total = self._summed((value.double() - highest).exp_())
+        return total.log_().add_(self.scale + highest).to(value.dtype)
+
     def _summed(self, mass: Float64[Tensor, "*batch n"]) -> Float64[Tensor, "*batch n"]:
         """The sum over the partners of each state of their mass, times the exponentiated scores."""
         shared = self.weight.shape[:-2].numel() == 1

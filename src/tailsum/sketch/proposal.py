@@ -129,9 +129,8 @@ class Lookahead(Proposal):
 
     def _swept(self, model: Model, generator: torch.Generator | None) -> tuple[Sweep, int]:
         sweep = model.sweep()
-        exact = (self.landmarks or sweep.landmarks) >= model.n_states  # every state is a landmark
-        if isinstance(self.neighbours, Neighbours) or (self.neighbours and not exact):
-            sweep.set_neighbours(self.neighbours)
+        if self.neighbours:
+            sweep.set_neighbours(self.neighbours, self.landmarks or sweep.landmarks)
         landmarks = self.landmarks or sweep.landmarks
         for later in range(sweep.rounds if self.rounds is None else self.rounds, -1, -1):
             sweep.look(max(1, landmarks >> 2 * later), generator)

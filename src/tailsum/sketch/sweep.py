@@ -22,8 +22,8 @@ class Sweep(ABC):
 
     landmarks, rounds = 512, 1  # unless given to `Lookahead`
 
-    def set_neighbours(self, neighbours: Neighbours | int) -> None:  # noqa: B027  (not every sweep can use them)
-        """Add messages from neighbours: by the given lists, or by lists of the given size, made here."""
+    def set_neighbours(self, neighbours: Neighbours | int, landmarks: int) -> None:  # noqa: B027  (not every sweep can use them)
+        """Add messages from neighbours, beside so many landmarks: by given lists, or by lists of a given size, made here."""
 
     @abstractmethod
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
