@@ -45,21 +45,19 @@ def paper_tree_figures(models: int = 5, repeats: int = 100) -> Iterator[Figure]:
 
 def grammar_figures(repeats: int = 10) -> Iterator[Figure]:
     """Grammars scored from embeddings, N = P = 500: the error of a sketch on a tenth of the states."""
-    for rule, emission in ((1.0, 1.0), (1.0, 3.0), (2.0, 2.0)):
-        for rounds in (1, 2) if rule > 1 else (1,):
-            generator = torch.Generator().manual_seed(0)
-            model = hard_grammar(500, 500, rule, emission, generator=generator)
-            with torch.no_grad():
-                exact, slow = timed(model.log_partition)
-                found = replicate(model, repeats, Optimal(50), Lookahead(rounds=rounds), generator)
-            error = mean_square(found.log_partition - exact) ** 0.5
-            yield Figure(
-                f"grammar, N=P=500 T=15, rules of deviation {rule:g}, emissions {emission:g}, K=10%, "
-                f"{rounds} round{'s' * (rounds > 1)}: RMSE of log Z",
-                f"{error:.3f} ({found.seconds:.1f} s with the entropy; exact {slow:.0f} s)",
-                "at most 0.1" if rule <= 1 else "none: peaked rules",
-                error <= 0.1 or rule > 1,
-            )
+    for rule, emission, goal in ((1.0, 1.0, 0.1), (1.0, 3.0, 0.1), (2.0, 2.0, 0.2)):
+        generator = torch.Generator().manual_seed(0)
+        model = hard_grammar(500, 500, rule, emission, generator=generator)
+        with torch.no_grad():
+            exact, slow = timed(model.log_partition)
+            found = replicate(model, repeats, Optimal(50), Lookahead(), generator)
+        error = mean_square(found.log_partition - exact) ** 0.5
+        yield Figure(
+            f"grammar, N=P=500 T=15, rules of deviation {rule:g}, emissions {emission:g}, K=10%: RMSE of log Z",
+            f"{error:.3f} ({found.seconds:.1f} s with the entropy; exact {slow:.0f} s)",
+            f"at most {goal}",
+            error <= goal,
+        )
 
 
 def large_models(device: torch.device) -> Iterator[tuple[str, Any, int]]:

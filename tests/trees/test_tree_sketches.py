@@ -16,7 +16,72 @@ FEW = {"1": ts.Lookahead(1), "1, static": ts.Lookahead(1, sequential=False)}
 def test_partition_of_a_grammar_whose_pairs_are_selected_too(few, generator):
     """Four words and three states a span: more pairs of children than a single landmark asks for."""
     case = large("pcfg-dense", length=4)
-    assert off(case.many(10_000).sketch(3, proposal=FEW[few], generator=generator), case.model()) < 4
+    with ts.table_budget(0):
+        assert off(case.many(10_000).sketch(3, proposal=FEW[few], generator=generator), case.model()) < 4
+
+
+def peaked(g, n, length, lengths=None, batch=(), shared=True, forbidden=0.0):
+    """N nonterminals and N preterminals, independent scores of deviation 2."""
+    root, emission = (2 * torch.randn(*batch, *shape, generator=g).double() for shape in ((n,), (length, n)))
+    rule = 2 * torch.randn(*(() if shared else batch), n, 2 * n, 2 * n, generator=g).double()
+    rule = rule.masked_fill(torch.rand(rule.shape, generator=g) < forbidden, -math.inf)
+    return ts.PCFG(root, rule, emission, lengths)
+
+
+def factored(g):
+    head, left, right = (torch.randn(m, 4, generator=g).double() for m in (5, 12, 12))
+    return ts.PCFG(
+        torch.zeros(5).double(), ts.FactoredRule(head, left, right), torch.randn(2, 6, 7, generator=g).double()
+    )
+
+
+def scored(g):
+    model = factored(g)
+    head, left, right = model.rule.tensors
+    rule = ts.ScoredRule(lambda a, b, c: (head[a] * left[b] * right[c]).sum(-1), 5, 7)
+    return ts.PCFG(model.root, rule, model.emission)
+
+
+KINDS = {
+    "table": lambda g: peaked(g, 5, 6, (6, 4, 2), (3,)),
+    "table of each sentence": lambda g: peaked(g, 5, 6, (6, 4, 2), (3,), shared=False),
+    "table, much forbidden": lambda g: peaked(g, 5, 6, (6, 4, 2), (3,), forbidden=0.4),
+    "factored": factored,
+    "scored": scored,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_messages_are_exact_where_a_table_of_rules_fits(kind):
+    model = KINDS[kind](torch.Generator().manual_seed(0))
+    marginals, log_q = model.marginals(), ts.Lookahead()(model)
+    used = marginals.sum(-1) > 0
+    found = log_q.softmax(-1)[used].where(marginals[used] > 0, 0.0)  # states out of reach may have any mass
+    torch.testing.assert_close(found / found.sum(-1, keepdim=True), (marginals / marginals.sum(-1, keepdim=True))[used])
+    with ts.table_budget(0):
+        assert not torch.allclose(ts.Lookahead(2)(model)[used].softmax(-1), log_q[used].softmax(-1))
+
+
+def test_a_tenth_of_the_states_of_a_peaked_grammar(generator):
+    """The error of log Z in nats."""
+    errors = []
+    for seed in range(3):
+        model = peaked(torch.Generator().manual_seed(seed), 60, 8)
+        sketches = (model.sketch(6, generator=generator) for _ in range(4))
+        errors += [small.log_partition() - model.log_partition() for small in sketches]
+    assert torch.stack(errors).square().mean().sqrt() < 0.2
+
+
+@pytest.mark.parametrize("sequential", [True, False])
+@pytest.mark.parametrize("shared", [True, False])
+def test_partition_of_a_peaked_grammar(shared, sequential, generator):
+    """Sentences of several lengths, rules shared or not, some forbidden; and all states kept."""
+    whole = peaked(torch.Generator().manual_seed(1), 8, 4, (2, 3, 4), (3,), shared, 0.3)
+    root, emission = (x.expand(1500, *x.shape) for x in (whole.root, whole.emission))
+    many = ts.PCFG(root, whole.rule.block(), emission, lengths=(2, 3, 4))
+    proposal = ts.Lookahead(sequential=sequential)
+    assert off(many.sketch(2, proposal=proposal, generator=generator), whole) < 4
+    torch.testing.assert_close(whole.sketch(8, proposal=proposal).log_partition(), whole.log_partition())
 
 
 def shared(model, by_width, generator):

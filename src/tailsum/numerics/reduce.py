@@ -126,21 +126,28 @@ class LogProduct:
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.reduce is not log_sum_exp:
-            return self._tiled(x)
+            return self._tiled(x, self.scores)
         out, small = log_product(x, self.scaled)
-        return self._tiled(x) if self._lost(x, small) else out + self.top
+        return self._tiled(x, self.scores) if self._lost(x, small, self.scores) else out + self.top
 
-    def _lost(self, x: Tensor, small: Tensor) -> bool:
+    @torch.no_grad()
+    def back(self, x: Tensor) -> Tensor:
+        """`out[r, i] = log sum_j exp(x[r, j] + scores[i, j])`, by the same exponentials; no gradients."""
+        out, small = log_product(x + self.top, self.scaled.mT)
+        return self._tiled(x, self.scores.mT) if self._lost(x, small, self.scores.mT) else out
+
+    @staticmethod
+    def _lost(x: Tensor, small: Tensor, scores: Tensor) -> bool:
         """Whether the product may have underflowed where the sum is positive."""
-        return bool(small.any()) and bool((small & reached(x, self.scores)).any())
+        return bool(small.any()) and bool((small & reached(x, scores)).any())
 
-    def _tiled(self, x: Tensor) -> Tensor:
+    def _tiled(self, x: Tensor, scores: Tensor) -> Tensor:
         """The same in log space, a tile of columns at a time."""
 
         def tile(parts: Parts) -> Parts:
             (columns,), (x,) = parts
             return Parts((self.reduce(columns[..., :, None, :] + x[..., None, :, :], -1),))
 
-        lead = torch.broadcast_shapes(x.shape[:-2], self.scores.shape[:-2])
+        lead = torch.broadcast_shapes(x.shape[:-2], scores.shape[:-2])
         chunk = max(1, tile_size(x.device) // max(1, lead.numel() * x.shape[-2] * x.shape[-1]))
-        return streamed(tile, Parts((self.scores.mT,), (x,)), chunk, 1).rows[0].mT
+        return streamed(tile, Parts((scores.mT,), (x,)), chunk, 1).rows[0].mT

@@ -1,17 +1,22 @@
 """Rules as a table."""
 
+import math
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from tailsum.numerics.charts import by_width, square
 from tailsum.numerics.check import check_tensor
-from tailsum.numerics.reduce import LogProduct, Reduce
+from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp
+from tailsum.numerics.table import fits_budget
 from tailsum.numerics.tensors import take, without_common
 from tailsum.scores.potential import Dense, Potential
+from tailsum.sketch.sweep import Sweep
+from tailsum.trees.rules.exact_sweep import ExactSweep, padded_to
 from tailsum.trees.rules.pair_sweep import Role
-from tailsum.trees.rules.whole_rule import Ids, Kind, Scores, WholeRule
+from tailsum.trees.rules.whole_rule import Ids, Kind, Scores, WholeRule, splits_by_kind
 
 
 class DenseRule(WholeRule):
@@ -61,7 +66,50 @@ class DenseRule(WholeRule):
         return self.scores[batch if len(self.scores) > 1 else torch.zeros_like(batch), head]
 
     def contract_pairs(self, pairs: Float[Tensor, "G r pair"], kind: Kind, reduce: Reduce) -> Float[Tensor, "G r N"]:
+        return self._product(kind, reduce)(pairs)
+
+    def _product(self, kind: Kind, reduce: Reduce) -> LogProduct:
+        """From pairs of children to heads."""
         if (kind, reduce) not in self._products:
             part = self.scores[..., self.children(kind[0]), self.children(kind[1])]
             self._products[kind, reduce] = LogProduct(part.flatten(-2).mT, reduce)
-        return self._products[kind, reduce](pairs)
+        return self._products[kind, reduce]
+
+    def sweep(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size) -> Sweep:
+        """By exact messages where the exponentials of the table fit the budget for tables."""
+        if not fits_budget(self.scores.numel() * self.scores.element_size()):
+            return super().sweep(spans, length, batch)
+        return ExactSweep(self.chart, self.beliefs, spans, length, batch)
+
+    @torch.no_grad()
+    def beliefs(self, spans: Float[Tensor, "B T T n"], is_whole: Bool[Tensor, "B T T"]) -> tuple[Tensor, Tensor]:
+        """Inside sums and log marginals, unnormalised, of the states of all spans: `[B, T, T, n]`."""
+        own = [self.own(width, entry) for width, entry in enumerate(by_width(spans), 1)]
+        inside = self.chart(own, log_sum_exp)
+        outside = [
+            torch.full_like(entry, -math.inf).masked_fill_(whole[..., None], 0.0)
+            for entry, whole in zip(inside, by_width(is_whole), strict=True)
+        ]
+        for width in range(len(own), 1, -1):
+            self._pass_down(width, own[width - 1] + outside[width - 1], inside, outside)
+        inside, outside = (square([padded_to(x, spans.shape[-1]) for x in chart]) for chart in (inside, outside))
+        return inside, inside + outside
+
+    def _pass_down(
+        self, width: int, heads: Float[Tensor, "B n N"], inside: list[Tensor], outside: list[Tensor]
+    ) -> None:
+        """Add what the children of spans of one width receive from these to their outside sums, in place."""
+        count = heads.shape[1]
+        rows = heads if len(heads) == len(self.scores) else heads.flatten(0, 1)[None]
+        for kind, sizes in splits_by_kind(width).items():
+            before = torch.stack([inside[size - 1][:, :count] for size in sizes], -1)
+            after = torch.stack([inside[width - size - 1][:, size : size + count] for size in sizes], -1)
+            shape = (*heads.shape[:2], before.shape[-2], after.shape[-2])
+            pairs = self._product(kind, log_sum_exp).back(rows).reshape(shape)
+            lefts, rights = LogProduct(after)(pairs).unbind(-1), LogProduct(before)(pairs.mT).unbind(-1)
+            for size, left, right in zip(sizes, lefts, rights, strict=True):
+                for entry, sent in (
+                    (outside[size - 1][:, :count], left),
+                    (outside[width - size - 1][:, size : size + count], right),
+                ):
+                    entry.copy_(torch.logaddexp(entry, sent))

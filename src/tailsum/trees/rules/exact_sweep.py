@@ -1,13 +1,14 @@
 """Lookahead by exact messages, where they cost no more than those of landmarks.
 
-That is the case with rules of low rank, and in a grammar that is a sketch already.
+That is the case with rules of low rank, with a table of rules that fits the memory (products with it are far faster than
+look-ups of the rules of selected pairs), and in a grammar that is a sketch already.
 """
 
 import math
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -17,15 +18,22 @@ from tailsum.sketch.selection import Selection, Subset
 from tailsum.sketch.sweep import Sweep, fill_unreached
 
 Chart = Callable[[list[Tensor], Reduce, Watch], list[Tensor]]  # see `Rule.chart`
+# The inside sums and log marginals of all spans, from their scores and which of them are whole sentences.
+Beliefs = Callable[[Float[Tensor, "B T T n"], Bool[Tensor, "B T T"]], tuple[Tensor, Tensor]]
 
 
 class ExactSweep(Sweep):
     """Inside and outside sums of all states; then a chart from the bottom up over the selected states."""
 
     def __init__(
-        self, chart: Chart, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size
+        self,
+        chart: Chart,
+        beliefs: Beliefs,
+        spans: Float[Tensor, "B T T n"],
+        length: Int[Tensor, " B"],
+        batch: torch.Size,
     ) -> None:
-        self.chart, self.spans, self.batch, self.belief = chart, spans, batch, spans
+        self.chart, self.beliefs, self.spans, self.batch, self.belief = chart, beliefs, spans, batch, spans
         position = torch.arange(spans.shape[1], device=spans.device)
         self.is_whole = (position[:, None] == 0) & (position == length[:, None, None] - 1) & (position > 0)  # [B, T, T]
         self.outside: Tensor | None = None
@@ -33,14 +41,10 @@ class ExactSweep(Sweep):
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
         if self.outside is not None:
             return
-        with torch.inference_mode(False), torch.enable_grad():
-            spans = self.spans.detach().clone().requires_grad_()
-            inside = square([self._padded(x) for x in self.chart(by_width(spans), log_sum_exp, keep)])
-            total = log_sum_exp(inside.masked_fill(~self.is_whole[..., None], -math.inf).flatten(1), -1)
-            (marginals,) = torch.autograd.grad(total.sum(), spans)
-        self.belief = fill_unreached(marginals.log())
+        inside, belief = self.beliefs(self.spans, self.is_whole)
+        self.belief = fill_unreached(belief)
         possible = (inside > -math.inf) & (self.belief > -math.inf)
-        self.outside = torch.where(possible, self.belief - inside.detach(), 0.0)
+        self.outside = torch.where(possible, self.belief - inside, 0.0)
 
     def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch T T n"]:
         belief = torch.where(self.spans > -math.inf, self.belief, -math.inf)
@@ -52,7 +56,7 @@ class ExactSweep(Sweep):
 
         def select(width: int, inside: Tensor) -> Tensor:
             """The inside sums of the selected states with their weights, minus infinity for the others."""
-            padded = self._padded(inside)
+            padded = padded_to(inside, self.spans.shape[-1])
             kept.append(selection(padded + outside[width - 1], generator))
             weight = torch.zeros_like(padded).scatter_add(-1, kept[-1].index, kept[-1].log_weight.exp())
             return inside + weight.log()[..., : inside.shape[-1]]
@@ -60,8 +64,22 @@ class ExactSweep(Sweep):
         self.chart(by_width(self.spans), log_sum_exp, select)
         return square_subset(kept, self.spans.shape[1], self.batch)
 
-    def _padded(self, entry: Tensor) -> Tensor:
-        return pad(entry, (0, self.spans.shape[-1] - entry.shape[-1]), value=-math.inf)
+
+def beliefs_by_gradient(
+    chart: Chart, spans: Float[Tensor, "B T T n"], is_whole: Bool[Tensor, "B T T"]
+) -> tuple[Tensor, Tensor]:
+    """Inside sums and log marginals `[B, T, T, n]`: marginals are the gradient of the log-partition."""
+    with torch.inference_mode(False), torch.enable_grad():
+        spans = spans.detach().clone().requires_grad_()
+        inside = square([padded_to(x, spans.shape[-1]) for x in chart(by_width(spans), log_sum_exp, keep)])
+        total = log_sum_exp(inside.masked_fill(~is_whole[..., None], -math.inf).flatten(1), -1)
+        (marginals,) = torch.autograd.grad(total.sum(), spans)
+    return inside.detach(), marginals.log()
+
+
+def padded_to(entry: Float[Tensor, "B n s"], size: int) -> Float[Tensor, "B n size"]:
+    """Minus infinity for states that spans of this width cannot have."""
+    return pad(entry, (0, size - entry.shape[-1]), value=-math.inf)
 
 
 def square_subset(kept: list[Subset], length: int, batch: torch.Size) -> Subset:

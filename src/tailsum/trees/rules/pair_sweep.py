@@ -72,6 +72,11 @@ class PairSweep(Sweep):
         self.outside: Tensor | None = None
         self.pairs = 1
 
+    @classmethod
+    def evaluations(cls, length: int, _: int, n_states: int) -> int:
+        """About how many scores of rules a sweep over a sentence looks up: for guides, and in messages to all states."""
+        return length**2 * cls.landmarks * (length * cls.landmarks * _GUIDES + 16 * n_states)
+
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
         self.pairs = 8 * landmarks
         inside, kept = self._up(Optimal(landmarks), generator)

@@ -11,6 +11,7 @@ is 1 where all sentences share the rules and B where each has its own.
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int
@@ -23,7 +24,7 @@ from tailsum.numerics.reduce import Reduce
 from tailsum.scores.base import Scores
 from tailsum.sketch.sweep import Sweep
 from tailsum.trees.reader import Reader
-from tailsum.trees.rules.exact_sweep import ExactSweep
+from tailsum.trees.rules.exact_sweep import ExactSweep, beliefs_by_gradient
 from tailsum.trees.rules.grammar_reader import Expansion, GrammarReader
 
 
@@ -122,4 +123,4 @@ class Rule(Scores):
         """Lookahead over the spans of sentences with these scores of their states."""
         with torch.inference_mode(False):
             fixed = self.map(lambda x: x.detach().clone())
-        return ExactSweep(fixed.chart, spans, length, batch)
+        return ExactSweep(fixed.chart, partial(beliefs_by_gradient, fixed.chart), spans, length, batch)

@@ -8,9 +8,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.numerics.reduce import Reduce
+from tailsum.numerics.table import fits_budget, tile_size
 from tailsum.scores.potential import Dense, Potential
+from tailsum.sketch.sweep import Sweep
 from tailsum.trees.rules.dense import DenseRule
-from tailsum.trees.rules.pair_sweep import Role
+from tailsum.trees.rules.pair_sweep import PairSweep, Role
 from tailsum.trees.rules.span_rule import Sets
 from tailsum.trees.rules.whole_rule import Kind, WholeRule
 
@@ -64,6 +66,18 @@ class ScoredRule(WholeRule):
         """The whole table."""
         heads, children = (torch.arange(n, device=self.device) for n in (self.n_heads, self.n_children))
         return self.between(heads, children, children)
+
+    def sweep(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size) -> Sweep:
+        """By exact messages where evaluating all rules, once, takes no more than messages from pairs would."""
+        entries = self.n_heads * self.n_children**2
+        if entries > PairSweep.evaluations(*spans.shape[1:]) * len(spans) or not fits_budget(
+            2 * entries * spans.element_size()
+        ):
+            return super().sweep(spans, length, batch)
+        heads, children = (torch.arange(n, device=self.device) for n in (self.n_heads, self.n_children))
+        chunk = max(1, tile_size(spans.device) // self.n_children**2)
+        table = torch.cat([self.between(some, children, children) for some in heads.split(chunk)])
+        return DenseRule(table[None]).sweep(spans, length, batch)
 
     def joint(self, sets: Sets) -> Float[Tensor, "*lead n split k k k"]:
         return self.between(sets.head[..., None, :], sets.left, sets.right)

@@ -19,6 +19,7 @@ from tailsum.numerics.reduce import LogProduct, Reduce
 from tailsum.numerics.stream import Parts, streamed
 from tailsum.numerics.table import fits_budget, tile_size
 from tailsum.numerics.tensors import scaled, take
+from tailsum.sketch.sweep import Sweep
 from tailsum.trees.rules.dense import DenseRule
 from tailsum.trees.rules.grammar_reader import Expansion
 from tailsum.trees.rules.rule import Rule
@@ -123,6 +124,10 @@ class FactorRule(VectorRule, WholeRule):
         copies = 4 if torch.is_grad_enabled() else 2
         entries = math.prod(self.lead) * self.n_heads * self.n_children**2
         return fits_budget(copies * entries * self.tensors[0].element_size())
+
+    def sweep(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size) -> Sweep:
+        """By exact messages where the table of all rules may be built."""
+        return (self.tabled() if self._fits() else super()).sweep(spans, length, batch)
 
     def contract_pairs(self, pairs: Float[Tensor, "G r pair"], kind: Kind, reduce: Reduce) -> Float[Tensor, "G r N"]:
         if self._table is None and self._fits():

@@ -55,11 +55,8 @@ class WholeRule(Rule):
         self, width: int, left: Sequence[Tensor], right: Sequence[Tensor], reduce: Reduce
     ) -> Float[Tensor, "B n heads"]:
         """Splits are merged by a product before the rules are contracted: T^3 N^2 + T^2 N^3."""
-        kinds: dict[Kind, list[int]] = {}
-        for size in range(1, width):
-            kinds.setdefault((size == 1, width - size == 1), []).append(size)
         found = []
-        for kind, sizes in kinds.items():
+        for kind, sizes in splits_by_kind(width).items():
             before = torch.stack([left[size - 1] for size in sizes], -1)
             after = torch.stack([right[size - 1] for size in sizes], -2)
             merged = LogProduct(after, reduce)(before).flatten(-2)  # [B, n, left right]
@@ -91,3 +88,11 @@ class WholeRule(Rule):
 
     def sweep(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size) -> Sweep:
         return PairSweep(self.between, self.fan, (self.n_heads, self.n_children), spans, length, batch)
+
+
+def splits_by_kind(width: int) -> dict[Kind, list[int]]:
+    """The sizes of left children in spans of one width, by which children are leaves."""
+    kinds: dict[Kind, list[int]] = {}
+    for size in range(1, width):
+        kinds.setdefault((size == 1, width - size == 1), []).append(size)
+    return kinds
