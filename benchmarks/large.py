@@ -43,6 +43,8 @@ def family_figures(draws: int = 8, length: int = 20) -> Iterator[Figure]:
     sizes = ((30_000, 1000, 100), (100_000, 1000, 100)) if torch.cuda.is_available() else ((3000, 300, 30),)
     for n, many, few in sizes:
         for name, goals in GOALS.items():
+            if name == "left to right" and n > 50_000:
+                continue  # the exact sum of a function of pairs takes a table of all
             chain = random_chain(name, n, length, device())
             exact = chain.log_partition()
             for k, goal in zip((many, few), goals, strict=True):
