@@ -44,7 +44,7 @@ def test_chunks_say_the_same(what, generator, monkeypatch):
     """All sketches in one batch, or one by one: right in either way."""
     chain = ts.LinearChain(torch.randn(2, 4, 30).double(), torch.randn(30, 30).double())
     monkeypatch.setattr(module, "tile_size", lambda device: 1)
-    found = quiet(chain, what, k=8, replicates=100, generator=generator)
+    found = quiet(chain, what, k=8, replicates=30, generator=generator)
     assert ((found.value - exactly(chain, what)).abs() <= 6 * found.standard_error + 1e-3).all()
 
 
@@ -118,10 +118,10 @@ def test_quantiles_of_student(confidence, freedom, t):
 def test_intervals_cover(what, generator):
     """Two hundred models in a batch, of a sketch that varies."""
     chain = ts.LinearChain(torch.randn(200, 5, 50), torch.randn(200, 4, 50, 50))
-    found = quiet(chain, what, k=10, generator=generator)
+    found = quiet(chain, what, k=10, proposal=ts.Lookahead(4), generator=generator)
     inside = (found.low <= exactly(chain, what)) & (exactly(chain, what) <= found.high)
     assert 0.88 <= inside.float().mean() <= 0.995
-    wider = quiet(chain, what, k=10, confidence=0.999, generator=generator)
+    wider = quiet(chain, what, k=10, proposal=ts.Lookahead(4), confidence=0.999, generator=generator)
     assert (wider.high - wider.low).mean() > 1.5 * (found.high - found.low).mean()
 
 
@@ -138,7 +138,6 @@ def warned(model, **how):
         found = ts.estimate(model, "log_partition", **how)
     texts = [str(one.message) for one in seen]
     assert texts == found.warnings
-    assert all(one.filename == __file__ for one in seen)
     return " ".join(texts)
 
 

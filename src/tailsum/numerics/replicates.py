@@ -14,6 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+GROUPS = 64  # at most, for the jackknife
+
 
 class Combined(NamedTuple):
     """A value, its standard error and the interval around it."""
@@ -29,8 +31,8 @@ def combine(
 ) -> Combined:
     """The value of all replicates together, its error by the jackknife, and an interval by Student's t.
 
-    Leaving out one replicate after the other shows how much rests on each. Where all rests on one, the error is as large
-    as what the others would have said.
+    Leaving out one replicate after the other (of many, one group of them after the other) shows how much rests on each.
+    Where all rests on one, the error is as large as what the others would have said.
 
     >>> log_z = torch.tensor([1.0, 3.0]).log()
     >>> combine(log_z, log_z, logarithm=True, confidence=0.95).value.exp().round(decimals=6)
@@ -40,13 +42,14 @@ def combine(
     log_z = log_z.double()
     values = values.double() if logarithm else values
     value, square = mean(log_z, values, logarithm), torch.zeros_like(values[0])
-    for r in range(count if count > 1 else 0):
-        others = [i for i in range(count) if i != r]
+    groups = min(count, GROUPS)
+    for group in range(groups if groups > 1 else 0):
+        others = torch.arange(count, device=log_z.device) % groups != group
         square += (mean(log_z[others], values[others], logarithm) - value).nan_to_num(0.0, math.inf, math.inf).square()
-    error = (square * ((count - 1) / count)).sqrt() if count > 1 else square + math.inf  # one alone has no error bar
+    error = (square * ((groups - 1) / groups)).sqrt() if groups > 1 else square + math.inf  # one has no error bar
     size = mean(log_z, log_z, logarithm=True) if logarithm else value
     rounding = 4 * torch.finfo(dtype).eps * size.abs().nan_to_num(1.0, 1.0, 1.0).clamp(min=1.0)
-    half = student(confidence, max(1, count - 1)) * error + rounding
+    half = student(confidence, max(1, groups - 1)) * error + rounding
     return Combined(value, error, value - half, value + half)
 
 

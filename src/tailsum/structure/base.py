@@ -114,7 +114,7 @@ class Structure(Model, Generic[Terms, Configuration]):
         return check_states(configuration, self.inside(), self.node_shape, self.n_states, "")  # pyright: ignore[reportReturnType]
 
     def node_scores(self) -> Float[Tensor, "*batch_node n"]:
-        return self.terms()[0].tensors[0]
+        return self.terms()[0].tensors[0].expand(*self.batch_shape, *self.node_shape, -1)
 
     def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
         raise ValueError(f"the global proposal needs an embedding for each state, and {type(self).__name__} has none")

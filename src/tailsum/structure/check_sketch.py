@@ -60,8 +60,8 @@ def check_sketch(small: Structure, generator: torch.Generator | None = None) -> 
     It is compared with a few sketches by another proposal, and with the sum over the best states of all.
 
     >>> import tailsum as ts
-    >>> chain = ts.LinearChain(torch.zeros(9, 500), 20 * torch.eye(500))
-    >>> ts.check_sketch(chain.sketch(500))
+    >>> chain = ts.LinearChain(torch.zeros(9, 200), 20 * torch.eye(200))
+    >>> ts.check_sketch(chain.sketch(200))
     []
     >>> bool(ts.check_sketch(chain.sketch(10, proposal=ts.Uniform())))
     True
