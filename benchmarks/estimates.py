@@ -161,7 +161,9 @@ def main() -> None:
     torch.set_flush_denormal(True)
     for figures in (warning_figures(1 if quick else 8), coverage_figures(3 if quick else 38)):
         for figure in figures:
-            print(f"{'ok  ' if figure.reached else 'MISS'} {figure.name}: {figure.measured} [{figure.goal}]", flush=True)
+            print(
+                f"{'ok  ' if figure.reached else 'MISS'} {figure.name}: {figure.measured} [{figure.goal}]", flush=True
+            )
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def replicate(
         return estimate(model, both, replicates=count, check=False, **how).replicates
 
     found, duration = timed(run)
-    return Replicates(*found.unbind(-1), duration / count)
+    return Replicates(found[..., 0], found[..., 1], duration / count)
 
 
 class ResidentMemory:

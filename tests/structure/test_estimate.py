@@ -109,7 +109,9 @@ def test_all_rests_on_one_replicate():
     assert combine(alone, alone, logarithm=True, confidence=0.95).standard_error == math.inf
 
 
-@pytest.mark.parametrize(("confidence", "freedom", "t"), [(0.95, 4, 2.776), (0.99, 3, 5.841), (0.9, 1, 6.314), (0.5, 9, 0.703)])
+@pytest.mark.parametrize(
+    ("confidence", "freedom", "t"), [(0.95, 4, 2.776), (0.99, 3, 5.841), (0.9, 1, 6.314), (0.5, 9, 0.703)]
+)
 def test_quantiles_of_student(confidence, freedom, t):
     assert student(confidence, freedom) == pytest.approx(t, rel=0.01)
 
@@ -146,7 +148,7 @@ def test_sketches_that_miss_the_mass_are_warned_of(generator):
     text = warned(chain, selection=ts.TopK(50), proposal=ts.Local(), generator=generator)
     assert "another proposal" in text
     assert "nats above the estimate" in text
-    assert "raise k or landmarks" in text
+    assert "Raise k or landmarks" in text
     assert "make up the sum" in warned(chain, k=20, proposal=ts.Uniform(), generator=generator)
 
 
@@ -180,7 +182,9 @@ def test_a_sketch_is_checked(generator):
     assert any("nats more" in text for text in ts.check_sketch(low, generator))
     high = chain.restrict(ts.Subset(low.states, low.log_weight + 50))
     assert any("nats less" in text for text in ts.check_sketch(high, generator))
-    assert ts.check_sketch(chain.sketch(100, proposal=ts.Lookahead(neighbours=32), generator=generator), generator) == []
+    assert (
+        ts.check_sketch(chain.sketch(100, proposal=ts.Lookahead(neighbours=32), generator=generator), generator) == []
+    )
 
 
 def test_one_state_of_large_weight_is_noticed(generator):

@@ -74,8 +74,8 @@ def run_demo(n_states: int, length: int, seed: int, repeats: int, console: Conso
                 seconds = (time.perf_counter() - start) / count
                 with PeakMemory() as memory:
                     single(chain, selection, propose, generator)
-                errors = (torch.cat(found) - torch.stack((log_partition, entropy))).unbind(-1)
-                rows.append(Row(model, name, share, *errors, seconds, memory.peak))
+                errors = torch.cat(found) - torch.stack((log_partition, entropy))
+                rows.append(Row(model, name, share, errors[:, 0], errors[:, 1], seconds, memory.peak))
     return rows
 
 

@@ -28,7 +28,7 @@ OTHERS = 4  # sketches by another proposal
 LEAST = 64  # states that they keep at least
 NEIGHBOURS = 64  # of their proposal
 MARGIN = 0.05  # nats that do not matter
-ADVICE = "raise k or landmarks, or use Lookahead with neighbours"
+ADVICE = "Raise k or landmarks, or use Lookahead with neighbours"
 
 
 class SketchWarning(UserWarning):
@@ -113,12 +113,11 @@ def _of_spread(log_z: Float[Tensor, "r *batch"], found: Combined) -> list[str]:
     """Few replicates make up the sum, or the interval is wide."""
     count, few = len(log_z), effective(log_z)
     bad = (few < count / 3) | (found.high - found.low > 2)
-    if not bad.any():
+    if count == 1 or not bad.any():  # one has no interval at all
         return []
-    return [
-        f"the replicates vary{_in(bad)}: {few.min().item():.1f} of {count} make up the sum, and its interval is "
-        f"{(found.high - found.low)[bad].max().item():.3g} nats wide. {ADVICE}, or take more replicates"
-    ]
+    width = (found.high - found.low)[bad].max().item()
+    about = f"{few.min().item():.1f} of {count} make up the sum, and its interval is {width:.3g} nats wide"
+    return [f"the replicates vary{_in(bad)}: {about}. {ADVICE}, or take more replicates"]
 
 
 def _of_weights(chance: Float[Tensor, "*batch_node k"], log_weight: Float[Tensor, "*batch_node k"]) -> list[str]:
@@ -134,7 +133,9 @@ def _too_low(found: Combined, others: Combined) -> list[str]:
     if not bad.any():
         return []
     worst = (others.value - found.value)[bad].max().item()
-    return [f"sketches by another proposal find {worst:.3g} nats more{_in(bad)}: states that matter are missed. {ADVICE}"]
+    return [
+        f"sketches by another proposal find {worst:.3g} nats more{_in(bad)}: states that matter are missed. {ADVICE}"
+    ]
 
 
 def _too_high(found: Combined, others: Combined) -> list[str]:

@@ -78,7 +78,7 @@ def estimate(
         raise ValueError(f"model must be a whole structure, not a sketch: got {model}")
     at_least(1, replicates=replicates)
     if not isinstance(confidence, float) or not 0 < confidence < 1:
-        raise ValueError(f"confidence must lie between 0 and 1: got {confidence}")
+        raise ValueError(f"confidence must be a number between 0 and 1: got {confidence}")
     selection, log_z, values, seen = selection_from(k, selection), [], [], []
     for small in sketches(model, replicates, selection, proposal, generator):
         values.append(_checked(quantity(small), small))
@@ -89,7 +89,8 @@ def estimate(
     texts = doubts(model, Replicates.joined(seen), proposal, confidence, generator) if check else []
     for text in texts:
         warnings.warn(text, SketchWarning, stacklevel=frames_of_ours())
-    return Estimate(*(x.to(each.dtype) for x in found), texts, each)
+    value, error, low, high = (x.to(each.dtype) for x in found)
+    return Estimate(value, error, low, high, texts, each)
 
 
 def _quantity(what: str | Quantity) -> tuple[Quantity, bool]:
