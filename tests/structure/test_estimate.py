@@ -195,14 +195,16 @@ def test_one_state_of_large_weight_is_noticed(generator):
     assert any("kept by chance" in text for text in ts.check_sketch(small, generator))
 
 
+def attracting(strength):
+    """A grid whose messages have two fixed points if they attract each other: all in one state, or all in the other."""
+    unary, pairs = torch.tensor([0.05, 0.0]).expand(16, 2), strength * torch.eye(2)
+    return ts.PairwiseGraph(unary, ts.grid_edges(4, 4), pairs, method="propagation")
+
+
 def test_other_fixed_points_are_noticed(generator):
-    """Two of them: all variables in one state, or all in the other."""
-    edges = ts.grid_edges(4, 4)
-    attract = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
-    graph = ts.PairwiseGraph(torch.tensor([0.05, 0.0]).expand(16, 2), edges, attract, method="propagation")
-    assert any("another fixed point" in text for text in graph.doubts())
-    weak = ts.PairwiseGraph(torch.randn(16, 2), edges, attract * 0.1, method="propagation")
-    assert weak.doubts() == []
+    assert any("another fixed point" in text for text in attracting(2.0).doubts())
+    assert "another fixed point" in warned(attracting(2.0), k=2, replicates=4, generator=generator)
+    assert attracting(0.2).doubts() == []
 
 
 def test_messages_that_do_not_converge_are_noticed():

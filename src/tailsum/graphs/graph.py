@@ -257,6 +257,10 @@ class Graph(Structure[GraphTerms, Tensor]):
         return Convergence(count, change, change <= self.tolerance)
 
     @torch.no_grad()
+    def state_chances(self) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch V n"]]:
+        return super().state_chances() if self.is_exact else (self.log_partition(), self.marginals())
+
+    @torch.no_grad()
     def doubts(self) -> list[str]:
         """Messages that do not converge, or that end at another value from a random start or by stronger damping."""
         if self.is_exact:

@@ -148,9 +148,10 @@ def _too_high(found: Combined, others: Combined) -> list[str]:
 
 def _below_bound(model: Structure, found: Combined, seen: Sequence[Replicates]) -> list[str]:
     """A sum over some of the states is at most the whole one."""
-    if not model.is_exact:
+    best = model.restrict(_best_states(model, seen))
+    if not best.is_exact:
         return []
-    bound = model.restrict(_best_states(model, seen)).log_partition()
+    bound = best.log_partition()
     bad = bound > found.high + MARGIN
     if not bad.any():
         return []

@@ -80,13 +80,17 @@ def estimate(
     if not isinstance(confidence, float) or not 0 < confidence < 1:
         raise ValueError(f"confidence must be a number between 0 and 1: got {confidence}")
     selection, log_z, values, seen = selection_from(k, selection), [], [], []
+    texts = list[str]()
     for small in sketches(model, replicates, selection, proposal, generator):
         values.append(_checked(quantity(small), small))
         log_z.append(values[-1] if what == "log_partition" else small.log_partition())
-        seen += [Replicates.of(small)] if check else []
+        if check:
+            texts += [] if seen else small.doubts()
+            seen.append(Replicates.of(small))
     each = torch.cat(values)
     found = combine(torch.cat(log_z), each, logarithm=logarithm, confidence=confidence)
-    texts = doubts(model, Replicates.joined(seen), proposal, confidence, generator) if check else []
+    if check:
+        texts += doubts(model, Replicates.joined(seen), proposal, confidence, generator)
     for text in texts:
         warnings.warn(text, SketchWarning, stacklevel=frames_of_ours())
     value, error, low, high = (x.to(each.dtype) for x in found)
