@@ -37,7 +37,7 @@ FAMILIES = (
     *("sticky 1", "sticky 1.5", "sticky 2", "clusters 1.8"),
     *("independent 1", "independent 3", "independent 5", "heavy-tailed 1"),
 )
-SIZES = (500, 700, 1000, 1400, 500, 1000, 2000, 5000)  # of states, in turn
+SIZES = (500, 700, 1000, 1400, 500, 1000, 2000) * 2 + (700, 1000, 500, 1400, 5000)  # of states, in turn
 SHARES = (0.01, 0.05, 0.02)  # of the states kept, in turn
 GOOD = Lookahead(landmarks=128, neighbours=64)
 
