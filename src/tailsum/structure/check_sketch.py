@@ -27,6 +27,7 @@ from tailsum.structure.sketches import sketches
 OTHERS = 4  # sketches by another proposal
 LEAST = 64  # states that they keep at least
 NEIGHBOURS = 64  # of their proposal
+AFFORDABLE = 8192  # states for each node: with more, lists of neighbours would cost more than the sketches
 MARGIN = 0.05  # nats that do not matter
 ADVICE = "Raise k or landmarks, or use Lookahead with neighbours"
 
@@ -99,9 +100,14 @@ def _of(replicates: Replicates, confidence: float = 0.95) -> Combined:
 
 
 def _others(model: Structure, k: int, proposal: Propose | None, generator: torch.Generator | None) -> Replicates:
-    """Sketches by another proposal: more rounds, and neighbours where the structure has them."""
-    near = proposal.neighbours if isinstance(proposal, Lookahead) else 0
-    other = Lookahead(rounds=2, neighbours=near or NEIGHBOURS)
+    """Sketches by another proposal: more rounds, and neighbours where the structure has them.
+
+    Lists of neighbours cost N^2; where that would be more than the sketches, there are none.
+    """
+    given = Lookahead() if proposal is None else proposal
+    near = given.neighbours if isinstance(given, Lookahead) else 0
+    affordable = model.n_states <= AFFORDABLE * model.node_shape.numel()
+    other = Lookahead(rounds=2, neighbours=near or (NEIGHBOURS if affordable else 0))
     some = sketches(model, OTHERS, Optimal(max(k, LEAST)), other, generator)
     return Replicates.joined([Replicates.of(small) for small in some])
 
