@@ -128,7 +128,7 @@ def coverage_figures(models: int = 3) -> Iterator[Figure]:
         f"95% intervals, {total} models: share that hold log Z, and the entropy",
         f"{hits[0]:.1%}, {hits[1]:.1%}",
         "90% to 99%",
-        0.9 <= min(hits) <= max(hits) <= 0.995,
+        0.9 <= min(hits) <= max(hits) <= 0.99,
     )
     right = [one for one in everything if abs(one.error) < 0.1 or one.covers[0]]
     alarms = sum(one.warned for one in right) / len(right)
