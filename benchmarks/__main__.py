@@ -1,4 +1,4 @@
-"""Run the benchmarks and write a table: `python -m benchmarks [speed|segments|gpu|accuracy|large|trees|graphs|all] [--output FILE]`."""
+"""Run the benchmarks and write a table: `python -m benchmarks [SUITE] [--output FILE]`."""
 
 import argparse
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import accuracy, gpu, gpu_graphs, gpu_trees, gpu_vae, graphs, large, segments, speed, trees
+from benchmarks import accuracy, estimates, gpu, gpu_graphs, gpu_trees, gpu_vae, graphs, large, segments, speed, trees
 from benchmarks.measure import Figure
 
 SUITES = {
@@ -22,6 +22,7 @@ SUITES = {
     "gpu": (gpu.gpu_figures, gpu_trees.tree_figures, gpu_graphs.graph_figures, gpu_vae.vae_figures),
     "accuracy": (accuracy.paper_figures, accuracy.hard_figures),
     "large": (large.family_figures, large.million_figures, large.refined_figures, large.choosing_figures),
+    "estimates": (estimates.coverage_figures, estimates.warning_figures),
     "trees": (trees.paper_tree_figures, trees.grammar_figures, trees.large_figures),
     "graphs": (graphs.grid_figures, graphs.large_figures, graphs.tree_figures, graphs.small_figures),
 }

@@ -5,11 +5,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from benchmarks.measure import Figure
+from benchmarks.measure import Figure, Replicates, replicate
 from tailsum import Optimal, TopAndSample
 from tailsum.apps.paper.chains import ADAM_STEPS, HARD_SETTINGS, hard_chain, paper_chain, paper_proposal
 from tailsum.chains.linear_chain import LinearChain
-from tailsum.structure.replicates import Replicates, replicate
 
 
 def errors(model: LinearChain, found: Replicates) -> tuple[Tensor, Tensor]:

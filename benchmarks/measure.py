@@ -10,6 +10,10 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 import torch
+from torch import Tensor
+
+from tailsum import Selection, Structure, estimate
+from tailsum.sketch.model import Propose
 
 T = TypeVar("T")
 
@@ -41,6 +45,33 @@ def seconds(run: Callable[[], object], repeats: int = 3) -> float:
 def _finish() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+
+
+@dataclass(frozen=True)
+class Replicates:
+    """Log-partition and entropy of several sketches of one model, each alone, and the mean seconds of one."""
+
+    log_partition: Tensor
+    entropy: Tensor
+    seconds: float
+
+
+def replicate(
+    model: Structure,
+    count: int,
+    selection: Selection,
+    proposal: Propose | None = None,
+    generator: torch.Generator | None = None,
+) -> Replicates:
+    def both(small: Structure) -> Tensor:
+        return torch.stack((small.log_partition(), small.entropy()), -1)
+
+    def run() -> Tensor:
+        how = {"selection": selection, "proposal": proposal, "generator": generator}
+        return estimate(model, both, replicates=count, check=False, **how).replicates
+
+    found, duration = timed(run)
+    return Replicates(found[..., 0], found[..., 1], duration / count)
 
 
 class ResidentMemory:

@@ -22,6 +22,8 @@ from tailsum.sketch.neighbours import Neighbours
 from tailsum.sketch.proposal import Global, Local, LocalGlobal, Lookahead, Proposal, Uniform
 from tailsum.sketch.selection import Optimal, Selection, Subset, TopAndSample, TopK
 from tailsum.structure.base import Structure
+from tailsum.structure.check_sketch import SketchWarning, check_sketch
+from tailsum.structure.estimate import Estimate, estimate
 from tailsum.structure.k_best import Best
 from tailsum.structure.relaxed import RelaxedSample
 from tailsum.trees.configuration import Trees
@@ -46,6 +48,7 @@ __all__ = [
     "Dependencies",
     "DependencyTree",
     "Durations",
+    "Estimate",
     "FactorGraph",
     "Factored",
     "FactoredRule",
@@ -70,6 +73,7 @@ __all__ = [
     "Segments",
     "Selection",
     "SemiMarkov",
+    "SketchWarning",
     "SpanTree",
     "Structure",
     "Subset",
@@ -77,6 +81,8 @@ __all__ = [
     "TopK",
     "Trees",
     "Uniform",
+    "check_sketch",
+    "estimate",
     "grid_edges",
     "read_uai",
     "table_budget",

@@ -128,6 +128,31 @@ SKETCHES = [
     (lambda m: m.restrict((subset(m).index, subset(m).log_weight)), "subset must be a Subset: got tuple"),
     (lambda m: m.restrict(None), "subset must be a Subset: got NoneType"),
 ]
+ESTIMATES = [
+    (
+        lambda m: ts.estimate(m, "mean", k=2),
+        "what must be a function of a sketch or one of 'log_partition', .*: got 'mean'",
+    ),
+    (lambda m: ts.estimate(m, 3, k=2), "what must be a function of a sketch or one of .*: got 3"),
+    (
+        lambda m: ts.estimate(m, lambda _: None, k=2),
+        r"what must give a floating-point tensor \[16, 2, ...\]: got NoneType",
+    ),
+    (lambda m: ts.estimate(m, lambda _: torch.zeros(3), k=2), r"what must give .*: got torch.float32 \[3\]"),
+    (lambda m: ts.estimate(m, "entropy"), f"{EITHER}: got both or neither"),
+    (lambda m: ts.estimate(m, "entropy", k=2, selection=ts.TopK(2)), EITHER),
+    (lambda m: ts.estimate(m, "entropy", k=0), f"k {WHOLE} 1: got 0"),
+    (lambda m: ts.estimate(m, "entropy", selection=3), "selection must be a selection: got 3"),
+    (lambda m: ts.estimate(m, "entropy", k=2, proposal=3), "proposal must be a proposal or a function .*: got 3"),
+    (lambda m: ts.estimate(m, "entropy", k=2, replicates=0), f"replicates {WHOLE} 1: got 0"),
+    (lambda m: ts.estimate(m, "entropy", k=2, replicates=2.5), f"replicates {WHOLE} 1: got 2.5"),
+    (lambda m: ts.estimate(m, "entropy", k=2, confidence=95), "confidence must be a number between 0 and 1: got 95"),
+    (lambda m: ts.estimate(m, "entropy", k=2, confidence=1.0), "confidence must be a number between 0 and 1: got 1.0"),
+    (lambda m: ts.estimate(m.sketch(2), "entropy", k=2), "model must be a whole structure, not a sketch: got .* of "),
+    (lambda m: ts.estimate(None, "entropy", k=2), "model must be a whole structure, not a sketch: got None"),
+    (ts.check_sketch, "small must be a sketch: got "),
+    (lambda m: ts.check_sketch(3), "small must be a sketch: got 3"),
+]
 WITHOUT_EMBEDDINGS = [
     (lambda m: m.sketch(2, proposal=ts.Global()), "the global proposal needs .*embedding"),
     (lambda m: m.sketch(2, proposal=ts.LocalGlobal()), "the global proposal needs .*embedding"),

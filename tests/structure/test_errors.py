@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import tailsum as ts
-from harness.misuse import LENGTHS, OPERATIONS, RELAXED, SKETCHES, WITHOUT_EMBEDDINGS, fails, misused, sizes
+from harness.misuse import ESTIMATES, LENGTHS, OPERATIONS, RELAXED, SKETCHES, WITHOUT_EMBEDDINGS, fails, misused, sizes
 from harness.registry import EMBEDDED, FEW, LARGE, ONE_EACH, STATELESS, large, small
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -74,6 +74,12 @@ def test_scores_that_are_no_dense_tensors(name, which):
 @pytest.mark.parametrize("name", LARGE)
 @pytest.mark.parametrize(("use", "words"), SKETCHES)
 def test_sketches(name, use, words):
+    misused(two(name), use, words)
+
+
+@pytest.mark.parametrize("name", ONE_EACH)
+@pytest.mark.parametrize(("use", "words"), ESTIMATES)
+def test_estimates(name, use, words):
     misused(two(name), use, words)
 
 

@@ -19,7 +19,8 @@ from tailsum.numerics.memory import PeakMemory
 from tailsum.sketch.model import Propose
 from tailsum.sketch.proposal import LocalGlobal, Lookahead
 from tailsum.sketch.selection import Optimal, Selection, TopAndSample, TopK
-from tailsum.structure.replicates import replicate
+from tailsum.structure.base import Structure
+from tailsum.structure.estimate import estimate
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,27 @@ def run_demo(n_states: int, length: int, seed: int, repeats: int, console: Conso
             progress.advance(task, 2)
             for name, share, count, selection, propose in estimators(n_states, proposal, repeats):
                 progress.update(task, description=f"{model}: {name} {share:.0%}")
-                found = replicate(chain, count, selection, propose, generator, lambda: progress.advance(task))
+                start, found = time.perf_counter(), list[Tensor]()
+                for _ in range(count):  # one at a time, to be compared with the exact sum
+                    found.append(single(chain, selection, propose, generator))
+                    progress.advance(task)
+                seconds = (time.perf_counter() - start) / count
                 with PeakMemory() as memory:
-                    replicate(chain, 1, selection, propose, generator)
-                errors = found.log_partition - log_partition, found.entropy - entropy
-                rows.append(Row(model, name, share, *errors, found.seconds, memory.peak))
+                    single(chain, selection, propose, generator)
+                errors = torch.cat(found) - torch.stack((log_partition, entropy))
+                rows.append(Row(model, name, share, errors[:, 0], errors[:, 1], seconds, memory.peak))
     return rows
+
+
+def single(model: Structure, selection: Selection, proposal: Propose, generator: torch.Generator) -> Tensor:
+    """Log-partition and entropy of one sketch: `[1, 2]`."""
+    how = {"selection": selection, "proposal": proposal, "generator": generator}
+    return estimate(model, log_partition_and_entropy, replicates=1, check=False, **how).replicates
+
+
+def log_partition_and_entropy(small: Structure) -> Tensor:
+    """Both together: `[*batch, 2]`."""
+    return torch.stack((small.log_partition(), small.entropy()), -1)
 
 
 def demo_table(rows: list[Row], n_states: int, length: int) -> Table:

@@ -290,6 +290,10 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
             return (used,)
         return used, *super().used(states)
 
+    def scattered_marginals(self) -> Float[Tensor, "*batch_part"]:
+        """The marginals of arcs, which do not depend on the kept states' ids."""
+        return self.marginals()
+
     def state_marginals(self) -> Float[Tensor, "*batch T n"]:
         """The probability of each state of each word."""
         if not self.stateful:

@@ -263,6 +263,36 @@ class Graph(Structure[GraphTerms, Tensor]):
         return Convergence(count, change, change <= self.tolerance)
 
     @torch.no_grad()
+    def state_chances(self) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch V n"]]:
+        return super().state_chances() if self.is_exact else (self.log_partition(), self.marginals())
+
+    @torch.no_grad()
+    def doubts(self) -> list[str]:
+        """Messages that do not converge, or that end at another value from a random start or by stronger damping."""
+        if self.is_exact:
+            return []
+        found, steady = list[str](), self.convergence().converged
+        if not steady.all():
+            found.append(
+                f"messages of {int((~steady).sum())} of {steady.numel()} sums did not converge in {self.iterations} "
+                f"iterations: raise damping or iterations"
+            )
+        with full_precision(self.device):
+            other = self.replaced(damping=0.5 + 0.5 * self.damping, iterations=2 * self.iterations)
+            again = other.solver(self.summed(), log_sum_exp, warn=False)
+            again.noise, again.generator = 3.0, torch.Generator(self.device).manual_seed(0)
+            there = again.log_partition().to(self.dtype).reshape(self.batch_shape)
+            here = self.solver(self.summed(), log_sum_exp, warn=False).log_partition().reshape(self.batch_shape)
+        settled = steady & (again.monitor.change <= self.tolerance).reshape(self.batch_shape)
+        apart = torch.where(settled, (there - here).abs(), 0.0).nan_to_num(0.0)
+        if (apart > 0.01).any():
+            found.append(
+                f"messages of {int((apart > 0.01).sum())} of {apart.numel()} sums have another fixed point, whose value "
+                f"is up to {apart.max().item():.3g} nats away: beliefs on this graph are not to be trusted"
+            )
+        return found
+
+    @torch.no_grad()
     def cavities(self, subset: Subset | None = None) -> list[list[Float[Tensor, "B F n"]]]:
         """The cavities of each group of factors at each position, of the graph or of its restriction to a subset."""
         graph = self if subset is None else self.restrict(subset)

@@ -1,6 +1,5 @@
 """Whether the messages of a graph converge: what is recorded of it, and the warning where they do not."""
 
-import inspect
 import warnings
 from typing import NamedTuple
 
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tailsum.numerics.fixed_point import Iterated
+from tailsum.numerics.frames import frames_of_ours
 
 
 class ConvergenceWarning(RuntimeWarning):
@@ -48,7 +48,7 @@ class Monitor:
             f"tolerance {self.passing.tolerance:.1e} (see convergence({self.of!r})). Try {self._advice()}, or a larger "
             f"tolerance",
             ConvergenceWarning,
-            stacklevel=_frames_of_ours(),
+            stacklevel=frames_of_ours(),
         )
 
     def _advice(self) -> str:
@@ -56,11 +56,3 @@ class Monitor:
         if damping < 0.5:
             return "damping 0.5, more iterations"
         return f"more damping than {damping:g} ({0.5 + 0.5 * damping:g}) together with more iterations"
-
-
-def _frames_of_ours() -> int:
-    """The stack level of the first caller outside this package, for warnings."""
-    frame, count = inspect.currentframe(), 0
-    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("tailsum", "torch"):
-        frame, count = frame.f_back, count + 1
-    return count

@@ -82,7 +82,13 @@ class Network:
 
 
 class Solver:
-    """Messages on a graph, for `unary [B, V, N]` and the parameters of each group of factors over its `variables [F, r]`."""
+    """Messages on a graph, for `unary [B, V, N]` and the parameters of each group of factors over its `variables [F, r]`.
+
+    Messages start at zero plus `noise` times a normal variable from `generator`.
+    """
+
+    noise = 0.0
+    generator: torch.Generator | None = None
 
     def __init__(
         self, unary: Tensor, groups: Params, variables: Sequence[Tensor], plan: Plan, passing: Passing, reduce: Reduce
@@ -107,6 +113,8 @@ class Solver:
         start = self.params[0].new_zeros(len(self.params[0]), size)
         if not size:
             return start
+        if self.noise:
+            start.normal_(0.0, self.noise, generator=self.generator)
         limit, tolerance = self.passing.iterations, self.passing.tolerance
         if self.plan.forest:  # messages become final, except for rounding
             limit, tolerance = self.plan.longest, 16 * torch.finfo(start.dtype).eps

@@ -151,6 +151,17 @@ class Landmarks(Selection):
         return Subset(index, log_weight.masked_fill_(empty, -math.inf))
 
 
+def selection_from(k: int | None, selection: Selection | None) -> Selection:
+    """The selection that is given, or `Optimal(k)`; a ValueError unless it is one of the two."""
+    if (k is None) == (selection is None):
+        raise ValueError("give either k, the number of states to keep, or a selection: got both or neither")
+    if k is not None:
+        return Optimal(k)
+    if not isinstance(selection, Selection):
+        raise ValueError(f"selection must be a selection: got {selection!r}")
+    return selection
+
+
 def _cumulative_by_magnitude(inclusion: Float64[Tensor, "*lead n"], levels: int = 9) -> Float64[Tensor, "*lead n"]:
     """The cumulative sum of the probabilities in the order of their powers of two, largest first."""
     level = (1 - torch.frexp(inclusion).exponent).clamp_(0, levels - 1)

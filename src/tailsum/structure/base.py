@@ -38,7 +38,7 @@ from tailsum.scores.base import Scores
 from tailsum.scores.potential import Dense
 from tailsum.sketch.model import Model, Propose
 from tailsum.sketch.proposal import Lookahead, proposal_from
-from tailsum.sketch.selection import Optimal, Selection, Subset
+from tailsum.sketch.selection import Selection, Subset, selection_from
 from tailsum.sketch.sweep import Sweep
 from tailsum.structure.check import check_states, check_subset
 from tailsum.structure.k_best import Best, Constraints, Found, k_best, stacked
@@ -114,7 +114,7 @@ class Structure(Model, Generic[Terms, Configuration]):
         return check_states(configuration, self.inside(), self.node_shape, self.n_states, "")  # pyright: ignore[reportReturnType]
 
     def node_scores(self) -> Float[Tensor, "*batch_node n"]:
-        return self.terms()[0].tensors[0]
+        return self.terms()[0].tensors[0].expand(*self.batch_shape, *self.node_shape, -1)
 
     def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
         raise ValueError(f"the global proposal needs an embedding for each state, and {type(self).__name__} has none")
@@ -161,13 +161,18 @@ class Structure(Model, Generic[Terms, Configuration]):
         """Log of the sum over all configurations through each state of `subset [chunk, *batch, V, K]`."""
         index, log_weight = (x.unflatten(-2, self.node_shape) for x in (subset.index, subset.log_weight))
         small = self.in_batch((len(index), *self.batch_shape)).restrict(Subset(index, log_weight))
-        own = small.summed()
-        with torch.inference_mode(False), torch.enable_grad():
-            extra = torch.zeros_like(small.log_weight).requires_grad_()
-            total = small.log_sum(small.add_to_states(recordable(own), extra))
-            (chance,) = torch.autograd.grad(total.sum(), extra, materialize_grads=True)
-        total = total.detach().reshape(*total.shape, *(1,) * (chance.dim() - total.dim()))
+        total, chance = small.state_chances()
+        total = total.reshape(*total.shape, *(1,) * (chance.dim() - total.dim()))
         return (chance.log() + total).nan_to_num(-math.inf, neginf=-math.inf).flatten(-len(self.node_shape) - 1, -2)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether sums are exact given the scores, so that those of sketches are unbiased."""
+        return True
+
+    def doubts(self) -> list[str]:
+        """What speaks against this model's own sums, whatever states are kept: nothing where they are exact."""
+        return []
 
     # Sums.
 
@@ -270,6 +275,19 @@ class Structure(Model, Generic[Terms, Configuration]):
             if not total.requires_grad or not targets:  # a single position has no pairs
                 return [torch.zeros_like(target) for target in targets]
             return list(torch.autograd.grad(total.sum(), targets, create_graph=recording, materialize_grads=True))
+
+    def scattered_marginals(self) -> Float[Tensor, "*batch_part"]:
+        """The marginals over all N states; zero for those that a sketch does not keep."""
+        return self.scatter(self.marginals())
+
+    def state_chances(self) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch_node n"]]:
+        """The log-partition, and the probability that each node has each of its states; both without gradients."""
+        own = self.summed()
+        with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
+            extra = torch.zeros_like(self.log_weight).requires_grad_()
+            total = self.log_sum(self.add_to_states(recordable(own), extra))
+            (chance,) = torch.autograd.grad(total.sum(), extra, materialize_grads=True)
+        return total.detach().to(self.dtype), chance
 
     def entropy(self) -> Float[Tensor, "*batch"]:
         """Shannon entropy in nats: `log Z - E[score]`; minus infinity, as log Z, for an impossible model.
@@ -557,12 +575,7 @@ class Structure(Model, Generic[Terms, Configuration]):
         Give `k`, the number of states to keep (by `Optimal(k)`), or a `selection`. `proposal` (default `Lookahead()`)
         is any function from the model to `log_q [*batch, *node, N]`, how much each state matters.
         """
-        if (k is None) == (selection is None):
-            raise ValueError("give either k, the number of states to keep, or a selection: got both or neither")
-        if k is not None:
-            selection = Optimal(k)
-        if not isinstance(selection, Selection):
-            raise ValueError(f"selection must be a selection: got {selection!r}")
+        selection = selection_from(k, selection)
         chosen = proposal_from(Lookahead() if proposal is None else proposal)
         with full_precision(self.device):
             with torch.no_grad():

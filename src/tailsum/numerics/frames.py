@@ -1,0 +1,11 @@
+"""Where a warning points: at the line of the user's that led to it."""
+
+import inspect
+
+
+def frames_of_ours() -> int:
+    """The stack level, for `warnings.warn` in the calling function, of the first caller outside this package."""
+    frame, count = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("tailsum", "torch"):
+        frame, count = frame.f_back, count + 1
+    return count

@@ -1,0 +1,113 @@
+"""Estimates with error bars: several independent sketches of one model, combined, and checked against one another."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tailsum.numerics.check import at_least
+from tailsum.numerics.frames import frames_of_ours
+from tailsum.numerics.replicates import combine
+from tailsum.sketch.model import Propose
+from tailsum.sketch.selection import Selection, selection_from
+from tailsum.structure.base import Structure
+from tailsum.structure.check_sketch import Replicates, SketchWarning, doubts
+from tailsum.structure.sketches import sketches
+
+Quantity = Callable[[Structure], Tensor]
+
+# Quantities by name, and whether they are the logarithm of a sum beside averages.
+NAMED: dict[str, tuple[Quantity, bool]] = {
+    "log_partition": (lambda small: small.log_partition(), True),
+    "entropy": (lambda small: small.entropy(), True),
+    "marginals": (lambda small: small.scattered_marginals(), False),
+}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value, its standard error, and the ends of an interval around it; and what speaks against all of them."""
+
+    value: Float[Tensor, "*shape"]
+    standard_error: Float[Tensor, "*shape"]
+    low: Float[Tensor, "*shape"]
+    high: Float[Tensor, "*shape"]
+    warnings: list[str]
+    replicates: Float[Tensor, "r *shape"]  # what each sketch alone says
+
+
+@torch.no_grad()
+def estimate(
+    model: Structure,
+    what: str | Quantity,
+    *,
+    k: int | None = None,
+    selection: Selection | None = None,
+    proposal: Propose | None = None,
+    replicates: int = 16,
+    confidence: float = 0.95,
+    check: bool = True,
+    generator: torch.Generator | None = None,
+) -> Estimate:
+    """An estimate from several independent sketches of `model`, with a standard error and an interval.
+
+    `what` is "log_partition", "entropy", "marginals" (over all N states), or a function from a sketch to a tensor
+    `[*batch, ...]`: an average under the model, such as the mean of a feature. `k`, `selection` and `proposal` are those
+    of `model.sketch`. The function gets sketches of batch shape `[some, *batch]`, as many at a time as memory allows.
+
+    Partition functions are averaged, which is unbiased; everything else is averaged in proportion to them. Errors are by
+    the jackknife and the interval by Student's t. They measure how much the sketches differ. What all of them miss, an
+    error bar cannot know: so `check` compares them with sketches of other choices and with sums that are no larger than
+    the true one. What it finds is warned of as a `SketchWarning`, and stands in `warnings`. It costs about as much
+    as four sketches more.
+
+    >>> import tailsum as ts
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> chain = ts.LinearChain(torch.randn(5, 300, generator=generator), torch.randn(300, 300, generator=generator))
+    >>> found = ts.estimate(chain, "log_partition", k=30, generator=generator)
+    >>> bool((found.low < chain.log_partition()) & (chain.log_partition() < found.high))
+    True
+    >>> found.warnings
+    []
+    """
+    quantity, logarithm = _quantity(what)
+    if not isinstance(model, Structure) or model.kept is not None:
+        raise ValueError(f"model must be a whole structure, not a sketch: got {model}")
+    at_least(1, replicates=replicates)
+    if not isinstance(confidence, float) or not 0 < confidence < 1:
+        raise ValueError(f"confidence must be a number between 0 and 1: got {confidence}")
+    selection, log_z, values, seen = selection_from(k, selection), [], [], []
+    texts = list[str]()
+    for small in sketches(model, replicates, selection, proposal, generator):
+        values.append(_checked(quantity(small), small))
+        log_z.append(values[-1] if what == "log_partition" else small.log_partition())
+        if check:
+            texts += [] if seen else small.doubts()
+            seen.append(Replicates.of(small))
+    each = torch.cat(values)
+    found = combine(torch.cat(log_z), each, logarithm=logarithm, confidence=confidence)
+    if check:
+        texts += doubts(model, Replicates.joined(seen), proposal, confidence, generator)
+    for text in texts:
+        warnings.warn(text, SketchWarning, stacklevel=frames_of_ours())
+    value, error, low, high = (x.to(each.dtype) for x in found)
+    return Estimate(value, error, low, high, texts, each)
+
+
+def _quantity(what: str | Quantity) -> tuple[Quantity, bool]:
+    if callable(what):
+        return what, False
+    if what not in NAMED:
+        raise ValueError(f"what must be a function of a sketch or one of {', '.join(map(repr, NAMED))}: got {what!r}")
+    return NAMED[what]
+
+
+def _checked(value: Tensor, small: Structure) -> Tensor:
+    batch = small.batch_shape
+    if not isinstance(value, Tensor) or value.shape[: len(batch)] != batch or not value.is_floating_point():
+        got = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"what must give a floating-point tensor [{', '.join(map(str, batch))}, ...]: got {got}")
+    return value
