@@ -16,7 +16,8 @@ from tailsum.trees.rules import pair_sweep
 
 FEW = {
     "1": ts.Lookahead(1, neighbours=0),
-    "1, static": ts.Lookahead(1, sequential=False, neighbours=1),
+    "1, static": ts.Lookahead(1, sequential=False, neighbours=0),
+    "1, neighbours, static": ts.Lookahead(1, sequential=False, neighbours=1),
     "8": ts.Lookahead(8, neighbours=0),
     "1, no rounds": ts.Lookahead(1, rounds=0),
 }
