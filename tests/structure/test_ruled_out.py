@@ -88,6 +88,7 @@ def wrongly_ruled_out(case, proposal, selection, generator):
 @pytest.mark.parametrize(
     ("name", "few"),
     [
+        *((name, "1, neighbours, static") for name in SPARSE if name not in GRAMMARS),
         *((name, few) for name in SPARSE for few in ("1", "1, static")),
         *((name, few) for name in GRAMMARS for few in ("8", "1, no rounds")),
     ],
