@@ -16,7 +16,8 @@ from tailsum.trees.rules import pair_sweep
 
 FEW = {
     "1": ts.Lookahead(1, neighbours=0),
-    "1, static": ts.Lookahead(1, sequential=False, neighbours=1),
+    "1, static": ts.Lookahead(1, sequential=False, neighbours=0),
+    "1, neighbours, static": ts.Lookahead(1, sequential=False, neighbours=1),
     "8": ts.Lookahead(8, neighbours=0),
     "1, no rounds": ts.Lookahead(1, rounds=0),
 }
@@ -87,6 +88,7 @@ def wrongly_ruled_out(case, proposal, selection, generator):
 @pytest.mark.parametrize(
     ("name", "few", "budget"),
     [
+        *((name, "1, neighbours, static", 1 << 30) for name in SPARSE if name not in GRAMMARS),
         *((name, few, 1 << 30) for name in SPARSE for few in ("1", "1, static")),
         *((name, few, 0) for name in GRAMMARS for few in FEW),  # no table of rules: messages from pairs
     ],

@@ -30,7 +30,8 @@ class ChainSweep(Sweep):
         needed = isinstance(neighbours, Neighbours) or landmarks < self.nodes.shape[-1]
         if self.same_states and needed:
             self.near = Near(self.onward, self.back, neighbours, self.nodes.device)
-            if self.near.listed:  # fewer landmarks do as well
+            self.lists = self.near.lists
+            if self.lists is not None:  # fewer landmarks do as well
                 self.landmarks, self.rounds = 192, 0
 
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:

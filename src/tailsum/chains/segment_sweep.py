@@ -31,6 +31,7 @@ class SegmentSweep(Sweep):
     def set_neighbours(self, neighbours: Neighbours | int, landmarks: int) -> None:
         if isinstance(neighbours, Neighbours) or landmarks < self.segment.shape[-1]:
             self.near = Near(self.onward, self.back, neighbours, self.segment.device)
+            self.lists = self.near.lists
 
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
         if self.looked:

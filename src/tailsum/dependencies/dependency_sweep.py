@@ -105,6 +105,7 @@ class DependencySweep(LandmarkSweep):
         value = self.nodes - finite(self.nodes.logsumexp(-1, keepdim=True))
         value = value.masked_fill(~inside[..., None], -math.inf)
         both = Near(shared, shared.transposed(), neighbours, value.device)
+        self.lists = both.lists
         for near in (both.back, both.onward):
             sent = near.alone(value)
             others = [torch.cat((sent[..., :w, :], sent[..., w + 1 :, :]), -2).logsumexp(-2) for w in range(length)]

@@ -77,7 +77,11 @@ class GraphSweep(Sweep):
         for g, (pairs, variables) in enumerate(zip(self.pairs, self.variables, strict=True)):
             if pairs is not None:
                 none = self.nodes.new_zeros(len(self.nodes), len(variables), self.nodes.shape[-1])
-                self.near[g] = NearPairs(pairs, neighbours, self.shape[:-2], none)
+                near = NearPairs(pairs, neighbours, self.shape[:-2], none)
+                if self.plan.forest or near.lists is not None:
+                    self.near[g] = near
+                if len(self.pairs) == 1:
+                    self.lists = near.lists
 
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
         batch, _, n = self.nodes.shape

@@ -23,7 +23,7 @@ class NearPairs:
         """`none [B, F, N]` are the messages before any is sent."""
         self.pairs, self.batch = pairs, batch
         near = Near(pairs, pairs.transposed(), neighbours, none.device)
-        self.listed = near.listed
+        self.lists = near.lists
         self.near = [x.each(lambda x, trailing: flattened(x, trailing, batch)) for x in (near.back, near.onward)]
         self.messages: list[Float[Tensor, "B F N"]] = [none, none.clone()]
 

@@ -176,31 +176,27 @@ class Near:
 
     @torch.no_grad()
     def __init__(self, pairs: Potential, back: Potential, neighbours: Neighbours | int, device: torch.device) -> None:
+        self.lists: Neighbours | None  # None: each state has itself alone
         self._pairs, self._back, self._device = pairs, back, device
         n = pairs.n_from
         affordable = n * n <= (EVALUATIONS if isinstance(pairs, Scored) else PAIRS)
         if isinstance(neighbours, int):
             shared = pairs.lead.numel() == 1
-            self._lists = Neighbours(pairs, neighbours) if shared and affordable else None
+            self.lists = Neighbours(pairs, neighbours) if shared and affordable else None
         elif len(neighbours.successors) != n:
             raise ValueError(f"neighbours must have lists of {n} states, as the model: got {neighbours}")
         else:
-            self._lists = neighbours
-
-    @property
-    def listed(self) -> bool:
-        """Whether states have neighbours beside themselves."""
-        return self._lists is not None
+            self.lists = neighbours
 
     @cached_property
     def back(self) -> NearMessages:
         """Messages to each state from itself and its successors."""
-        return self._messages(self._pairs, None if self._lists is None else self._lists.successors)
+        return self._messages(self._pairs, None if self.lists is None else self.lists.successors)
 
     @cached_property
     def onward(self) -> NearMessages:
         """Messages to each state from itself and its predecessors."""
-        return self._messages(self._back, None if self._lists is None else self._lists.predecessors)
+        return self._messages(self._back, None if self.lists is None else self.lists.predecessors)
 
     @torch.no_grad()
     def _messages(self, potential: Potential, listed: Int[Tensor, "n r"] | None) -> NearMessages:

@@ -6,7 +6,7 @@ probability has minus infinity; their variance is lower the closer q is to the m
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -126,6 +126,13 @@ class Lookahead(Proposal):
         if self.sequential:
             return sweep.sequence(selection, generator)
         return selection(sweep.log_q(landmarks, generator), generator)
+
+    def listed(self, model: Model) -> "Lookahead":
+        """The same with the lists of neighbours that it would make for a model, for many sketches of it."""
+        sweep = model.sweep()
+        if self.neighbours:
+            sweep.set_neighbours(self.neighbours, self.landmarks or sweep.landmarks)
+        return self if sweep.lists is None else replace(self, neighbours=sweep.lists)
 
     def _swept(self, model: Model, generator: torch.Generator | None) -> tuple[Sweep, int]:
         sweep = model.sweep()

@@ -21,6 +21,7 @@ class Sweep(ABC):
     """
 
     landmarks, rounds = 512, 1  # unless given to `Lookahead`
+    lists: Neighbours | None = None  # of neighbours, if they are used
 
     def set_neighbours(self, neighbours: Neighbours | int, landmarks: int) -> None:  # noqa: B027  (not every sweep can use them)
         """Add messages from neighbours, beside so many landmarks: by given lists, or by lists of a given size, made here."""

@@ -12,6 +12,7 @@ from tailsum.numerics.check import at_least
 from tailsum.numerics.frames import frames_of_ours
 from tailsum.numerics.replicates import combine
 from tailsum.sketch.model import Propose
+from tailsum.sketch.proposal import Lookahead, proposal_from
 from tailsum.sketch.selection import Selection, selection_from
 from tailsum.structure.base import Structure
 from tailsum.structure.check_sketch import Replicates, SketchWarning, doubts
@@ -80,8 +81,9 @@ def estimate(
     if not isinstance(confidence, float) or not 0 < confidence < 1:
         raise ValueError(f"confidence must be a number between 0 and 1: got {confidence}")
     selection, log_z, values, seen = selection_from(k, selection), [], [], []
-    texts = list[str]()
-    for small in sketches(model, replicates, selection, proposal, generator):
+    texts, chosen = list[str](), proposal_from(Lookahead() if proposal is None else proposal)
+    chosen = chosen.listed(model) if isinstance(chosen, Lookahead) else chosen
+    for small in sketches(model, replicates, selection, chosen, generator):
         values.append(_checked(quantity(small), small))
         log_z.append(values[-1] if what == "log_partition" else small.log_partition())
         if check:
@@ -90,7 +92,7 @@ def estimate(
     each = torch.cat(values)
     found = combine(torch.cat(log_z), each, logarithm=logarithm, confidence=confidence)
     if check:
-        texts += doubts(model, Replicates.joined(seen), proposal, confidence, generator)
+        texts += doubts(model, Replicates.joined(seen), chosen, confidence, generator)
     for text in texts:
         warnings.warn(text, SketchWarning, stacklevel=frames_of_ours())
     value, error, low, high = (x.to(each.dtype) for x in found)

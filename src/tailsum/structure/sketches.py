@@ -28,6 +28,7 @@ def sketches(
     [torch.Size([8])]
     """
     chosen = proposal_from(Lookahead() if proposal is None else proposal)
+    chosen = chosen.listed(model) if isinstance(chosen, Lookahead) else chosen
     for start in range(0, count, most := _at_a_time(model, selection)):
         many = model.in_batch((min(most, count - start), *model.batch_shape))
         yield many.sketch(proposal=_of(model, chosen), selection=selection, generator=generator)
