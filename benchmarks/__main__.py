@@ -20,7 +20,7 @@ SUITES = {
     ),
     "segments": (segments.growth_figures, segments.durations_figures),
     "gpu": (gpu.gpu_figures, gpu_trees.tree_figures, gpu_graphs.graph_figures, gpu_vae.vae_figures),
-    "accuracy": (accuracy.paper_figures, accuracy.hard_figures),
+    "accuracy": (accuracy.paper_figures, accuracy.headline_figures, accuracy.hard_figures),
     "large": (large.family_figures, large.million_figures, large.refined_figures, large.choosing_figures),
     "estimates": (estimates.coverage_figures, estimates.warning_figures),
     "trees": (trees.paper_tree_figures, trees.grammar_figures, trees.large_figures),

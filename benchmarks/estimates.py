@@ -5,7 +5,6 @@ All of it: `python -m benchmarks.estimates`; a part of it in a few minutes: `pyt
 
 import argparse
 import itertools
-import math
 import warnings
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -13,10 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from benchmarks.families import FAMILIES, random_chain
 from benchmarks.measure import Figure
 from tailsum import (
-    Factored,
-    LinearChain,
     Local,
     LocalGlobal,
     Lookahead,
@@ -32,14 +30,9 @@ from tailsum import (
 from tailsum.numerics.replicates import combine
 from tailsum.sketch.model import Propose
 
-LENGTH, SIZE = 10, 32  # positions, and numbers in an embedding
-FAMILIES = (
-    *("sticky 1", "sticky 1.5", "sticky 2", "clusters 1.8"),
-    *("independent 1", "independent 3", "independent 5", "heavy-tailed 1"),
-)
+LENGTH = 20
 SIZES = (500, 700, 1000, 1400, 500, 1000, 2000) * 2 + (700, 1000, 500, 1400, 5000)  # of states, in turn
 SHARES = (0.01, 0.05, 0.02)  # of the states kept, in turn
-GOOD = Lookahead(landmarks=128, neighbours=64)
 
 # Sketches that may be far off: the proposal, and the selection of about so many states.
 BAD: dict[str, tuple[Propose, Selection]] = {
@@ -61,37 +54,15 @@ class Measured(NamedTuple):
     warned: bool
 
 
-def family_chain(family: str, n_states: int, generator: torch.Generator) -> LinearChain:
-    """A random chain of a family and its strength, such as "sticky 1.5"."""
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator)
-
-    kind, strength = family.split()
-    scale, emission = float(strength) / SIZE**0.25, normal(LENGTH, n_states)
-    if kind == "sticky":
-        states = scale * normal(n_states, SIZE)
-    elif kind == "clusters":
-        centres = scale * normal(100, SIZE)
-        which = torch.randint(100, (n_states,), generator=generator)
-        states = centres[which] + 0.3 * normal(n_states, SIZE) / SIZE**0.25
-    else:
-        left, right = float(strength) / math.sqrt(SIZE) * normal(n_states, SIZE), normal(n_states, SIZE)
-        if kind == "heavy-tailed":  # norms
-            norms = torch.rand(2, n_states, 1, generator=generator).clamp_(min=1e-4) ** -0.25
-            left, right = left * norms[0], right * norms[1]
-        return LinearChain(emission, Factored(left, right))
-    return LinearChain(emission, Factored(states, states))
-
-
 def both(small: Structure) -> Tensor:
     return torch.stack((small.log_partition(), small.entropy()), -1)
 
 
-def measured(family: str, n_states: int, seed: int, proposal: Propose, selection: Selection) -> Measured:
+def measured(family: str, n_states: int, seed: int, proposal: Propose | None, selection: Selection) -> Measured:
     """One estimate of a random chain, by 16 sketches."""
-    generator = torch.Generator().manual_seed(seed)
-    chain = family_chain(family, n_states, generator)
+    place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    generator = torch.Generator(place).manual_seed(seed)
+    chain = random_chain(family, n_states, LENGTH, place, seed)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore", SketchWarning)
         truth = both(chain)
@@ -112,7 +83,7 @@ def coverage_figures(models: int = 3) -> Iterator[Figure]:
         sizes, shares = itertools.cycle(SIZES), itertools.cycle(SHARES)
         for seed, n_states, share in zip(range(models), sizes, shares, strict=False):
             k = max(10, round(share * n_states))
-            found.append(measured(family, n_states, 1000 * place + seed, GOOD, Optimal(k)))
+            found.append(measured(family, n_states, 1000 * place + seed, None, Optimal(k)))
         log_z, entropy = (sum(one.covers[i] for one in found) / models for i in (0, 1))
         worst = max(abs(one.error) for one in found)
         yield Figure(
@@ -159,7 +130,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few models of each family")
     quick = parser.parse_args().quick
     torch.set_flush_denormal(True)
-    for figures in (warning_figures(1 if quick else 8), coverage_figures(3 if quick else 38)):
+    for figures in (warning_figures(1 if quick else 8), coverage_figures(3 if quick else 25)):
         for figure in figures:
             print(
                 f"{'ok  ' if figure.reached else 'MISS'} {figure.name}: {figure.measured} [{figure.goal}]", flush=True
