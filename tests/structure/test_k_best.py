@@ -30,9 +30,7 @@ def test_masks_are_as_good_as_minus_infinity(name, mask):
     close(found.scores, expected.scores)
 
 
-@pytest.mark.parametrize(
-    "name", ["spans-dense", "pcfg-dense", "dependencies-labelled", "dependencies-states", "ctc-one label"]
-)
+@pytest.mark.parametrize("name", SMALL)
 def test_scores_of_any_size_cost_no_digits(name):
     """Small differences beside penalties of a billion, which are no masks."""
     case = small(name, seed=3)

@@ -269,6 +269,12 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         used.scatter_add_(-1, torch.where(present, place, 0), present.to(self.dtype))
         return (used.unflatten(-1, (length, longest, size)),)
 
+    def node_states(self, configuration: Segments) -> Int[Tensor, "*sample_batch T"]:
+        starts, _, states = configuration
+        length = self.node_shape[0]
+        table = torch.full((*starts.shape[:-1], length + 1), -1, device=self.device)
+        return table.scatter(-1, torch.where(starts < 0, length, starts), states)[..., :-1]
+
     def score_of(self, configuration: Segments) -> Float[Tensor, "*sample_batch"]:
         """The sum of the scores of the segments and of the transitions between them.
 
