@@ -83,7 +83,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         self.dtype = working_type(*segments.tensors, *pairs.tensors)
         with torch.no_grad():  # as every operation will do it: for the errors
             self._prepared_segments(check=True)
-            check_potential("transition", self._prepared_pairs())
+            check_potential("transition", self._blanked_pairs())
 
     @property
     def segments(self) -> Dense | Durations:
@@ -110,10 +110,12 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
             return segments
         return cut_at_the_end(segments, self.sequence_lengths().reshape(self.batch_shape))
 
-    def _prepared_pairs(self) -> Potential:
+    def _blanked_pairs(self) -> Potential:
         pairs = self._given[1]
-        if self.lengths is not None:
-            pairs = pairs.blank_outside(self.inside()[..., 1:])
+        return pairs if self.lengths is None else pairs.blank_outside(self.inside()[..., 1:])
+
+    def _prepared_pairs(self) -> Potential:
+        pairs = self._blanked_pairs()
         dim = -pairs.trailing - 1
         pairs = pairs.to(self.dtype).map(lambda x: x.unsqueeze(dim) if x.dim() > -dim - 1 else x)
         return pairs.map(unmasked) if isinstance(pairs, Dense) else pairs

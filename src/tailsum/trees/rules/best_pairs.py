@@ -74,7 +74,9 @@ class _Search:
         before, after = some // len(right), some % len(right)
         weights = own[some] + self.tops[1][before] + self.tops[2][after]
         shift = finite(weights.amax())
-        vectors = left.index_select(0, before).mul_(right.index_select(0, after)).mul_((weights - shift).exp_()[:, None])  # [pair, R]
+        vectors = (
+            left.index_select(0, before).mul_(right.index_select(0, after)).mul_((weights - shift).exp_()[:, None])
+        )  # [pair, R]
         total, limits = product(head[heads], vectors.mT).amax(-1), torch.finfo(own.dtype)
         if (total < limits.tiny / limits.eps * head.shape[-1]).any():
             return self._in_log_space(heads, before, after, own[some])
