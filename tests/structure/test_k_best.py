@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from harness.agree import close
+from harness.agree import close, padded
 from harness.registry import FEW, SMALL, STATEFUL, possible, small
 
 
@@ -28,6 +28,22 @@ def test_masks_are_as_good_as_minus_infinity(name, mask):
     found, expected = masked.topk(6), model.topk(6)
     assert torch.equal(case.rows(found.configurations), case.rows(expected.configurations))
     close(found.scores, expected.scores)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("name", [name for name in FEW if small(name).can_block])
+def test_what_only_masks_allow_is_impossible_in_every_operation(name, mask):
+    case = small(name, seed=5)
+    case.block(0)
+    model = case.build(*(x.masked_fill(x == -math.inf, MASKS[mask]) for x in case.marked()))
+    plain, sample = case.model(), model.sample((2,))
+    close(model.log_partition(), plain.log_partition())
+    close(model.entropy(), plain.entropy())
+    assert model.log_partition().flatten()[0] == -math.inf
+    for found in (model.argmax(), sample):
+        assert all(case.read(row, 0) is None for row in case.rows(found)[:, 0])
+        close(model.score(found) > -math.inf, (plain.log_partition() > -math.inf).expand_as(model.score(found)))
+    assert padded(model.topk(1).scores, 1).flatten()[0] == -math.inf
 
 
 @pytest.mark.parametrize("name", SMALL)
