@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -64,6 +65,14 @@ def test_gradients_reach_the_parameters():
         return ts.HMM(*(x.log_softmax(-1) for x in unnormalised), observed).log_partition()
 
     assert torch.autograd.gradcheck(run, (initial, transition, emission))
+
+
+@pytest.mark.parametrize("kind", [list, np.array])
+@pytest.mark.parametrize("observed", [[0, -1, 1], [[0, -1, 1], [2, 2, 0]]])
+def test_observations_in_lists_and_arrays(kind, observed):
+    given = parameters()
+    found = ts.HMM(*given, kind(observed)).log_partition()
+    assert torch.equal(found, ts.HMM(*given, torch.tensor(observed)).log_partition())
 
 
 def test_bad_input(unchecked):

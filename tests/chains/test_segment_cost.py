@@ -104,3 +104,13 @@ def test_samples_copy_columns_of_the_transition_alone(lead, factored, monkeypatc
     with PeakMemory() as memory:
         model.sample((draws,))
     assert memory.largest <= 8 * draws * 2 * n  # the scores of the segments that may end at a place, in float64
+
+
+def test_densities_of_samples_build_no_parts():
+    """As many numbers for each sample as it has kept states, not one for each duration and state."""
+    length, longest, n, draws = 20, 16, 30, 50
+    small = ts.SemiMarkov(torch.randn(length, longest, n), torch.randn(n, n)).sketch(2)
+    sample = small.sample((draws,))
+    with PeakMemory() as memory:
+        small.sample_log_prob(sample)
+    assert memory.largest < draws * length * longest * n

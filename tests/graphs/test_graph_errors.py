@@ -27,7 +27,7 @@ WRONG_UNARY = [
     (UNARY.long(), "unary must be floating-point: got torch.int64"),
     (UNARY.bool(), "unary must be floating-point: got torch.bool"),
     (UNARY.to(torch.complex64), "unary must be floating-point: got torch.complex64"),
-    (with_value(UNARY, math.nan), r"unary must not hold NaN or \+inf .* got one at \[1, 3, 0, 2\]|\[1, 3, 2\]"),
+    (with_value(UNARY, math.nan), r"unary must not hold NaN or \+inf .* got one at \[1, 3, 2\]"),
     (with_value(UNARY, math.inf), r"unary must not hold NaN or \+inf"),
     (ts.Factored(with_value(zeros(4, 2), math.nan), zeros(3, 2)), r"unary must not hold NaN or \+inf"),
     (ts.Factored(zeros(4, 2), with_value(zeros(3, 2), -math.inf)), "unary must have finite factors: got -inf"),
@@ -35,8 +35,8 @@ WRONG_UNARY = [
     ([zeros(3), zeros(0)], r"unary\[1\] must be \[\*batch, N_v\] with at least one state: got \[0\]"),
     ([zeros(3), zeros(())], r"unary\[1\] must be \[\*batch, N_v\].*: got \[\]"),
     ([zeros(3), zeros(2, 3), zeros(5, 2)], r"unary.* batch shape.*\[5\]|unary.*broadcast"),
-    ([zeros(3), with_value(zeros(2), math.nan)], r"unary must not hold NaN or \+inf"),
-    ([zeros(3), with_value(zeros(2), math.inf)], r"unary must not hold NaN or \+inf"),
+    ([zeros(3), with_value(zeros(2), math.nan)], r"unary\[1\] must not hold NaN or \+inf"),
+    ([zeros(3), with_value(zeros(2), math.inf)], r"unary\[1\] must not hold NaN or \+inf"),
     ([zeros(3), None], r"unary\[1\] must be .*: got NoneType|unary"),
     ([zeros(3), "ab"], r"unary\[1\] must be .*: got str|unary"),
     ([zeros(3), zeros(3).to(torch.complex64)], "unary.* must be floating-point: got torch.complex64"),
@@ -110,7 +110,7 @@ def test_edges(edges, words):
         ([zeros(3, 3), None, zeros(3, 3)], "pairwise"),
         ([zeros(3, 3), zeros(2, 3, 3), zeros(5, 3, 3)], r"pairwise.* batch shape|pairwise.*broadcast"),
         ([zeros(3, 3), zeros(5, 3, 3), zeros(3, 3)], r"pairwise has batch shape \[5\].* unary's \[2\]"),
-        ([zeros(3, 3), with_value(PAIRWISE, math.nan), zeros(3, 3)], r"pairwise must not hold NaN or \+inf"),
+        ([zeros(3, 3), with_value(PAIRWISE, math.nan), zeros(3, 3)], r"pairwise\[1\] must not hold NaN or \+inf"),
     ],
 )
 def test_pairwise(pairwise, words):
@@ -328,7 +328,7 @@ def test_from_networkx_with_wrong_attributes():
     graph.edges[1, 2]["pairwise"] = zeros(3, 2)
     fails(lambda: ts.PairwiseGraph.from_networkx(graph), r"pairwise\[1\] must be .*: got \[3, 2\]")
     graph.edges[1, 2]["pairwise"] = [[math.nan] * 3] * 3
-    fails(lambda: ts.PairwiseGraph.from_networkx(graph), r"pairwise must not hold NaN or \+inf")
+    fails(lambda: ts.PairwiseGraph.from_networkx(graph), r"pairwise' of edge \(1, 2\) must not hold NaN or \+inf")
     graph.edges[1, 2]["pairwise"] = "x"
     fails(lambda: ts.PairwiseGraph.from_networkx(graph), "edge|pairwise")
     graph.nodes[1]["unary"] = None

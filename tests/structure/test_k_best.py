@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from harness.agree import close
+from harness.agree import close, padded
 from harness.registry import FEW, SMALL, STATEFUL, possible, small
 
 
@@ -30,9 +30,23 @@ def test_masks_are_as_good_as_minus_infinity(name, mask):
     close(found.scores, expected.scores)
 
 
-@pytest.mark.parametrize(
-    "name", ["spans-dense", "pcfg-dense", "dependencies-labelled", "dependencies-states", "ctc-one label"]
-)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("name", [name for name in FEW if small(name).can_block])
+def test_what_only_masks_allow_is_impossible_in_every_operation(name, mask):
+    case = small(name, seed=5)
+    case.block(0)
+    model = case.build(*(x.masked_fill(x == -math.inf, MASKS[mask]) for x in case.marked()))
+    plain, sample = case.model(), model.sample((2,))
+    close(model.log_partition(), plain.log_partition())
+    close(model.entropy(), plain.entropy())
+    assert model.log_partition().flatten()[0] == -math.inf
+    for found in (model.argmax(), sample):
+        assert all(case.read(row, 0) is None for row in case.rows(found)[:, 0])
+        close(model.score(found) > -math.inf, (plain.log_partition() > -math.inf).expand_as(model.score(found)))
+    assert padded(model.topk(1).scores, 1).flatten()[0] == -math.inf
+
+
+@pytest.mark.parametrize("name", SMALL)
 def test_scores_of_any_size_cost_no_digits(name):
     """Small differences beside penalties of a billion, which are no masks."""
     case = small(name, seed=3)

@@ -35,6 +35,24 @@ def test_best_pairs_equal_the_maximum_over_a_table(kind, dtype, monkeypatch, gen
     close(found, (pairs[:, :, None] + table[:, None]).amax(-1), rtol=1e-5, atol=1e-5)
 
 
+def test_pairs_are_scored_once(monkeypatch, generator):
+    """In the order of their bounds, and those of a head that needs no more of them not at all."""
+    scored, score = [], best_pairs._Search._scored
+
+    def watched(search, heads, some, own):
+        scored.append((len(heads), some))
+        return score(search, heads, some, own)
+
+    monkeypatch.setattr(best_pairs, "FIRST", 4)
+    monkeypatch.setattr(best_pairs._Search, "_scored", watched)
+    head, left, right = (torch.randn(1, n, 5, generator=generator) for n in (7, 9, 6))
+    best_pairs.best_pairs(torch.randn(1, 1, 54, generator=generator), head, left, right)
+    pairs = torch.cat([some for _, some in scored])
+    assert len(scored) > 1
+    assert len(pairs.unique()) == len(pairs)
+    assert sum(heads * len(some) for heads, some in scored) < 7 * 54
+
+
 @pytest.mark.parametrize("batch", [(), (3,)])
 def test_argmax_of_a_grammar_by_bounds_is_that_of_its_table(batch, monkeypatch):
     monkeypatch.setattr("tailsum.trees.rules.low_rank.tile_size", lambda _: 0)

@@ -43,7 +43,7 @@ def test_one_tree_of_many():
         trees.at(5)
 
 
-LEADS = list(itertools.product([(), (2,)], repeat=3))
+LEADS = [*itertools.product([(), (2,)], repeat=3), ((1,), (2,), ()), ((2,), (1,), (1,)), ((), (1,), (2,))]
 
 
 @pytest.mark.parametrize("kind", [ts.LowRankRule, ts.FactoredRule])

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tailsum.numerics.check import check_broadcast, check_device, check_floating, check_scores
@@ -57,6 +57,7 @@ class Alignment(Structure[MoveTerms, Tensor]):
             raise ValueError(f"match must be [*batch, N, M], N and M at least 1: got {list(match.shape)}")
         self.device, (n, m) = match.device, match.shape[-2:]
         self.node_shape, self.n_states = torch.Size((n + 1, m + 1)), 3
+        given = match, delete, insert
         delete, insert = _by_cell("delete", delete, match, -1), _by_cell("insert", insert, match, -2)
         tables, shape = {"match": match, "delete": delete, "insert": insert}, torch.Size()
         for name, x in tables.items():
@@ -67,13 +68,19 @@ class Alignment(Structure[MoveTerms, Tensor]):
         self.lengths = None if rows is None else rows.expand(self.batch_shape) + 1
         self.columns = torch.full(self.batch_shape, m + 1, device=self.device) if columns is None else columns + 1
         self.tables, self.dtype = tuple(tables.values()), working_type(*tables.values())
-        for name, x in zip(tables, self._by_move(), strict=True):
-            check_scores(name, x.detach())
+        for name, x, shared in zip(tables, given, (None, -1, -2), strict=True):
+            used = self._cells()[..., -tables[name].shape[-2] :, -tables[name].shape[-1] :]
+            used = used if x is tables[name] else used.any(shared)
+            check_scores(name, x.detach().masked_fill(used.long().sum_to_size(x.shape) == 0, 0.0))
+
+    def _cells(self) -> Bool[Tensor, "*batch N_plus_1 M_plus_1"]:
+        """Which cells are not padding."""
+        inside = torch.arange(self.node_shape[1], device=self.device) < self.columns[..., None, None]
+        return inside & self.inside()[..., None]
 
     def _by_move(self) -> list[Float[Tensor, "*batch N_plus_1 M_plus_1"]]:
         """The scores of each kind of move into each cell, zero in the padding."""
-        inside = torch.arange(self.node_shape[1], device=self.device) < self.columns[..., None, None]
-        inside = inside & self.inside()[..., None]
+        inside = self._cells()
         edges = (1, 0, 1, 0), (0, 0, 1, 0), (1, 0, 0, 0)
         padded = (F.pad(x, edge, value=-math.inf) for x, edge in zip(self.tables, edges, strict=True))
         return [torch.where(inside, x, 0.0) for x in padded]

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Bool, Float, Int
@@ -37,7 +38,7 @@ class HMM(LinearChain):
         initial: Float[Tensor, " N"],
         transition: Float[Tensor, "N N"] | Potential,
         emission: Float[Tensor, "N V"],
-        observations: Int[Tensor, "*batch T"],
+        observations: Int[Tensor | np.ndarray, "*batch T"] | Sequence[int] | Sequence[Sequence[int]],
         lengths: Int[Tensor, "*#batch"] | Sequence[int] | None = None,
     ) -> None:
         check_floating("initial", initial)

@@ -83,7 +83,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         self.dtype = working_type(*segments.tensors, *pairs.tensors)
         with torch.no_grad():  # as every operation will do it: for the errors
             self._prepared_segments(check=True)
-            check_potential("transition", self._prepared_pairs())
+            check_potential("transition", self._blanked_pairs())
 
     @property
     def segments(self) -> Dense | Durations:
@@ -110,10 +110,12 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
             return segments
         return cut_at_the_end(segments, self.sequence_lengths().reshape(self.batch_shape))
 
-    def _prepared_pairs(self) -> Potential:
+    def _blanked_pairs(self) -> Potential:
         pairs = self._given[1]
-        if self.lengths is not None:
-            pairs = pairs.blank_outside(self.inside()[..., 1:])
+        return pairs if self.lengths is None else pairs.blank_outside(self.inside()[..., 1:])
+
+    def _prepared_pairs(self) -> Potential:
+        pairs = self._blanked_pairs()
         dim = -pairs.trailing - 1
         pairs = pairs.to(self.dtype).map(lambda x: x.unsqueeze(dim) if x.dim() > -dim - 1 else x)
         return pairs.map(unmasked) if isinstance(pairs, Dense) else pairs
@@ -268,6 +270,12 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         place = (starts * longest + durations - 1) * size + states
         used.scatter_add_(-1, torch.where(present, place, 0), present.to(self.dtype))
         return (used.unflatten(-1, (length, longest, size)),)
+
+    def node_states(self, configuration: Segments) -> Int[Tensor, "*sample_batch T"]:
+        starts, _, states = configuration
+        length = self.node_shape[0]
+        table = torch.full((*starts.shape[:-1], length + 1), -1, device=self.device)
+        return table.scatter(-1, torch.where(starts < 0, length, starts), states)[..., :-1]
 
     def score_of(self, configuration: Segments) -> Float[Tensor, "*sample_batch"]:
         """The sum of the scores of the segments and of the transitions between them.

@@ -225,7 +225,7 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
     def around(self) -> Around:
         """The inside and outside sums of all subtrees of a model with states."""
         with torch.inference_mode(False):
-            terms = self.weighted(each(lambda term: term.map(lambda x: x.detach().clone()), self.terms()))
+            terms = self.weighted(each(lambda term: term.map(lambda x: x.detach().clone()), self.unmasked()))
             arc, root = self._arcs(terms, log_sum_exp)
             return around(*self._flat_states(terms), arc, root, self.sequence_lengths(), self.multiroot)
 

@@ -34,7 +34,7 @@ from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Subset
 from tailsum.structure.base import Structure
-from tailsum.structure.check import check_potential, check_states, node_potential
+from tailsum.structure.check import check_nodes, check_states, node_potential
 from tailsum.structure.k_best import Best
 from tailsum.structure.terms import recordable
 
@@ -84,7 +84,7 @@ class Graph(Structure[GraphTerms, Tensor]):
         self.node_shape, self.n_states = nodes.lead[-1:], nodes.n_to
         if 0 in (*self.node_shape, self.n_states):
             raise ValueError(f"unary must have at least one variable and one state: got {[*nodes.lead, nodes.n_to]}")
-        check_potential("unary", nodes)
+        check_nodes("unary", nodes)
         nodes = nodes.map(unmasked) if isinstance(nodes, Dense) else nodes
         return nodes, sizes or [self.n_states] * self.node_shape[0]
 

@@ -15,7 +15,7 @@ from tailsum.graphs.factor_scores import FactorGroups
 from tailsum.graphs.graph import Graph
 from tailsum.graphs.near_pairs import pairs_of
 from tailsum.graphs.unary import as_scores, padded_tables
-from tailsum.numerics.check import as_whole, at_least, check_broadcast
+from tailsum.numerics.check import as_whole, at_least, check_broadcast, check_scores
 from tailsum.numerics.tensors import unmasked, working_type
 from tailsum.scores.factored import Factored, embedding_norms
 from tailsum.scores.message import message
@@ -85,6 +85,7 @@ class PairwiseGraph(Graph):
         """
         edges, form = grid_edges(height, width), f"[*batch, {height}, {width}, N]"
         if isinstance(unary, Tensor) and unary.dim() >= 3 and unary.shape[-3:-1] == (height, width):
+            check_scores("unary", unary)
             unary = unary.flatten(-3, -2)
         if node_potential("unary", unary, form).lead[-1] != height * width:
             got = list(unary.left.shape) if isinstance(unary, Factored) else list(unary.shape)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from tailsum.numerics.check import check_broadcast, check_device, check_floating
+from tailsum.numerics.check import check_broadcast, check_device, check_scores
 from tailsum.numerics.tensors import working_type
 from tailsum.scores.potential import Dense
 
@@ -70,5 +70,5 @@ def as_scores(name: str, x: Any) -> Tensor:
         raise ValueError(f"{name} must be a tensor of scores: got {x!r}") from None
     if isinstance(x, list | tuple) or (isinstance(x, np.ndarray) and x.dtype.kind in "iu"):
         tensor = tensor.to(torch.get_default_dtype())
-    check_floating(name, tensor)
+    check_scores(name, tensor)
     return tensor

@@ -46,7 +46,10 @@ def unmasked(scores: Tensor) -> Tensor:
     """Minus infinity in place of finite masks, such as -1e30 or the lowest number: other scores would be lost beside them."""
     if not scores.is_floating_point():
         return scores
-    return scores.masked_fill(scores < max(-1e29, torch.finfo(scores.dtype).min / 4), -math.inf)
+    lowest = max(-1e29, torch.finfo(scores.dtype).min / 4)
+    if not scores.numel() or scores.detach().amin() >= lowest:  # no copy
+        return scores
+    return scores.masked_fill(scores < lowest, -math.inf)
 
 
 def as_values(scores: Tensor) -> Tensor:

@@ -213,10 +213,14 @@ class Structure(Model, Generic[Terms, Configuration]):
         """The scores with the log weights added."""
         return terms if self.kept is None else self.add_to_states(terms, self.log_weight)
 
+    def unmasked(self) -> Terms:
+        """The scores, minus infinity in place of finite masks (below -1e29), in every operation alike."""
+        return each(lambda term: term.unmasked(), self.terms())
+
     def summed(self) -> Terms:
         """The weighted scores. Call it in the user's grad mode: parameters may be inference tensors."""
         with full_precision(self.device):
-            return self.weighted(self.terms())
+            return self.weighted(self.unmasked())
 
     def log_sum(self, terms: Terms) -> Float[Tensor, "*batch"]:
         """Log of the sum over all configurations under the given scores."""
@@ -295,7 +299,7 @@ class Structure(Model, Generic[Terms, Configuration]):
         In a sketch the weights enter the sums and not the score: algebraically the paper's Algorithm 3.
         """
         with full_precision(self.device):
-            terms = self.centred(self.terms())
+            terms = self.centred(self.unmasked())
             log_sum, mean = self.log_sum_and_mean(self.weighted(terms), terms)
             return (log_sum - mean).to(self.dtype)
 
@@ -303,7 +307,7 @@ class Structure(Model, Generic[Terms, Configuration]):
         """`E[-log_prob of other]` under this model, in nats; infinite where other forbids what this one allows."""
         with full_precision(self.device):
             other = self._matching(other)
-            own, terms = self.weighted(self.centred(self.terms())), other.centred(other.terms())
+            own, terms = self.weighted(self.centred(self.unmasked())), other.centred(other.unmasked())
             _, mean = self.log_sum_and_mean(own, terms)
             return self._forbid(other.log_sum(other.weighted(terms)) - mean, own, terms).to(self.dtype)
 
@@ -314,7 +318,7 @@ class Structure(Model, Generic[Terms, Configuration]):
         """
         with full_precision(self.device):
             other = self._matching(other)
-            mine, theirs = self.centred(self.terms()), other.centred(other.terms())
+            mine, theirs = self.centred(self.unmasked()), other.centred(other.unmasked())
             difference = each(lambda a, b: a.finite().plus(b.finite().scaled(-1.0)), mine, theirs)
             own = self.weighted(mine)
             log_sum, mean = self.log_sum_and_mean(own, difference)
@@ -398,7 +402,7 @@ class Structure(Model, Generic[Terms, Configuration]):
     def score(self, configuration: Configuration) -> Float[Tensor, "*sample_batch"]:
         """The score of configurations in global ids, kept or not; minus infinity where all ids are -1."""
         whole = self.whole
-        return whole.score_of(whole.check_configuration(configuration))
+        return unmasked(whole.score_of(whole.check_configuration(configuration)))
 
     def score_of(self, configuration: Configuration) -> Float[Tensor, "*sample_batch"]:
         """The score of checked configurations; minus infinity where their parts do not make up one configuration.
@@ -462,7 +466,7 @@ class Structure(Model, Generic[Terms, Configuration]):
 
     def distinct(self) -> Terms:
         """The scores, minus infinity for empty places and for repeated kept states."""
-        terms = self.terms()
+        terms = self.unmasked()
         if self.kept is None:
             return terms
         repeated = self.kept.repeated().expand(self.states.shape)

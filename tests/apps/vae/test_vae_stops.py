@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ pytest.importorskip("typer")
 
 from vae_cases import SMALL, alone, options, rows, same_run, step_of, told_train
 
+from tailsum.apps.vae import session
 from tailsum.apps.vae.train import Trainer
 
 pytestmark = [
@@ -81,6 +83,22 @@ def test_one_signal_stops_after_the_step(tmp_path, data, monkeypatch, capfd, num
 @pytest.mark.parametrize("step", [1, 3])
 def test_two_signals_stop_at_once(tmp_path, data, monkeypatch, number, step):
     before_step(monkeypatch, step, lambda: [signal.raise_signal(number) for _ in range(2)])
+    code, said = told_train(tmp_path / "run", *options(data))
+    assert code == 130
+    assert said.endswith("Stopped.\n")
+    assert (tmp_path / "run").exists() == (step > 1)
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_sigterm_does_not_wait_for_a_long_step(tmp_path, data, monkeypatch, step):
+    def long() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        for _ in range(500):
+            time.sleep(0.01)
+        raise AssertionError("not stopped")
+
+    monkeypatch.setattr(session, "PATIENCE", 0.1)
+    before_step(monkeypatch, step, long)
     code, said = told_train(tmp_path / "run", *options(data))
     assert code == 130
     assert said.endswith("Stopped.\n")

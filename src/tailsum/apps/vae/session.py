@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from _thread import interrupt_main
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import isfinite
@@ -28,6 +29,7 @@ from tailsum.apps.vae.train import Step, Trainer, Watcher, train
 from tailsum.nn.structured_vae import StructuredVAE
 
 PARTS = ("dev", "test")
+PATIENCE = 10  # seconds that SIGTERM leaves a step to end
 
 
 def train_run(
@@ -36,7 +38,7 @@ def train_run(
     """Train a new run, or, without settings, go on with one (whose text may have moved to `data`); False if interrupted.
 
     Under `torchrun` several processes train together. Ctrl-C and SIGTERM end the training after the step at hand, and
-    save it; a second one ends it at once. Of a new run that ends before its first step nothing is left.
+    save it; a second one, or SIGTERM in a long step, ends it at once. Of a new run that ends before its first step nothing is left.
     """
     place = device_of(device)
     with processes(place) as all_of_us:
@@ -133,8 +135,13 @@ def _events(run: Run, console: Console) -> Iterator[Callable[[str, float, int], 
 
 @contextmanager
 def _until_interrupted() -> Iterator[Callable[[], bool]]:
-    """Whether someone has asked to stop, by Ctrl-C or SIGTERM; who asks twice is not kept waiting."""
+    """Whether someone has asked to stop, by Ctrl-C or SIGTERM; who asks twice is not kept waiting.
+
+    SIGTERM comes from programs, which do not ask twice: the step at hand has `PATIENCE` to end.
+    """
     asked: list[int] = []
+    timer = threading.Timer(PATIENCE, interrupt_main)
+    timer.daemon = True
     if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
         yield lambda: False
         return
@@ -143,12 +150,24 @@ def _until_interrupted() -> Iterator[Callable[[], bool]]:
         if asked:
             raise KeyboardInterrupt
         asked.append(number)
-        os.write(2, b"\nStopping after this step. A second Ctrl-C or SIGTERM ends it at once, unsaved.\n")
+        wait = f", in {PATIENCE} seconds at the latest" if number == signal.SIGTERM else ""
+        os.write(
+            2, f"\nStopping after this step{wait}. A second Ctrl-C or SIGTERM ends it at once, unsaved.\n".encode()
+        )
+        if number == signal.SIGTERM:
+            timer.start()
+
+    def stop() -> bool:
+        """Asked after a step, and then there is time to save it."""
+        if asked:
+            timer.cancel()
+        return bool(asked)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: bool(asked)
+        yield stop
     finally:
+        timer.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -15,8 +15,9 @@ from torch import Tensor
 from tailsum.numerics.precision import product
 from tailsum.numerics.reduce import LogProduct, highest
 from tailsum.numerics.table import tile_size
+from tailsum.numerics.tensors import finite
 
-FIRST = 1024  # pairs that are scored for all heads, so that bounds can be compared with something
+FIRST = 512  # pairs that are scored for all heads, so that bounds can be compared with something
 
 
 @torch.no_grad()
@@ -29,46 +30,58 @@ def best_pairs(
     """The highest score of each head over all pairs of children, which have scores `pairs` beside the rules'."""
     found = pairs.new_full((*pairs.shape[:2], head.shape[-2]), -math.inf)
     for group, rows in enumerate(pairs):
-        heads, before, after = (x[group if len(x) > 1 else 0] for x in (head, left, right))
-        rank_tops = heads.amax(0)
-        bounds = LogProduct(after.mT)(before + rank_tops).flatten()
+        search = _Search(*(x[group if len(x) > 1 else 0] for x in (head, left, right)))
         for row, own in enumerate(rows):
-            found[group, row] = _Row(own, heads, before, after, rank_tops).best(own + bounds)
+            found[group, row] = search.best(own)
     return found
 
 
-class _Row:
-    """The search for one span: scores `own [pair]` of its pairs of children, and the factors of all states."""
+class _Search:
+    """The factors of all states, and those of each state divided by its largest."""
 
-    def __init__(self, own: Tensor, head: Tensor, left: Tensor, right: Tensor, rank_tops: Tensor) -> None:
-        self.own, self.head, self.left, self.right = own, head, left, right
+    def __init__(self, head: Tensor, left: Tensor, right: Tensor) -> None:
+        self.factors = head, left, right
+        self.tops = [finite(x.amax(-1)) for x in self.factors]
+        self.scaled = [(x - top[:, None]).exp() for x, top in zip(self.factors, self.tops, strict=True)]
+        rank_tops = head.amax(0)
+        self.bounds = LogProduct(right.mT)(left + rank_tops).flatten()
         # How far each head stays below the bound of every pair.
         self.below = (head - rank_tops).nan_to_num(-math.inf, neginf=-math.inf).amax(-1)
-        self.chunk = max(FIRST, tile_size(own.device) // max(head.shape))
+        self.most = max(FIRST, tile_size(head.device) // max(head.shape))  # pairs that are scored at once
 
-    def best(self, bounds: Tensor) -> Tensor:
-        """The highest score of each head, `[N]`, by the bounds `[pair]` of all pairs."""
-        top = bounds.topk(min(FIRST, len(bounds)))
-        heads = torch.arange(len(self.head), device=self.own.device)
-        found = self._scored(heads, top.indices)
+    def best(self, own: Tensor) -> Tensor:
+        """The highest score of each head, `[N]`, where pairs of children have scores `own [pair]`."""
+        bounds = own + self.bounds
+        first = bounds.topk(min(FIRST, len(bounds))).indices
+        found = self._scored(torch.arange(len(self.below), device=own.device), first, own)
+        bounds[first] = -math.inf
         needed = (found - self.below).nan_to_num(math.inf).min()  # a pair with a lower bound can help no head
-        (rest,) = torch.nonzero((bounds > needed) & (bounds > -math.inf), as_tuple=True)
+        (rest,) = torch.nonzero(bounds > needed, as_tuple=True)
         rest = rest[bounds[rest].argsort(descending=True)]
-        for start in range(0, len(rest), self.chunk):
-            some = rest[start : start + self.chunk]
+        start, size = 0, FIRST
+        while start < len(rest):
+            some = rest[start : start + size]
             (heads,) = torch.nonzero(found < bounds[some[0]] + self.below, as_tuple=True)
             if not len(heads):
                 break
-            found[heads] = torch.maximum(found[heads], self._scored(heads, some))
+            found[heads] = torch.maximum(found[heads], self._scored(heads, some, own))
+            start, size = start + size, min(2 * size, self.most)  # fewer heads gain from each further pair
         return found
 
-    def _scored(self, heads: Tensor, some: Tensor) -> Tensor:
+    def _scored(self, heads: Tensor, some: Tensor, own: Tensor) -> Tensor:
         """The highest score of some heads over some pairs: a product, and in log space where that underflows."""
-        size = len(self.right)
-        vectors = self.left[some // size] + self.right[some % size] + self.own[some][:, None]  # [pair, R]
-        factors, limits = self.head[heads], torch.finfo(vectors.dtype)
-        tops, shift = (x.nan_to_num(neginf=0.0) for x in (factors.amax(-1, keepdim=True), vectors.amax()))
-        total = product((factors - tops).exp(), (vectors - shift).exp().mT).amax(-1)
-        if (total < limits.tiny / limits.eps * len(vectors.mT)).any():
-            return highest(LogProduct(vectors.mT)(factors), -1)
-        return total.log() + tops[:, 0] + shift
+        head, left, right = self.scaled
+        before, after = some // len(right), some % len(right)
+        weights = own[some] + self.tops[1][before] + self.tops[2][after]
+        shift = finite(weights.amax())
+        vectors = (
+            left.index_select(0, before).mul_(right.index_select(0, after)).mul_((weights - shift).exp_()[:, None])
+        )  # [pair, R]
+        total, limits = product(head[heads], vectors.mT).amax(-1), torch.finfo(own.dtype)
+        if (total < limits.tiny / limits.eps * head.shape[-1]).any():
+            return self._in_log_space(heads, before, after, own[some])
+        return total.log() + self.tops[0][heads] + shift
+
+    def _in_log_space(self, heads: Tensor, before: Tensor, after: Tensor, own: Tensor) -> Tensor:
+        head, left, right = self.factors
+        return highest(LogProduct((left[before] + right[after] + own[:, None]).mT)(head[heads]), -1)
