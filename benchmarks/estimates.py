@@ -110,7 +110,8 @@ def warning_figures(models: int = 1) -> Iterator[Figure]:
     """Sketches that are off by more than a nat: how many are warned of."""
     for place, (name, (proposal, selection)) in enumerate(BAD.items()):
         off = warned = right = alarms = 0
-        for seed, family in itertools.product(range(models), FAMILIES):
+        families = [x for x in FAMILIES if x != "left to right" or name != "paper's"]  # which has no embeddings
+        for seed, family in itertools.product(range(models), families):
             n_states = SIZES[(seed + place) % len(SIZES)]
             found = measured(family, n_states, 100_000 + 1000 * place + seed, proposal, selection)
             if abs(found.error) > 1:
