@@ -8,6 +8,7 @@ import torch
 import tailsum as ts
 import tailsum.numerics.table as table_module
 from harness.statistics import z_score
+from tailsum.chains.chain_sweep import ChainSweep
 from tailsum.numerics.memory import PeakMemory
 from tailsum.sketch.neighbours import Near
 
@@ -179,6 +180,34 @@ def test_scores_that_vary_along_the_chain(generator):
     for size, close in ((0, False), (64, True)):
         small = chain.sketch(10, proposal=ts.Lookahead(4, neighbours=size), generator=generator)
         assert bool((small.log_partition() - chain.log_partition()).abs() < 0.3) is close
+
+
+@pytest.mark.parametrize(
+    ("neighbours", "shared", "wanted"), [(32, True, (192, 0)), (32, False, (512, 1)), (0, True, (512, 1))]
+)
+def test_fewer_landmarks_where_there_are_lists(neighbours, shared, wanted, monkeypatch, generator):
+    looks = []
+    monkeypatch.setattr(ChainSweep, "look", lambda self, landmarks, _: looks.append(landmarks))
+    monkeypatch.setattr(ChainSweep, "sequence", lambda self, selection, g: selection(self.nodes, g))
+    pairs = torch.randn(*(() if shared else (2,)), 600, 600, generator=generator)
+    ts.LinearChain(torch.randn(3, 600), pairs).sketch(5, proposal=ts.Lookahead(neighbours=neighbours))
+    landmarks, rounds = wanted
+    assert looks == [landmarks >> 2 * later for later in range(rounds, -1, -1)]
+
+
+def test_lists_are_made_once_for_many_sketches(monkeypatch, generator):
+    made, make = [], ts.Neighbours.__init__
+    monkeypatch.setattr(ts.Neighbours, "__init__", lambda self, *how: (made.append(self), make(self, *how))[1])
+    monkeypatch.setitem(table_module._TILE, "cpu", 1 << 10)  # one replicate at a time
+    chain = sticky(600, generator)
+    ts.estimate(chain, "log_partition", k=20, replicates=4, generator=generator)
+    assert len(made) == 1
+    once = ts.Lookahead().listed(chain)
+    assert once.neighbours is made[-1]
+    assert len(made) == 2
+    few = chain.sketch(5, proposal=once, generator=torch.Generator().manual_seed(0)).states
+    assert len(made) == 2
+    assert torch.equal(few, chain.sketch(5, generator=torch.Generator().manual_seed(0)).states)
 
 
 def test_no_table_of_all_pairs_is_built(monkeypatch):

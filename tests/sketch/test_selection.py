@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 import tailsum as ts
 from harness.statistics import z_score
-from tailsum.sketch.selection import inclusion_probability
+from tailsum.sketch.selection import Landmarks, inclusion_probability
 
 SELECTIONS = {
     "optimal 1": ts.Optimal(1),
     "optimal 3": ts.Optimal(3),
     "optimal 6": ts.Optimal(6),
+    "landmarks 3": Landmarks(3),
     "top and sample 0+1": ts.TopAndSample(0, 1),
     "top and sample 2+1": ts.TopAndSample(2, 1),
     "top and sample 1+5": ts.TopAndSample(1, 5),
@@ -61,16 +62,17 @@ def test_optimal(drawn, seed):
     if free.any():  # where not certain, in proportion to q
         torch.testing.assert_close(p[free].log() - p[free].log()[0], log_q[free] - log_q[free][0])
         assert (log_q[p == 1] >= log_q[free].max() - 1e-9).all()
-    subset = ts.Optimal(k)(log_q, torch.Generator().manual_seed(seed))
-    filled = subset.log_weight > -math.inf
-    if k < len(log_q):
-        assert subset.index.shape == (k,)
-        assert filled.sum() == min(k, possible)
-        torch.testing.assert_close(subset.log_weight[filled], -p[subset.index[filled]].log())
-    else:
-        assert torch.equal(subset.index, torch.arange(len(log_q)))
-        assert subset.log_weight.eq(0).all()
-    assert len(subset.index[filled].unique()) == filled.sum()
+    for select in (ts.Optimal(k), Landmarks(k)):
+        subset = select(log_q, torch.Generator().manual_seed(seed))
+        filled = subset.log_weight > -math.inf
+        if k < len(log_q):
+            assert subset.index.shape == (k,)
+            assert filled.sum() == min(k, possible)
+            torch.testing.assert_close(subset.log_weight[filled], -p[subset.index[filled]].log())
+        else:
+            assert torch.equal(subset.index, torch.arange(len(log_q)))
+            assert subset.log_weight.eq(0).all()
+        assert len(subset.index[filled].unique()) == filled.sum()
 
 
 def test_optimal_spreads_the_kept_states_over_the_magnitudes(generator):
