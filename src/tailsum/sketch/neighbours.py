@@ -153,6 +153,8 @@ class NearMessages:
 
     def _summed(self, mass: Float64[Tensor, "*batch n"]) -> Float64[Tensor, "*batch n"]:
         """The sum over the partners of each state of their mass, times the exponentiated scores."""
+        if not mass.numel():
+            return mass
         shared = self.weight.shape[:-2].numel() == 1
         weight = self.weight if shared else self.weight.expand(*mass.shape, -1)
         n, size = self.partners.shape
