@@ -25,7 +25,7 @@ SLOW = pytest.mark.slow
         pytest.param((2, 2), id="both"),
     ],
 )
-@pytest.mark.parametrize("kind", ["dense", "factored", pytest.param("scored", marks=SLOW)])
+@pytest.mark.parametrize("kind", [pytest.param("dense", marks=SLOW), "factored", pytest.param("scored", marks=SLOW)])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_exact(operation, kind, lead, lengths):
     leaves, make = potential(kind, lead)
@@ -38,8 +38,8 @@ def test_exact(operation, kind, lead, lengths):
     assert gradgradcheck(run, (nodes, *leaves))
 
 
-@pytest.mark.parametrize("budget", [0, 1 << 30], ids=["streamed", "kept"])
-@pytest.mark.parametrize("kind", ["dense", "factored"])
+@pytest.mark.parametrize("budget", [0, pytest.param(1 << 30, marks=SLOW)], ids=["streamed", "kept"])
+@pytest.mark.parametrize("kind", [pytest.param("dense", marks=SLOW), "factored"])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_streamed_tiles(operation, kind, budget, monkeypatch):
     monkeypatch.setattr("tailsum.numerics.table.tile_rows", lambda *_: 2)  # more tiles than one

@@ -75,6 +75,7 @@ def test_recomputed_windows_change_nothing(form, monkeypatch):
     assert torch.autograd.gradgradcheck(lambda *x: operations(form, *x)[0], leaves_of(3, 2, 1))
 
 
+@pytest.mark.slow
 def test_durations_never_build_the_table(monkeypatch):
     """Both passes of the log-partition; the entropy, the marginals of labels, the best, its score and samples."""
     monkeypatch.setattr(segment_scan, "_KEPT", 1 << 10)

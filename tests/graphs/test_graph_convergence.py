@@ -227,7 +227,7 @@ USES = {
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("make", [pairs, triples])
+@pytest.mark.parametrize("make", [pairs, pytest.param(triples, marks=pytest.mark.slow)])
 def test_memory_of_the_implicit_gradient_does_not_grow_with_the_iterations(make, use, schedule):
     few, many = (saved(make, USES[use], iterations=i, schedule=schedule) for i in (10, 200))
     assert few == many

@@ -78,7 +78,12 @@ def test_derivatives_where_pairs_are_forbidden(how):
 
 @pytest.mark.parametrize(
     ("name", "method"),
-    [("pairs-tree", "auto"), ("factors-mixed", "auto"), ("cycle", "propagation"), ("cycle", "exact")],
+    [
+        ("pairs-tree", "auto"),
+        pytest.param("factors-mixed", "auto", marks=pytest.mark.slow),
+        ("cycle", "propagation"),
+        pytest.param("cycle", "exact", marks=pytest.mark.slow),
+    ],
 )
 def test_derivatives_of_other_operations(name, method):
     case = made(name, how={**EXACT, "method": method})

@@ -43,11 +43,11 @@ def test_common_offsets_cost_no_digits(edges, v, shape, where):
     assert torch.equal(moved.argmax(), plain.argmax())
 
 
-@pytest.mark.parametrize("mask", [-1e30, "lowest"])
+@pytest.mark.parametrize("mask", [pytest.param(-1e30, marks=pytest.mark.slow), "lowest"])
 @pytest.mark.parametrize(
     ("edges", "method"), [(PATH, "auto"), ([*PATH, (6, 0), (2, 5)], "exact"), ([*PATH, (6, 0)], "propagation")]
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore::tailsum.ConvergenceWarning")
 def test_masks_by_low_numbers_are_the_same_as_minus_infinity(edges, method, mask, dtype):
     low = torch.finfo(dtype).min if mask == "lowest" else mask
@@ -136,6 +136,7 @@ def test_own_tables_together_keep_to_the_budget(monkeypatch):
     torch.testing.assert_close(streamed, model.log_partition())
 
 
+@pytest.mark.slow
 def test_landmarks_of_all_states_do_not_take_shared_tables_apart():
     unary, scores = torch.randn(1000, 100), torch.randn(100, 100) * 0.1
     model = ts.PairwiseGraph(unary, [(0, v) for v in range(1, 1000)], scores)

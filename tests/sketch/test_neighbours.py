@@ -198,7 +198,7 @@ def test_fewer_landmarks_where_there_are_lists(neighbours, shared, wanted, monke
 def test_lists_are_made_once_for_many_sketches(monkeypatch, generator):
     made, make = [], ts.Neighbours.__init__
     monkeypatch.setattr(ts.Neighbours, "__init__", lambda self, *how: (made.append(self), make(self, *how))[1])
-    monkeypatch.setitem(table_module._TILE, "cpu", 1 << 10)  # one replicate at a time
+    monkeypatch.setattr("tailsum.structure.sketches._at_a_time", lambda *_: 1)
     chain = sticky(600, generator)
     ts.estimate(chain, "log_partition", k=20, replicates=4, generator=generator)
     assert len(made) == 1

@@ -233,6 +233,7 @@ def command(*arguments):
     return [sys.executable, "-m", "tailsum.cli", "reproduce", *arguments]
 
 
+@pytest.mark.slow
 def test_killed_and_resumed(tmp_path):
     """The command itself, ended without warning at some cell, then run again."""
     arguments = ("table3", "--states", "200", "--repeats", "3", "--output", str(tmp_path / "out"))

@@ -166,7 +166,8 @@ def test_the_same_seed_gives_the_same_and_leaves_the_random_state_alone():
     )
 
 
-@pytest.mark.parametrize("size", [*(pytest.param(size, marks=pytest.mark.slow) for size in (1, 2)), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2, 3])
 def test_the_size_of_batches_changes_the_samples_only(monkeypatch, size):
     model, steps = vae(), []
     whole = likelihood(model, SENTENCES, FULL, n_samples=2000)
