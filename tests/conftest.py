@@ -11,7 +11,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-jaxtyping.install_import_hook("tailsum", "beartype.beartype").__enter__()
+from harness import type_checks
+
+type_checks.install()
 
 collect_ignore_glob = ["conftest.py", "*/conftest.py", "*/*/conftest.py"]  # no doctests in them, and they share a name
 
@@ -27,6 +29,7 @@ settings.load_profile("tailsum")
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+    type_checks.begin_test()
 
 
 @pytest.fixture

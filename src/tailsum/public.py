@@ -14,6 +14,7 @@ from tailsum.graphs.graph import Convergence, Graph
 from tailsum.graphs.monitor import ConvergenceWarning
 from tailsum.graphs.pairwise_graph import PairwiseGraph, grid_edges
 from tailsum.graphs.uai import read_uai
+from tailsum.numerics.kernels import kernels, precision
 from tailsum.numerics.table import table_budget
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
@@ -84,6 +85,8 @@ __all__ = [
     "check_sketch",
     "estimate",
     "grid_edges",
+    "kernels",
+    "precision",
     "read_uai",
     "table_budget",
 ]

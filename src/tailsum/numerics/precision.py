@@ -1,10 +1,13 @@
-"""Full precision within `torch.autocast`: products of messages must not be computed in half precision."""
+"""Products of the precision that is asked for, whatever torch's own switches say: autocast and tf32 do not change them."""
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from tailsum.numerics.kernels import is_fast
 
 
 def full_precision(device: torch.device) -> contextlib.AbstractContextManager[object]:
@@ -18,7 +21,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     """`a @ b` without autocast, nor in its derivatives where a and b have the same leading dimensions."""
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad) and a.shape[:-2] == b.shape[:-2]:
         return _Product.apply(a, b)
-    with full_precision(a.device):
+    with full_precision(a.device), _tensor_cores(a):
         return a @ b
 
 
@@ -35,3 +38,24 @@ class _Product(torch.autograd.Function):
         a, b = ctx.saved_tensors
         wanted = ctx.needs_input_grad
         return product(grads[0], b.mT) if wanted[0] else None, product(a.mT, grads[0]) if wanted[1] else None
+
+
+@contextlib.contextmanager
+def _tensor_cores(x: Tensor) -> Iterator[None]:
+    """Within it, torch multiplies float32 on a GPU in tf32 if the precision is "fast", and else not."""
+    if not x.is_cuda or x.dtype != torch.float32:
+        yield
+        return
+    # Torch 2.9 has new names for the switch, and refuses to read the old ones after the new were set.
+    switch = torch.backends.cuda.matmul
+    new = hasattr(switch, "fp32_precision")
+    name, wanted = ("fp32_precision", "tf32" if is_fast() else "ieee") if new else ("allow_tf32", is_fast())
+    before = getattr(switch, name)
+    if before == wanted or (before == "none" and wanted == "ieee" and torch.backends.fp32_precision != "tf32"):
+        yield
+        return
+    setattr(switch, name, wanted)
+    try:
+        yield
+    finally:
+        setattr(switch, name, before)

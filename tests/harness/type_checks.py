@@ -1,0 +1,44 @@
+"""Shapes and types of the package's functions, checked while the tests run, at a cost that tests can bear.
+
+Checking every call takes twice as long as all the rest of the tests. So each function is checked in its first calls of
+each test, and functions within functions, which would be decorated anew at every call, are not.
+"""
+
+import functools
+import inspect
+from collections import Counter
+
+import jaxtyping
+
+CALLS = 3  # of a function in one test
+_calls: Counter[object] = Counter()
+_jaxtyped = jaxtyping.jaxtyped
+
+
+def install() -> None:
+    """Before the first import of the package."""
+    jaxtyping.jaxtyped = _checked_at_first
+    jaxtyping.install_import_hook("tailsum", "beartype.beartype").__enter__()
+
+
+def begin_test() -> None:
+    _calls.clear()
+
+
+def _checked_at_first(thing=None, **options):
+    if thing is None:
+        return functools.partial(_checked_at_first, **options)
+    if not inspect.isfunction(thing) or inspect.isgeneratorfunction(thing):
+        return _jaxtyped(thing, **options)
+    if "<locals>" in thing.__qualname__:
+        return thing
+    checked = _jaxtyped(thing, **options)
+
+    @functools.wraps(thing)
+    def call(*args, **kwargs):
+        if _calls[thing] < CALLS:
+            _calls[thing] += 1
+            return checked(*args, **kwargs)
+        return thing(*args, **kwargs)
+
+    return call
