@@ -12,6 +12,8 @@ import math
 import torch
 from torch import Tensor
 
+from tailsum.chains.fused_messages import suits_log_steps
+from tailsum.numerics.kernels import fused
 from tailsum.numerics.precision import product
 from tailsum.numerics.table import block_scores, tile_rows, transposed
 from tailsum.numerics.tensors import finite, unmasked
@@ -20,9 +22,29 @@ from tailsum.numerics.tensors import finite, unmasked
 @torch.no_grad()
 def best_paths(node: Tensor, params: tuple[Tensor, ...], last: Tensor, k: int) -> Tensor:
     """The k best paths of each sequence, best first, which ends at `last [B]`; fewer if N^T is less than k."""
-    node, steps = unmasked(node), _Steps(params)
+    node = unmasked(node)
     node = node - finite(node.amax(-1, keepdim=True))
+    if k == 1 and node.numel() and fused(node, *params):
+        return _fused_best_path(node, params, last)
+    steps = _Steps(params)
     return _best_path(node, steps, last) if k == 1 else _ranked_paths(node, steps, last, k)
+
+
+def _fused_best_path(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Tensor:
+    from tailsum.numerics.fused.log_steps import enter  # noqa: PLC0415
+    from tailsum.numerics.fused.paths import best_step, walk  # noqa: PLC0415
+    from tailsum.numerics.fused.scores import Pairs  # noqa: PLC0415
+
+    pairs = Pairs(params if len(params) == 2 else (unmasked(params[0]),))
+    if suits_log_steps(node, params):
+        best = enter(node, pairs, maximum=True)[0]
+    else:
+        best = node.clone()
+        for t in range(1, len(node)):
+            best[t] += best_step(best[t - 1], pairs, min(t - 1, pairs.steps - 1))
+            best[t] -= finite(best[t].amax(-1, keepdim=True))
+    possible = (best[last, torch.arange(len(last), device=last.device)] > -math.inf).any(-1)
+    return torch.where(possible[:, None], walk(best, pairs, last), -1)
 
 
 class _Steps:

@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor
 
+from tailsum.chains.fused_messages import fused_messages, suits_log_steps
 from tailsum.chains.scan import Forward, forward_scan
 from tailsum.numerics.reduce import log_sum_exp
 from tailsum.numerics.stream import Parts, streamed
@@ -21,6 +22,8 @@ def forward_messages(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> 
     """Forward messages from scores `node [T, B, N]` and the `params` of a `Table`; `last [B]` is each last position."""
     if len(node) == 1:
         return _normalise(node)
+    if suits_log_steps(node, params):
+        return fused_messages(node, params, lambda node, params: forward_messages(node, params, last))
     table = Table(params)
     result, total = forward_scan(node, table, params)
     if in_range(node.detach(), table, result, total, last):

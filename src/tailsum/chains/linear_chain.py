@@ -24,7 +24,8 @@ from tailsum.chains.forward import Forward, final_log_sum, forward_messages
 from tailsum.chains.mean_score import mean_score
 from tailsum.chains.refine import Refined
 from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape, check_temperature
-from tailsum.numerics.noise import gumbel
+from tailsum.numerics.kernels import fused
+from tailsum.numerics.noise import gumbel, seed_from
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp
 from tailsum.numerics.table import fits_budget, tile_rows
@@ -313,12 +314,17 @@ class LinearChain(Structure[ChainTerms, Tensor]):
             messages = self._column_messages()
             possible = self._possible(messages)
             chunk = tile_rows(messages[0].numel(), self.device)
+            params = self.pair_scores().flat_params(self.batch_shape)
+            kernel = bool(messages.numel()) and fused(messages, *params)
 
             def draw(count: int) -> Tensor:
+                if kernel:
+                    return self._walked(messages, params, count, seed_from(generator), possible)
                 found = self._walk_back(messages, count, lambda x: gumbel(x, generator).argmax(-2))
                 return torch.where(possible[..., None, None], found, -1).movedim(-1, 0)
 
-            return self.to_global(self.chunked(draw, math.prod(sample_shape), chunk, sample_shape))
+            count = math.prod(sample_shape)
+            return self.to_global(self.chunked(draw, count, count if kernel else chunk, sample_shape))
 
     def rsample(
         self,
@@ -371,6 +377,16 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         """Which sequences have a path: `[*batch]`."""
         last = self.sequence_lengths().reshape(1, *self.batch_shape, 1, 1) - 1
         return (messages.take_along_dim(last, 0)[0] > -math.inf).any((-2, -1))
+
+    def _walked(
+        self, messages: Tensor, params: tuple[Tensor, ...], count: int, seed: int, possible: Tensor
+    ) -> Int[Tensor, "count *batch T"]:
+        from tailsum.numerics.fused.paths import walk  # noqa: PLC0415
+        from tailsum.numerics.fused.scores import Pairs  # noqa: PLC0415
+
+        flat = messages.reshape(self.n_nodes, -1, self.n_states).contiguous()
+        paths = walk(flat, Pairs(params), self.sequence_lengths() - 1, count, seed)
+        return torch.where(possible[..., None], paths.reshape(count, *self.batch_shape, self.n_nodes), -1)
 
     def _walk_back(self, messages: Tensor, count: int, choose: Callable[[Tensor], Tensor]) -> Tensor:
         """`count` paths `[*batch, T, count]`, from the last position back.

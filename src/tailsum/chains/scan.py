@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tailsum.numerics.kernels import fused
 from tailsum.numerics.table import Table
 
 
@@ -47,17 +48,14 @@ def forward_scan(
 class _Forward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, table: Table, floor: Tensor | None, node: Tensor, *params: Tensor) -> Any:
-        log_mass, total = torch.empty_like(node), torch.ones_like(node)
         lowest = torch.finfo(node.dtype).min  # in place of minus infinity, which must not be subtracted from itself
-        peak, highest = node.amax(-1).clamp_(min=lowest), node.new_empty(node.shape[:2])
-        for t in range(len(node)):
-            alpha = node[t] - peak[t, :, None]
-            if t > 0:
-                pushed = table.push(t - 1, log_mass[t - 1].exp())
-                total[t] = pushed if floor is None else pushed.maximum(floor[t])
-                alpha += total[t].log().add_(table.column_scale[min(t - 1, table.steps - 1)])
-            highest[t] = alpha.amax(-1).clamp_(min=lowest)
-            torch.sub(alpha, highest[t, :, None], out=log_mass[t])
+        peak = node.amax(-1).clamp_(min=lowest)
+        if floor is None and fused(node) and node.numel():
+            from tailsum.numerics.fused.shared_steps import forward_steps  # noqa: PLC0415
+
+            log_mass, highest, total = forward_steps(node - peak[..., None], table)
+        else:
+            log_mass, highest, total = _forward_steps(node, peak, table, floor)
         gain = peak.double() + highest.double()
         gain[1:] += table.centre
         ctx.table = table
@@ -75,13 +73,30 @@ class _Forward(torch.autograd.Function):
         node, log_mass, total, *params = ctx.saved_tensors
         mass, inverse = log_mass.exp(), inverse_total(table, node, log_mass, total)
         flow, _ = _Flow.apply(table, True, grad, None, mass, inverse, *params)
-        factor = _regained(grad, flow)
+        factor = regained(grad, flow)
         flow = flow * factor if torch.is_grad_enabled() else flow.mul_(factor)
         return None, None, flow, *_table_gradient(ctx, table, mass, inverse * flow, params, first=3)
 
 
+def _forward_steps(
+    node: Tensor, peak: Tensor, table: Table, floor: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Messages `[T, B, N]` less their highest, the highest `[T, B]`, and the sum that entered each state."""
+    log_mass, total, highest = torch.empty_like(node), torch.ones_like(node), torch.empty_like(peak)
+    lowest = torch.finfo(node.dtype).min
+    for t in range(len(node)):
+        alpha = node[t] - peak[t, :, None]
+        if t > 0:
+            pushed = table.push(t - 1, log_mass[t - 1].exp())
+            total[t] = pushed if floor is None else pushed.maximum(floor[t])
+            alpha += total[t].log().add_(table.column_scale[min(t - 1, table.steps - 1)])
+        highest[t] = alpha.amax(-1).clamp_(min=lowest)
+        torch.sub(alpha, highest[t, :, None], out=log_mass[t])
+    return log_mass, highest, total
+
+
 @torch.no_grad()
-def _regained(source: Tensor, flow: Tensor) -> Tensor:
+def regained(source: Tensor, flow: Tensor) -> Tensor:
     """A correction for the rounding of a gradient that flows back: factors `[T, B, 1]` close to one.
 
     Products drop small addends, which adds up over the steps. But the sum of the flow at a position must equal the sum of
@@ -122,16 +137,12 @@ class _Flow(torch.autograd.Function):
         before: Tensor,
         *params: Tensor,
     ) -> Any:
-        x, h = torch.empty_like(source), torch.zeros_like(source)
-        length = len(source)
-        order = range(length - 1, -1, -1) if reverse else range(length)
-        x[order[0]] = source[order[0]]
-        for s, t in itertools.pairwise(order):
-            y = before[s] * x[s]
-            if inlet is not None:
-                y += inlet[s]
-            h[t] = table.pull(t, y) if reverse else table.push(s, y)
-            torch.addcmul(source[t], after[t], h[t], out=x[t])
+        if fused(source) and source.numel():
+            from tailsum.numerics.fused.shared_steps import flow_steps  # noqa: PLC0415
+
+            x, h = flow_steps(table, reverse, source, inlet, after, before)
+        else:
+            x, h = _flow_steps(table, reverse, source, inlet, after, before)
         ctx.table, ctx.reverse = table, reverse
         ctx.save_for_backward(x, h, inlet, after, before, *params)
         return x, h
@@ -146,6 +157,21 @@ class _Flow(torch.autograd.Function):
         early, late = (received, sent) if ctx.reverse else (sent, received)
         table_gradient = _table_gradient(ctx, ctx.table, early, late, params, first=6)
         return None, None, flow, None if inlet is None else drawn, flow * h, drawn * x, *table_gradient
+
+
+def _flow_steps(
+    table: Table, reverse: bool, source: Tensor, inlet: Tensor | None, after: Tensor, before: Tensor
+) -> tuple[Tensor, Tensor]:
+    x, h = torch.empty_like(source), torch.zeros_like(source)
+    order = range(len(source) - 1, -1, -1) if reverse else range(len(source))
+    x[order[0]] = source[order[0]]
+    for s, t in itertools.pairwise(order):
+        y = before[s] * x[s]
+        if inlet is not None:
+            y += inlet[s]
+        h[t] = table.pull(t, y) if reverse else table.push(s, y)
+        torch.addcmul(source[t], after[t], h[t], out=x[t])
+    return x, h
 
 
 def _table_gradient(

@@ -12,3 +12,9 @@ def gumbel(logits: Tensor, generator: torch.Generator | None) -> Tensor:
     """`logits` with independent Gumbel noise added."""
     waiting = torch.empty_like(logits, memory_format=torch.contiguous_format).exponential_(generator=generator)
     return logits - waiting.clamp_(min=torch.finfo(logits.dtype).tiny).log_()
+
+
+def seed_from(generator: torch.Generator | None) -> int:
+    """A seed for a kernel's own random numbers, drawn from the generator, or from torch's."""
+    device = torch.device("cpu") if generator is None else generator.device
+    return int(torch.randint(1, 1 << 31, (), generator=generator, device=device))

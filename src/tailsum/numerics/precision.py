@@ -51,7 +51,9 @@ def _tensor_cores(x: Tensor) -> Iterator[None]:
     new = hasattr(switch, "fp32_precision")
     name, wanted = ("fp32_precision", "tf32" if is_fast() else "ieee") if new else ("allow_tf32", is_fast())
     before = getattr(switch, name)
-    if before == wanted or (before == "none" and wanted == "ieee" and torch.backends.fp32_precision != "tf32"):
+    if before == wanted or (
+        before == "none" and wanted == "ieee" and getattr(torch.backends, "fp32_precision", "none") != "tf32"
+    ):
         yield
         return
     setattr(switch, name, wanted)

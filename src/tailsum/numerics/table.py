@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from tailsum.numerics.kernels import fused, is_fast
 from tailsum.numerics.precision import product
 from tailsum.numerics.stream import Parts, streamed
 
@@ -74,11 +75,12 @@ class Table:
         with torch.no_grad():
             self.scale = self._column_max()
             # The scale in two parts, so that an offset common to all scores costs no digits.
-            scale = self.scale[:, :, 0].transpose(0, 1)  # [S, G, M]
+            scale = self.scales = self.scale[:, :, 0].transpose(0, 1).contiguous()  # [S, G, M]
             self.centre = scale.amax(-1).double()  # [S, G]
             self.column_scale = scale - scale.amax(-1, keepdim=True)
             size = math.prod((self.groups, self.steps, self.n_from, self.n_to)) * params[0].element_size()
             self.kept = self._fill() if fits_budget(size) else None
+        self.precision = "tf32" if is_fast() else "tf32x3"  # of kernels
 
     def _rows(self, step: slice, start: int, stop: int) -> Tensor:
         return block_scores(tuple(p[:, step] for p in self.params), slice(start, stop))
@@ -139,17 +141,25 @@ class Table:
         """
         x, y = self.by_table(x).mT, self.by_table(y)
         scale, chunk = self.scale, tile_rows(self.groups * self.steps * self.n_to, self.device)
+
+        def weights(x: Tensor, y: Tensor, params: tuple[Tensor, ...]) -> Tensor:
+            if fused(x, y) and not torch.is_grad_enabled():
+                from tailsum.numerics.fused.shared_steps import weights  # noqa: PLC0415
+
+                return weights(x, y, params, scale, self.precision)
+            return (block_scores(params) - scale).exp() * product(x, y)
+
         if len(params) == 1:
 
             def tile(parts: Parts) -> Parts:
                 (scores, x), (y,) = parts
-                return Parts(((scores - scale).exp() * product(x, y),))
+                return Parts((weights(x, y, (scores,)),))
 
             return streamed(tile, Parts((params[0], x), (y,)), chunk, 1).rows
 
         def tile(parts: Parts) -> Parts:
             (left, x), (right, y) = parts
-            weight = (product(left, right.mT) - scale).exp() * product(x, y)
+            weight = weights(x, y, (left, right))
             return Parts((product(weight, right),), (product(weight.mT, left),))
 
         result = streamed(tile, Parts((params[0], x), (params[1], y)), chunk, 1)

@@ -1,0 +1,94 @@
+"""Pair scores within a kernel: tiles read from a table, or made from factors in registers."""
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from tailsum.numerics.kernels import is_fast
+
+ALONE = 512  # up to so many states one program takes all steps of a sequence
+_FULL_WIDTH = 256  # factors of more numbers do not fit the registers of a tile
+
+
+@triton.jit
+def score_tile(left, right, i, j, n, m, row_l, column_l, row_r, width, SIZE: tl.constexpr, PRECISION: tl.constexpr):
+    """The scores of states i [I] with states j [J]; minus infinity where i >= n or j >= m.
+
+    SIZE is 0 where `left` points to a table, with strides `row_l` and `column_l`. Else `left` and `right` point to factors of
+    `width` numbers, padded to SIZE, the states `row_l` and `row_r` apart.
+    """
+    inside = (i < n)[:, None] & (j < m)[None, :]
+    i, j = i.to(tl.int64), j.to(tl.int64)
+    if SIZE == 0:
+        tile = tl.load(left + i[:, None] * row_l + j[None, :] * column_l, inside, -float("inf"))
+    else:
+        d = tl.arange(0, SIZE)
+        rows = tl.load(left + i[:, None] * row_l + d[None, :], (i < n)[:, None] & (d < width)[None, :], 0.0)
+        columns = tl.load(right + j[None, :] * row_r + d[:, None], (j < m)[None, :] & (d < width)[:, None], 0.0)
+        tile = tl.where(inside, tl.dot(rows, columns, input_precision=PRECISION), -float("inf"))
+    return tile
+
+
+class Tile(NamedTuple):
+    """The size of a tile of scores, and how many warps work on it."""
+
+    rows: int
+    columns: int
+    warps: int
+
+
+class Pairs:
+    """Pair scores as kernels take them: a table `[G, S, N, M]`, or factors `[G, S, N, d]` and `[G, S, M, d]`."""
+
+    def __init__(self, params: tuple[Tensor, ...], centre: Tensor | None = None) -> None:
+        # Kernels read factors along their last dimension.
+        self.params = tuple(p.detach() if len(params) == 1 else p.detach().contiguous() for p in params)
+        self.left, self.right = self.params[0], self.params[-1]
+        self.groups, self.steps = self.left.shape[:2]
+        self.size = 0 if len(params) == 1 else max(16, triton.next_power_of_2(self.left.shape[-1]))
+        self.precision = "tf32" if is_fast() else "tf32x3"
+        self._centre = centre
+
+    @cached_property
+    def centre(self) -> Tensor:
+        """What is subtracted from all scores of a table, `[G, S]`: an offset that they share costs no digits."""
+        if self._centre is not None:
+            return self._centre
+        if self.size:
+            return self.left.new_zeros(self.groups, self.steps)
+        highest = self.left.amax((-2, -1))
+        return torch.where(highest > -torch.inf, highest, 0.0)
+
+    @property
+    def pointers(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.left, self.right, self.centre
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        left, right = self.left.stride(), self.right.stride()
+        return (*left, *right[:3], self.left.shape[-1])
+
+    def per_group(self, batch: int) -> int:
+        """How many sequences share a table."""
+        return max(1, batch // max(1, self.groups))
+
+    def tile(self, n: int) -> Tile:
+        if self.size:
+            return Tile(64, 64, 4) if self.size <= 64 else Tile(32, 32, 4)
+        side = min(128, max(16, triton.next_power_of_2(n)))
+        return Tile(side, side, 8 if side == 128 else 4)
+
+    @staticmethod
+    def launches(first: int, stop: int, batch: int, n: int, block: int) -> Iterator[tuple[int, int, int]]:
+        """The first step, the number of steps and the programs for each sequence, of each launch."""
+        if n <= ALONE or batch > 1024:
+            if stop > first:
+                yield first, stop - first, 1
+            return
+        for t in range(first, stop):
+            yield t, 1, triton.cdiv(n, block)
