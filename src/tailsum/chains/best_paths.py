@@ -36,8 +36,8 @@ def _fused_best_path(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> 
     from tailsum.numerics.fused.scores import Pairs  # noqa: PLC0415
 
     pairs = Pairs(params if len(params) == 2 else (unmasked(params[0]),))
-    if suits_log_steps(node, params):
-        best = enter(node, pairs, maximum=True)[0]
+    if suits_log_steps(*node.shape[1:], params):
+        best = enter(node.transpose(0, 1), pairs, last, maximum=True).alpha
     else:
         best = node.clone()
         for t in range(1, len(node)):

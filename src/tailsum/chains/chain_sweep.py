@@ -1,13 +1,22 @@
 """Sweeps along a chain: messages from the selected states of each position to all states of the next, and back."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.scores.potential import Potential
+from tailsum.numerics.kernels import fused
+from tailsum.scores.factored import Factored
+from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.neighbours import Near, Neighbours
-from tailsum.sketch.selection import Landmarks, Selection, Subset
+from tailsum.sketch.selection import Landmarks, Optimal, Selection, Subset
 from tailsum.sketch.sweep import Sweep, fill_unreached, send, together
+
+if TYPE_CHECKING:
+    from tailsum.chains.fused_sweep import FusedSweep
+
+WIDEST = 256  # of factors, for kernels
 
 
 class ChainSweep(Sweep):
@@ -43,6 +52,9 @@ class ChainSweep(Sweep):
         return self._past(Landmarks(landmarks), generator) + self.future
 
     def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
+        if _suits_kernels(self.nodes, self.onward, selection):
+            found = self._fused().sequence(self._flat(self.future), self.onward, selection, generator)
+            return Subset(*self._shaped(found.index, found.log_weight), self.pilot)
         message, kept = self.nodes[..., 0, :], list[Subset]()
         for t in range(self.nodes.shape[-2]):
             if t > 0:
@@ -65,6 +77,13 @@ class ChainSweep(Sweep):
 
     def _future(self, selection: Selection, generator: torch.Generator | None) -> tuple[Tensor, Subset | None]:
         """Messages of the later positions to every state, and the states selected to send them."""
+        if _suits_kernels(self.nodes, self.back, selection):
+            assert isinstance(selection, Landmarks)
+            sweep, near = self._fused(), None if self.near is None else self.near.back
+            past = sweep.nodes if self.past is self.nodes else self._flat(self.past)
+            messages, found = sweep.future(past, self.back, near, selection.k, generator)
+            (messages,) = self._shaped(messages)
+            return messages, None if found is None else Subset(*self._shaped(found.index, found.log_weight))
         messages, kept = torch.zeros_like(self.nodes), []
         for t in range(self.nodes.shape[-2] - 1, 0, -1):
             kept.append(selection(self.past[..., t, :] + messages[..., t, :], generator))
@@ -77,3 +96,25 @@ class ChainSweep(Sweep):
                 sent if self.lengths is None else torch.where((t < self.lengths)[..., None], sent, 0.0)
             )
         return messages, together(kept[::-1]) if kept else None
+
+    def _fused(self) -> "FusedSweep":
+        from tailsum.chains.fused_sweep import FusedSweep  # noqa: PLC0415
+
+        lengths = None if self.lengths is None else self.lengths.expand(self.nodes.shape[:-2]).reshape(-1)
+        return FusedSweep(self._flat(self.nodes), lengths)
+
+    @staticmethod
+    def _flat(x: Tensor) -> Float[Tensor, "B T n"]:
+        return x.reshape(-1, *x.shape[-2:]).contiguous()
+
+    def _shaped(self, *flat: Tensor) -> tuple[Tensor, ...]:
+        return tuple(x.reshape(*self.nodes.shape[:-2], *x.shape[1:]) for x in flat)
+
+
+def _suits_kernels(nodes: Tensor, potential: Potential, selection: Selection) -> bool:
+    """Whether kernels can make this sweep: all steps and sequences share the scores, and fewer than all states are selected."""
+    if not fused(nodes) or not nodes.numel() or potential.lead.numel() != 1 or not isinstance(potential, Factored | Dense):
+        return False
+    if isinstance(potential, Factored) and potential.left.shape[-1] > WIDEST:
+        return False
+    return isinstance(selection, Optimal | Landmarks) and selection.k < nodes.shape[-1]

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from tailsum.chains.fused_messages import fused_messages, suits_log_steps
+from tailsum.chains.fused_messages import fused_log_partition, fused_messages, suits_log_steps
 from tailsum.chains.scan import Forward, forward_scan
 from tailsum.numerics.reduce import log_sum_exp
 from tailsum.numerics.stream import Parts, streamed
@@ -22,8 +22,10 @@ def forward_messages(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> 
     """Forward messages from scores `node [T, B, N]` and the `params` of a `Table`; `last [B]` is each last position."""
     if len(node) == 1:
         return _normalise(node)
-    if suits_log_steps(node, params):
-        return fused_messages(node, params, lambda node, params: forward_messages(node, params, last))
+    if suits_log_steps(*node.shape[1:], params):
+        return fused_messages(
+            node.transpose(0, 1), params, last, lambda x, params: forward_messages(x.transpose(0, 1), params, last)
+        )
     table = Table(params)
     result, total = forward_scan(node, table, params)
     if in_range(node.detach(), table, result, total, last):
@@ -33,6 +35,14 @@ def forward_messages(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> 
         wide = forward_messages(node.double(), tuple(p.double() for p in params), last)
         return Forward(wide.log_mass.to(node.dtype), wide.offset)
     return log_space_scan(node, params)
+
+
+def log_partition(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Tensor:
+    """Log-partition `[B]` in float64, from scores `node [B, T, N]`; other arguments as above."""
+    batch, length, n = node.shape
+    if length > 1 and suits_log_steps(batch, n, params):
+        return fused_log_partition(node, params, last, lambda node, params: log_partition(node, params, last))
+    return final_log_sum(forward_messages(node.transpose(0, 1).contiguous(), params, last), last)
 
 
 def in_range(node: Tensor, table: Table, result: Forward, total: Tensor, last: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Forward messages by kernels in log space; their first derivatives by kernels too, further ones by the reference."""
+"""Log-partition and messages by kernels in log space; first derivatives by kernels too, further ones by the reference."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,60 +14,103 @@ from tailsum.numerics.tensors import finite
 ALONE = 512  # up to so many states the kernels in log space are faster than products of matrices
 WIDEST = 256  # of factors
 
+Params = tuple[Tensor, ...]
 
-def suits_log_steps(node: Tensor, params: tuple[Tensor, ...]) -> bool:
+
+def suits_log_steps(batch: int, n: int, params: Params) -> bool:
     """Whether to use the kernels in log space: with few states, or pair scores of each sequence's own."""
-    if not fused(node, *params) or not node.numel() or len(node) == 1:
+    if not batch or not fused(*params):
         return False
-    few, own = node.shape[-1] <= ALONE, len(params[0]) == node.shape[1]
+    few, own = n <= ALONE, len(params[0]) == batch
     return (few or own) and (len(params) == 1 or (few and not own) or params[0].shape[-1] <= WIDEST)
 
 
-def fused_messages(
-    node: Tensor, params: tuple[Tensor, ...], reference: Callable[[Tensor, tuple[Tensor, ...]], Forward]
-) -> Forward:
-    """Forward messages from scores `node [T, B, N]` and the `params` of a `Table`."""
-    if len(params) == 2 and len(params[0]) != node.shape[1]:  # few states: one table serves the batch
-        params = (product(params[0], params[1].mT),)
-    log_mass, gain = _Messages.apply(reference, node, *params)
+def fused_log_partition(node: Tensor, params: Params, last: Tensor, reference: Callable[..., Tensor]) -> Tensor:
+    """Log Z `[B]` in float64 from scores `node [B, T, N]` and the `params` of a `Table`; `last [B]` is each last position."""
+    return _LogPartition.apply(reference, last, node, *_tabled(node, params))
+
+
+def fused_messages(node: Tensor, params: Params, last: Tensor, reference: Callable[..., Forward]) -> Forward:
+    """Forward messages; the same arguments."""
+    log_mass, gain = _Messages.apply(reference, last, node, *_tabled(node, params))
     return Forward(log_mass, gain.cumsum(0))
+
+
+def _tabled(node: Tensor, params: Params) -> Params:
+    """Where there are few states, one table serves the batch."""
+    return (product(params[0], params[1].mT),) if len(params) == 2 and len(params[0]) != len(node) else params
+
+
+class _LogPartition(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, reference: Callable[..., Tensor], last: Tensor, node: Tensor, *params: Tensor) -> Tensor:
+        from tailsum.numerics.fused.log_steps import enter, log_partition  # noqa: PLC0415
+        from tailsum.numerics.fused.scores import Pairs  # noqa: PLC0415
+
+        pairs = Pairs(params)
+        messages = enter(node, pairs, last)
+        ctx.reference, ctx.pairs = reference, pairs
+        ctx.save_for_backward(last, *messages, node, *params)
+        return log_partition(messages, pairs, last)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        from tailsum.numerics.fused.log_steps import Messages, flow_back, pair_gradient  # noqa: PLC0415
+
+        last, *found = ctx.saved_tensors
+        messages, (node, *params) = Messages(*found[:4]), found[4:]
+        if torch.is_grad_enabled():
+            return None, None, *_by_reference(ctx, grads[0], lambda: ctx.reference(node, tuple(params)), (node, *params))
+        flow = flow_back(messages, ctx.pairs, last, grad=grads[0].contiguous())
+        total = flow.sum(-1)  # of a position: the gradient of log Z, but for rounding that adds up over the steps
+        flow.mul_(torch.where(total == 0, 1.0, grads[0].to(flow.dtype)[:, None] / total)[..., None])
+        wanted = any(ctx.needs_input_grad[3:]) and node.shape[1] > 1
+        return None, None, flow, *(pair_gradient(messages, flow, ctx.pairs, last) if wanted else _zeros(params))
 
 
 class _Messages(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, reference: Callable[..., Forward], node: Tensor, *params: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, reference: Callable[..., Forward], last: Tensor, node: Tensor, *params: Tensor) -> Any:
         from tailsum.numerics.fused.log_steps import enter  # noqa: PLC0415
         from tailsum.numerics.fused.scores import Pairs  # noqa: PLC0415
 
         pairs = Pairs(params)
-        peak = finite(node.amax(-1))
-        alpha, entering, highest = enter(node - peak[..., None], pairs)
-        highest = finite(highest)
-        log_mass = alpha.sub_(highest[..., None])
-        gain = peak.double() + highest.double()
-        gain[1:] += pairs.centre.double().mT.repeat_interleave(pairs.per_group(node.shape[1]), 1)
+        messages = enter(node, pairs, last)
+        highest = finite(messages.highest)
+        gain = messages.peak.double() + highest.double()
+        gain[1:] += pairs.centre.double().mT.repeat_interleave(pairs.per_group(len(node)), 1)
         ctx.reference, ctx.pairs = reference, pairs
-        ctx.save_for_backward(log_mass, entering, node, *params)
+        ctx.save_for_backward(last, *messages, node, *params)
         ctx.mark_non_differentiable(gain)
         ctx.set_materialize_grads(False)
-        return log_mass, gain
+        return messages.alpha - highest[..., None], gain
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        grad = grads[0]
-        log_mass, entering, node, *params = ctx.saved_tensors
-        if grad is None:
-            return None, None, *(None for _ in params)
-        wanted = ctx.needs_input_grad[1:]
-        if torch.is_grad_enabled():  # the gradient will be differentiated
-            with kernels("never"):
-                found = ctx.reference(node, tuple(params)).log_mass
-            active = [x for x, want in zip((node, *params), wanted, strict=True) if want]
-            results = iter(torch.autograd.grad(found, active, grad, create_graph=True, materialize_grads=True))
-            return None, *(next(results) if want else None for want in wanted)
-        from tailsum.numerics.fused.log_steps import flow_back, pair_gradient  # noqa: PLC0415
+        from tailsum.numerics.fused.log_steps import Messages, flow_back, pair_gradient  # noqa: PLC0415
 
-        flow = flow_back(grad.contiguous(), log_mass, entering, ctx.pairs)
-        flow.mul_(regained(grad, flow))
-        of_pairs = pair_gradient(log_mass, entering, flow, ctx.pairs) if any(wanted[1:]) else (None,) * len(params)
-        return None, flow, *of_pairs
+        last, *found = ctx.saved_tensors
+        messages, (node, *params), grad = Messages(*found[:4]), found[4:], grads[0]
+        if grad is None:
+            return None, None, None, *(None for _ in params)
+        if torch.is_grad_enabled():
+            found = lambda: ctx.reference(node, tuple(params)).log_mass  # noqa: E731
+            return None, None, *_by_reference(ctx, grad, found, (node, *params))
+        flow = flow_back(messages, ctx.pairs, last, source=grad)
+        flow.mul_(regained(grad, flow.transpose(0, 1)).transpose(0, 1))
+        wanted = any(ctx.needs_input_grad[3:]) and node.shape[1] > 1
+        return None, None, flow, *(pair_gradient(messages, flow, ctx.pairs, last) if wanted else _zeros(params))
+
+
+def _by_reference(ctx: Any, grad: Tensor, reference: Callable[[], Tensor], inputs: Params) -> list[Tensor | None]:
+    """The gradient, which will be differentiated."""
+    wanted = ctx.needs_input_grad[2:]
+    with kernels("never"):
+        found = reference()
+        active = [x for x, want in zip(inputs, wanted, strict=True) if want]
+        results = iter(torch.autograd.grad(found, active, grad, create_graph=True, materialize_grads=True))
+    return [next(results) if want else None for want in wanted]
+
+
+def _zeros(params: list[Tensor]) -> list[Tensor]:
+    return [torch.zeros_like(p) for p in params]

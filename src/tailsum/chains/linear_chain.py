@@ -20,7 +20,8 @@ from torch import Tensor
 from tailsum.chains.best_paths import best_paths
 from tailsum.chains.chain_marginals import chain_marginals
 from tailsum.chains.chain_sweep import ChainSweep
-from tailsum.chains.forward import Forward, final_log_sum, forward_messages
+from tailsum.chains.forward import Forward, forward_messages, log_partition
+from tailsum.chains.fused_messages import suits_log_steps
 from tailsum.chains.mean_score import mean_score
 from tailsum.chains.refine import Refined
 from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape, check_temperature
@@ -137,7 +138,8 @@ class LinearChain(Structure[ChainTerms, Tensor]):
 
     def total(self, terms: ChainTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
         if reduce is log_sum_exp:
-            return self._batched(final_log_sum(self._messages(terms), self.sequence_lengths() - 1))
+            nodes, params = self._flat(terms)
+            return self._batched(log_partition(nodes, params, self.sequence_lengths() - 1))
         nodes, pairs = terms.nodes.scores, terms.pairs
         shared = None if pairs.lead else LogProduct(pairs.block(), reduce)
         alpha, sums = nodes[..., 0, :], list[Tensor]()
@@ -148,6 +150,18 @@ class LinearChain(Structure[ChainTerms, Tensor]):
             sums.append(reduce(alpha, -1))
         last = self.sequence_lengths().reshape(*self.batch_shape, 1) - 1
         return torch.stack(sums, -1).gather(-1, last)[..., 0]
+
+    def log_partition(self) -> Float[Tensor, "*batch"]:
+        """Log of the sum of `exp(score)` over all paths; in a sketch, of its unbiased estimate."""
+        terms = self.terms()
+        if not suits_log_steps(self.batch_shape.numel(), self.n_states, terms.pairs.tensors):
+            return super().log_partition()
+        with full_precision(self.device):  # kernels see to finite masks
+            return self.log_sum(self.weighted(terms)).to(self.dtype)
+
+    def _flat(self, terms: ChainTerms) -> tuple[Float[Tensor, "B T n"], tuple[Tensor, ...]]:
+        nodes = terms.nodes.scores
+        return nodes.reshape(-1, *nodes.shape[-2:]), terms.pairs.flat_params(self.batch_shape)
 
     def _messages(self, terms: ChainTerms) -> Forward:
         nodes, params = self._time_first(terms.nodes.scores), terms.pairs.flat_params(self.batch_shape)

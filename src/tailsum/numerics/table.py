@@ -69,6 +69,7 @@ class Table:
         self.groups, self.steps, self.n_from = params[0].shape[:3]
         self.n_to = params[-1].shape[-1 if len(params) == 1 else -2]
         self.device = params[0].device
+        self.precision = "tf32" if is_fast() else "tf32x3"  # of kernels
         self.chunk = tile_rows(self.groups * self.n_to, self.device)
         limits = torch.finfo(params[0].dtype)
         self.floor = limits.tiny / limits.eps * 100 * self.n_from  # below it, terms of a product may have underflowed
@@ -80,12 +81,15 @@ class Table:
             self.column_scale = scale - scale.amax(-1, keepdim=True)
             size = math.prod((self.groups, self.steps, self.n_from, self.n_to)) * params[0].element_size()
             self.kept = self._fill() if fits_budget(size) else None
-        self.precision = "tf32" if is_fast() else "tf32x3"  # of kernels
 
     def _rows(self, step: slice, start: int, stop: int) -> Tensor:
         return block_scores(tuple(p[:, step] for p in self.params), slice(start, stop))
 
     def _column_max(self) -> Tensor:
+        if len(self.params) == 2 and fused(*self.params) and self.params[0].shape[-1] <= 256:
+            from tailsum.numerics.fused.shared_steps import column_max  # noqa: PLC0415
+
+            return column_max(*self.params, self.precision)[:, :, None]
         highest = self.params[0].new_full((self.groups, self.steps, 1, self.n_to), -math.inf)
         for step, start, stop in self._tiles():
             rows = self._rows(step, start, stop).amax(-2, keepdim=True)

@@ -1,145 +1,214 @@
 """Steps of a chain in log space: sums over the states before, gradients that flow back, and their gradient in the scores.
 
 For tables of each sequence's own, and for few states: the exponential of every score is taken for every sequence, with a
-running maximum, so that scores may have any range. The loop over time is in the kernel where one program can do a whole step.
+running maximum, so that scores may have any range. The loop over time is within the kernel.
 
-Messages are `[T, B, N]`; pair scores are a table `[G, S, N, M]`, or factors `[G, S, N, d]` and `[G, S, M, d]`, as in
-`numerics.table`. The reference is `numerics.log_steps`.
+Scores of states are `[B, T, N]`, messages `[T, B, N]`; pair scores are a table `[G, S, N, N]`, or factors `[G, S, N, d]`, as in
+`numerics.table`. The reference is `chains.forward.log_space_scan`.
 """
+
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from tailsum.numerics.fused.scores import Pairs, score_tile
+from tailsum.numerics.fused.scores import ALONE, Pairs, meet, meets, score_tile, unmasked
 
 
-@triton.jit(do_not_specialize=["first", "steps"])
+class Messages(NamedTuple):
+    """Messages up to each sequence's last position, zero after it: `[T, B, N]`, or `[T, B]`.
+
+    `alpha` is `node - peak + entering`, with `entering` a sum over the states before of `exp(alpha - highest + score - centre)`.
+    """
+
+    alpha: Tensor
+    entering: Tensor
+    highest: Tensor
+    peak: Tensor
+
+
+@triton.jit(do_not_specialize=["first", "stop"])
 def _enter_kernel(
-    node, alpha, entering, shift, left, right, centre, first, steps, batch, n, m, per_group, table_steps,
+    node, alpha, entering, highest, peak, counter, last, left, right, centre, first, stop,
+    batch, n, per_group, table_steps, node_b, node_t, node_n,
     group_l, step_l, row_l, column_l, group_r, step_r, row_r, width,
-    SIZE: tl.constexpr, PRECISION: tl.constexpr, I: tl.constexpr, J: tl.constexpr, MAXIMUM: tl.constexpr,
+    SIZE: tl.constexpr, PRECISION: tl.constexpr, I: tl.constexpr, J: tl.constexpr, MAXIMUM: tl.constexpr, MEET: tl.constexpr,
 ):  # fmt: skip
     b, program, programs = tl.program_id(1).to(tl.int64), tl.program_id(0), tl.num_programs(0)
     left += b // per_group * group_l
     right += b // per_group * group_r
-    for t in range(first, first + steps):
-        step = tl.minimum(tl.cast(t - 1, tl.int64), table_steps - 1)
+    for t in range(first, tl.minimum(stop, tl.load(last + b) + 1)):
+        own = node + b * node_b + t * node_t
         before = alpha + ((t - 1) * batch + b) * n
         here = (t * batch + b) * n
-        common = tl.load(shift + (t - 1) * batch + b)
-        common = tl.where(common == -float("inf"), 0.0, common)
-        base = tl.load(centre + (b // per_group) * table_steps + step)
-        highest = -float("inf")
-        for start in range(program * J, m, programs * J):
+        top_node = tl.full([J], -float("inf"), tl.float32)
+        for start in range(0, n, J):
             j = start + tl.arange(0, J)
-            top = tl.full([J], -float("inf"), tl.float32)
-            total = tl.zeros([J], tl.float32)
-            for i_start in range(0, n, I):
-                i = i_start + tl.arange(0, I)
-                sent = tl.load(before + i, i < n, -float("inf")) - common
-                scores = score_tile(
-                    left + step * step_l, right + step * step_r, i, j, n, m, row_l, column_l, row_r, width, SIZE, PRECISION
-                )
-                reach = sent[:, None] + (scores - base)
-                new = tl.maximum(top, tl.max(reach, 0))
-                if not MAXIMUM:
-                    finite = tl.where(new == -float("inf"), 0.0, new)
-                    total = total * tl.exp(top - finite) + tl.sum(tl.exp(reach - finite[None, :]), 0)
-                top = new
-            found = top
-            if not MAXIMUM:
-                finite = tl.where(top == -float("inf"), 0.0, top)
-                found = finite + tl.log(total)
-                tl.store(entering + here + j, found, j < m)
-            value = tl.load(node + here + j, j < m, -float("inf")) + found
-            tl.store(alpha + here + j, value, j < m)
-            highest = tl.maximum(highest, tl.max(value, 0))
-        if programs == 1:
-            tl.store(shift + t * batch + b, highest)
+            top_node = tl.maximum(top_node, unmasked(tl.load(own + j * node_n, j < n, -float("inf"))))
+        common = tl.max(top_node, 0)
+        common = tl.where(common == -float("inf"), 0.0, common)
+        tl.store(peak + t * batch + b, common)
+        top = -float("inf")
+        for start in range(program * J, n, programs * J):
+            j = start + tl.arange(0, J)
+            found = tl.zeros([J], tl.float32)
+            if t > 0:
+                step = tl.minimum(tl.cast(t - 1, tl.int64), table_steps - 1)
+                base = tl.load(centre + b // per_group * table_steps + step)
+                shift = tl.load(highest + (t - 1) * batch + b, cache_modifier=".cg")
+                shift = tl.where(shift == -float("inf"), 0.0, shift)
+                most = tl.full([J], -float("inf"), tl.float32)
+                for i_start in range(0, n, I):
+                    i = i_start + tl.arange(0, I)
+                    sent = tl.load(before + i, i < n, -float("inf"), cache_modifier=".cg") - shift
+                    scores = score_tile(
+                        left + step * step_l, right + step * step_r, i, j, n, n, row_l, column_l, row_r, width, SIZE, PRECISION
+                    )
+                    reach = sent[:, None] + (scores - base)
+                    new = tl.maximum(most, tl.max(reach, 0))
+                    if not MAXIMUM:
+                        finite = tl.where(new == -float("inf"), 0.0, new)
+                        found = found * tl.exp(most - finite) + tl.sum(tl.exp(reach - finite[None, :]), 0)
+                    most = new
+                if MAXIMUM:
+                    found = most
+                else:
+                    found = tl.where(most == -float("inf"), most, most + tl.log(found))
+                    tl.store(entering + here + j, found, j < n)
+            value = unmasked(tl.load(own + j * node_n, j < n, -float("inf"))) - common + found
+            tl.store(alpha + here + j, value, j < n)
+            top = tl.maximum(top, tl.max(value, 0))
+        tl.atomic_max(highest + t * batch + b, top)
+        if MEET:
+            meet(counter + b, (t + 1) * programs)
         else:
-            tl.atomic_max(shift + t * batch + b, highest)
-        tl.debug_barrier()
+            tl.debug_barrier()
 
 
-@triton.jit(do_not_specialize=["last", "steps"])
+@triton.jit
+def _finish_kernel(
+    alpha, highest, peak, last, centre, log_z, batch, n, per_group, table_steps, J: tl.constexpr, T: tl.constexpr
+):
+    """Log Z `[B]` in float64 from the messages at each last position and all that was taken out on the way."""
+    b = tl.program_id(0).to(tl.int64)
+    end = tl.load(last + b)
+    offset = tl.zeros([T], tl.float64)
+    for start in range(0, end + 1, T):
+        t = start + tl.arange(0, T)
+        step = tl.minimum(tl.maximum(t - 1, 0), table_steps - 1)
+        base = tl.load(centre + b // per_group * table_steps + step, (t > 0) & (t <= end), 0.0)
+        shift = tl.load(highest + t * batch + b, t < end, 0.0)
+        offset += base.to(tl.float64) + tl.load(peak + t * batch + b, t <= end, 0.0).to(tl.float64)
+        offset += tl.where(shift == -float("inf"), 0.0, shift).to(tl.float64)
+    top = tl.load(highest + end * batch + b)
+    shift = tl.where(top == -float("inf"), 0.0, top)
+    total = tl.zeros([J], tl.float32)
+    for start in range(0, n, J):
+        j = start + tl.arange(0, J)
+        total += tl.exp(tl.load(alpha + (end * batch + b) * n + j, j < n, -float("inf")) - shift)
+    tl.store(log_z + b, tl.sum(offset, 0) + (shift + tl.log(tl.sum(total, 0))).to(tl.float64))
+
+
+@triton.jit(do_not_specialize=["first", "stop"])
 def _flow_kernel(
-    source, x, log_mass, entering, left, right, centre, last, steps, batch, n, m, per_group, table_steps,
+    source, grad, x, alpha, entering, highest, counter, last, left, right, centre, first, stop,
+    batch, n, per_group, table_steps, x_b, x_t,
     group_l, step_l, row_l, column_l, group_r, step_r, row_r, width,
-    SIZE: tl.constexpr, PRECISION: tl.constexpr, I: tl.constexpr, J: tl.constexpr,
+    SIZE: tl.constexpr, PRECISION: tl.constexpr, I: tl.constexpr, J: tl.constexpr, SOURCE: tl.constexpr, MEET: tl.constexpr,
 ):  # fmt: skip
+    """Steps `first .. stop` back from the end; without a source, `grad` times the posterior of the last position."""
     b, program, programs = tl.program_id(1).to(tl.int64), tl.program_id(0), tl.num_programs(0)
     left += b // per_group * group_l
     right += b // per_group * group_r
-    for back in range(0, steps):
-        t = last - back
+    end = tl.load(last + b)
+    for back in range(first, tl.minimum(stop, end + 1)):
+        t = end - back
         step = tl.minimum(tl.cast(t, tl.int64), table_steps - 1)
-        here = (t * batch + b) * n
-        after = ((t + 1) * batch + b) * m
-        base = tl.load(centre + (b // per_group) * table_steps + step)
+        here, after = (t * batch + b) * n, ((t + 1) * batch + b) * n
+        base = tl.load(centre + b // per_group * table_steps + step)
+        shift = tl.load(highest + t * batch + b)
+        shift = tl.where(shift == -float("inf"), 0.0, shift)
+        weight = 0.0
+        if not SOURCE and back == 0:
+            total = tl.zeros([J], tl.float32)
+            for start in range(0, n, J):
+                j = start + tl.arange(0, J)
+                total += tl.exp(tl.load(alpha + here + j, j < n, -float("inf")) - shift)
+            mass_sum = tl.sum(total, 0)
+            weight = tl.where(mass_sum > 0, tl.load(grad + b).to(tl.float32) / mass_sum, 0.0)
         for start in range(program * I, n, programs * I):
             i = start + tl.arange(0, I)
-            mass = tl.load(log_mass + here + i, i < n, -float("inf"))
-            flow = tl.load(source + here + i, i < n, 0.0)
-            for j_start in range(0, m, J):
-                j = j_start + tl.arange(0, J)
-                total = tl.load(entering + after + j, j < m, float("inf"))
-                total = tl.where(total == -float("inf"), float("inf"), total)
-                sent = tl.load(x + after + j, j < m, 0.0)
-                scores = score_tile(
-                    left + step * step_l, right + step * step_r, i, j, n, m, row_l, column_l, row_r, width, SIZE, PRECISION
-                )
-                chance = tl.exp(mass[:, None] + (scores - base) - total[None, :])
-                flow += tl.sum(chance * sent[None, :], 1)
-            tl.store(x + here + i, flow, i < n)
-        tl.debug_barrier()
+            mass = tl.load(alpha + here + i, i < n, -float("inf")) - shift
+            flow = tl.zeros([I], tl.float32)
+            if SOURCE:
+                flow += tl.load(source + here + i, i < n, 0.0)
+            else:
+                flow += tl.exp(mass) * weight
+            if back > 0:
+                for j_start in range(0, n, J):
+                    j = j_start + tl.arange(0, J)
+                    total = tl.load(entering + after + j, j < n, float("inf"))
+                    total = tl.where(total == -float("inf"), float("inf"), total)
+                    sent = tl.load(x + b * x_b + (t + 1) * x_t + j, j < n, 0.0, cache_modifier=".cg")
+                    scores = score_tile(
+                        left + step * step_l, right + step * step_r, i, j, n, n, row_l, column_l, row_r, width, SIZE, PRECISION
+                    )
+                    chance = tl.exp(mass[:, None] + (scores - base) - total[None, :])
+                    flow += tl.sum(chance * sent[None, :], 1)
+            tl.store(x + b * x_b + t * x_t + i, flow, i < n)
+        if MEET:
+            meet(counter + b, (back + 1) * programs)
+        else:
+            tl.debug_barrier()
 
 
 @triton.jit
 def _table_gradient_kernel(
-    out, log_mass, entering, x, left, right, centre, batch, n, m, per_group, table_steps, rows, split_rows,
+    out, alpha, entering, highest, x, last, left, right, centre, batch, n, per_group, table_steps, rows, split_rows, x_b, x_t,
     group_l, step_l, row_l, column_l, group_r, step_r, row_r, width, blocks_j,
     SIZE: tl.constexpr, PRECISION: tl.constexpr, I: tl.constexpr, J: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """The gradient `[split, G, S, N, M]` in the scores; `rows` is how many sequences and steps share a table."""
+    """The gradient `[split, G, S, N, N]` in the scores; `rows` is how many sequences and steps share a table."""
     table, split = tl.program_id(1).to(tl.int64), tl.program_id(2)
     i = tl.program_id(0) // blocks_j * I + tl.arange(0, I)
     j = tl.program_id(0) % blocks_j * J + tl.arange(0, J)
     group, step = table // table_steps, table % table_steps
     scores = score_tile(
-        left + group * group_l + step * step_l, right + group * group_r + step * step_r, i, j, n, m,
+        left + group * group_l + step * step_l, right + group * group_r + step * step_r, i, j, n, n,
         row_l, column_l, row_r, width, SIZE, PRECISION,
     )  # fmt: skip
     scores -= tl.load(centre + table)
     found = tl.zeros([I, J], tl.float32)
-    for start in range(split * split_rows, tl.minimum(rows, (split + 1) * split_rows), UNROLL):
+    stop = tl.minimum(rows, (split + 1) * split_rows)
+    for start in range(split * split_rows, stop, UNROLL):
         for more in tl.static_range(UNROLL):
             row = tl.cast(start + more, tl.int64)
-            inside_n, inside_m = i < tl.where(row < rows, n, 0), j < tl.where(row < rows, m, 0)
             t = step + row // per_group  # all steps share the table, or each has its own
             b = group * per_group + row % per_group
-            place = t * batch + b
-            mass = tl.load(log_mass + place * n + i, inside_n, -float("inf"))
-            total = tl.load(entering + (place + batch) * m + j, inside_m, float("inf"))
+            inside = (row < stop) & (t < tl.load(last + tl.where(row < stop, b, 0)))
+            place = tl.where(inside, t * batch + b, 0)
+            limit = tl.where(inside, n, 0)
+            shift = tl.load(highest + place)
+            shift = tl.where(shift == -float("inf"), 0.0, shift)
+            mass = tl.load(alpha + place * n + i, i < limit, -float("inf")) - shift
+            total = tl.load(entering + (place + batch) * n + j, j < limit, float("inf"))
             total = tl.where(total == -float("inf"), float("inf"), total)
-            sent = tl.load(x + (place + batch) * m + j, inside_m, 0.0)
+            sent = tl.load(x + b * x_b + (t + 1) * x_t + j, j < limit, 0.0)
             found += tl.exp(mass[:, None] + scores - total[None, :]) * sent[None, :]
     tables = tl.num_programs(1).to(tl.int64)
-    place = ((split * tables + table) * n + i[:, None]) * m + j[None, :]
-    tl.store(out + place, found, (i < n)[:, None] & (j < m)[None, :])
+    place = ((split * tables + table) * n + i[:, None]) * n + j[None, :]
+    tl.store(out + place, found, (i < n)[:, None] & (j < n)[None, :])
 
 
 @triton.jit
 def _factor_gradient_kernel(
-    out, own, other, log_mass, entering, x, batch, n, m, per_group, table_steps, rows,
+    out, own, other, alpha, entering, highest, x, last, batch, n, per_group, table_steps, rows, x_b, x_t,
     group_own, step_own, row_own, group_other, step_other, row_other, width,
     SIZE: tl.constexpr, PRECISION: tl.constexpr, I: tl.constexpr, J: tl.constexpr, LEFT: tl.constexpr,
 ):  # fmt: skip
-    """The gradient `[G, S, N, d]` in the left factors (LEFT), or `[G, S, M, d]` in the right ones.
-
-    `n` and `m` are the numbers of states of `own` and of `other`: of left and right, or the other way round.
-    """
+    """The gradient `[G, S, N, d]` in the left factors (LEFT), or in the right ones: `own` are those, `other` the others."""
     table = tl.program_id(1).to(tl.int64)
     group, step = table // table_steps, table % table_steps
     own += group * group_own + step * step_own
@@ -147,78 +216,91 @@ def _factor_gradient_kernel(
     i = tl.program_id(0) * I + tl.arange(0, I)
     d = tl.arange(0, SIZE)
     found = tl.zeros([I, SIZE], tl.float32)
-    for start in range(0, m, J):
+    for start in range(0, n, J):
         j = start + tl.arange(0, J)
-        scores = score_tile(own, other, i, j, n, m, row_own, 1, row_other, width, SIZE, PRECISION)
+        scores = score_tile(own, other, i, j, n, n, row_own, 1, row_other, width, SIZE, PRECISION)
         weight = tl.zeros([I, J], tl.float32)
         for row in range(0, rows):
             t = step + row // per_group
-            place = t * batch + group * per_group + row % per_group
-            if LEFT:
-                mass = tl.load(log_mass + place * n + i, i < n, -float("inf"))[:, None]
-                total = tl.load(entering + (place + batch) * m + j, j < m, float("inf"))[None, :]
-                sent = tl.load(x + (place + batch) * m + j, j < m, 0.0)[None, :]
-            else:
-                mass = tl.load(log_mass + place * m + j, j < m, -float("inf"))[None, :]
-                total = tl.load(entering + (place + batch) * n + i, i < n, float("inf"))[:, None]
-                sent = tl.load(x + (place + batch) * n + i, i < n, 0.0)[:, None]
-            total = tl.where(total == -float("inf"), float("inf"), total)
-            weight += tl.exp(mass + scores - total) * sent
-        columns = tl.load(other + j[:, None].to(tl.int64) * row_other + d[None, :], (j < m)[:, None] & (d < width)[None, :], 0.0)
+            b = group * per_group + row % per_group
+            if t < tl.load(last + b):
+                place = t * batch + b
+                shift = tl.load(highest + place)
+                shift = tl.where(shift == -float("inf"), 0.0, shift)
+                if LEFT:
+                    mass = tl.load(alpha + place * n + i, i < n, -float("inf"))[:, None] - shift
+                    total = tl.load(entering + (place + batch) * n + j, j < n, float("inf"))[None, :]
+                    sent = tl.load(x + b * x_b + (t + 1) * x_t + j, j < n, 0.0)[None, :]
+                else:
+                    mass = tl.load(alpha + place * n + j, j < n, -float("inf"))[None, :] - shift
+                    total = tl.load(entering + (place + batch) * n + i, i < n, float("inf"))[:, None]
+                    sent = tl.load(x + b * x_b + (t + 1) * x_t + i, i < n, 0.0)[:, None]
+                total = tl.where(total == -float("inf"), float("inf"), total)
+                weight += tl.exp(mass + scores - total) * sent
+        columns = tl.load(other + j[:, None].to(tl.int64) * row_other + d[None, :], (j < n)[:, None] & (d < width)[None, :], 0.0)
         found += tl.dot(weight, columns, input_precision=PRECISION)
     place = (table * n + i[:, None]) * width + d[None, :]
     tl.store(out + place, found, (i < n)[:, None] & (d < width)[None, :])
 
 
-def enter(node: Tensor, pairs: Pairs, maximum: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """Messages `alpha [T, B, N]`, what entered each state, and the highest of each message `[T, B]`.
-
-    A message is a sum over the states before of `exp(alpha - highest)`, or a maximum. `pairs` are scores less their centre.
-    What entered the states of the first position is zero.
-    """
-    length, batch, n = node.shape
-    alpha, entering = torch.empty_like(node), torch.empty_like(node[:1] if maximum else node)
-    shift = node.new_full((length, batch), -torch.inf)
-    alpha[0], entering[0], shift[0] = node[0], 0.0, node[0].amax(-1)
+def enter(node: Tensor, pairs: Pairs, last: Tensor, maximum: bool = False) -> Messages:
+    """Messages from scores `node [B, T, N]` up to the positions `last [B]`: sums over the states before, or maxima."""
+    batch, length, n = node.shape
+    alpha, entering = node.new_zeros(length, batch, n), node.new_zeros(1 if maximum else length, batch, n)
+    highest, peak = node.new_full((length, batch), -torch.inf), node.new_zeros(length, batch)
     tile = pairs.tile(n)
-    for first, steps, programs in pairs.launches(1, length, batch, n, tile.columns):
+    for first, stop, programs, counter in _launches(node, length, tile.columns):
         _enter_kernel[programs, batch](
-            node, alpha, entering, shift, *pairs.pointers, first, steps, batch, n, n, pairs.per_group(batch), pairs.steps,
-            *pairs.strides, SIZE=pairs.size, PRECISION=pairs.precision, I=tile.rows, J=tile.columns, MAXIMUM=maximum,
-            num_warps=tile.warps,
+            node, alpha, entering, highest, peak, counter, last, *pairs.pointers, first, stop, batch, n, pairs.per_group(batch),
+            pairs.steps, *node.stride(), *pairs.strides, SIZE=pairs.size, PRECISION=pairs.precision,
+            I=tile.rows, J=tile.columns, MAXIMUM=maximum, MEET=programs > 1 and stop > first + 1, num_warps=tile.warps,
         )  # fmt: skip
-    return alpha, entering, shift
+    return Messages(alpha, entering, highest, peak)
 
 
-def flow_back(source: Tensor, log_mass: Tensor, entering: Tensor, pairs: Pairs) -> Tensor:
-    """`x_t(i) = source_t(i) + sum_j exp(log_mass_t(i) + score(i, j) - entering_{t+1}(j)) x_{t+1}(j)`."""
-    length, batch, n = source.shape
-    x = torch.empty_like(source)
-    x[-1] = source[-1]
+def log_partition(messages: Messages, pairs: Pairs, last: Tensor) -> Tensor:
+    """Log Z `[B]`, in float64."""
+    _, batch, n = messages.alpha.shape
+    log_z = torch.empty(batch, dtype=torch.float64, device=last.device)
+    _finish_kernel[batch,](
+        messages.alpha, messages.highest, messages.peak, last, pairs.centre, log_z, batch, n, pairs.per_group(batch),
+        pairs.steps, J=min(1024, triton.next_power_of_2(n)), T=128,
+    )  # fmt: skip
+    return log_z
+
+
+def flow_back(
+    messages: Messages, pairs: Pairs, last: Tensor, grad: Tensor | None = None, source: Tensor | None = None
+) -> Tensor:
+    """The gradient `[B, T, N]` in the scores of states, from that of log Z `[B]` or of the messages, `source [T, B, N]`."""
+    length, batch, n = messages.alpha.shape
+    x = messages.alpha.new_zeros(batch, length, n)
+    given = grad if source is None else source.contiguous()
+    assert given is not None
     tile = pairs.tile(n)
-    for first, steps, programs in pairs.launches(0, length - 1, batch, n, tile.rows):
-        last = length - 2 - first
+    for first, stop, programs, counter in _launches(x, length, tile.rows):
         _flow_kernel[programs, batch](
-            source, x, log_mass, entering, *pairs.pointers, last, steps, batch, n, n, pairs.per_group(batch), pairs.steps,
-            *pairs.strides, SIZE=pairs.size, PRECISION=pairs.precision, I=tile.rows, J=tile.columns, num_warps=tile.warps,
+            given, given, x, messages.alpha, messages.entering, messages.highest, counter, last, *pairs.pointers, first, stop,
+            batch, n, pairs.per_group(batch), pairs.steps, *x.stride()[:2], *pairs.strides, SIZE=pairs.size,
+            PRECISION=pairs.precision, I=tile.rows, J=tile.columns, SOURCE=source is not None,
+            MEET=programs > 1 and stop > first + 1, num_warps=tile.warps,
         )  # fmt: skip
     return x
 
 
-def pair_gradient(log_mass: Tensor, entering: Tensor, x: Tensor, pairs: Pairs) -> tuple[Tensor, ...]:
+def pair_gradient(messages: Messages, x: Tensor, pairs: Pairs, last: Tensor) -> tuple[Tensor, ...]:
     """The gradient in the table of scores, or in their factors, for the `x` that `flow_back` found."""
-    length, batch, n = x.shape
-    per_group = pairs.per_group(batch)
+    batch, length, n = x.shape
+    per_group, found = pairs.per_group(batch), list[Tensor]()
     rows, tables = per_group * ((length - 1) // pairs.steps), pairs.groups * pairs.steps
-    sizes = (batch, n, n, per_group, pairs.steps, rows)
+    state = (messages.alpha, messages.entering, messages.highest, x, last)
+    sizes = (batch, n, per_group, pairs.steps, rows)
     if pairs.size:
-        found = []
-        for left in (True, False):
-            own, other = (pairs.left, pairs.right) if left else (pairs.right, pairs.left)
-            out, tile = torch.empty_like(own), pairs.tile(n)
+        for own, other in ((pairs.left, pairs.right), (pairs.right, pairs.left)):
+            out = torch.empty_like(own)
             _factor_gradient_kernel[triton.cdiv(n, 64), tables](
-                out, own, other, log_mass, entering, x, *sizes, *own.stride()[:3], *other.stride()[:3], own.shape[-1],
-                SIZE=pairs.size, PRECISION=pairs.precision, I=64, J=32, LEFT=left, num_warps=tile.warps,
+                out, own, other, *state, *sizes, *x.stride()[:2], *own.stride()[:3], *other.stride()[:3], own.shape[-1],
+                SIZE=pairs.size, PRECISION=pairs.precision, I=64, J=32, LEFT=not found, num_warps=4,
             )  # fmt: skip
             found.append(out)
         return tuple(found)
@@ -228,7 +310,17 @@ def pair_gradient(log_mass: Tensor, entering: Tensor, x: Tensor, pairs: Pairs) -
     split_rows = triton.cdiv(rows, splits)
     out = x.new_empty(splits, pairs.groups, pairs.steps, n, n)
     _table_gradient_kernel[blocks * blocks, tables, splits](
-        out, log_mass, entering, x, *pairs.pointers, *sizes, split_rows, *pairs.strides, blocks,
+        out, *state[:3], x, last, *pairs.pointers, *sizes, split_rows, *x.stride()[:2], *pairs.strides, blocks,
         SIZE=0, PRECISION=pairs.precision, I=side, J=side, UNROLL=min(4, split_rows), num_warps=4,
     )  # fmt: skip
     return (out[0] if splits == 1 else out.sum(0),)
+
+
+def _launches(like: Tensor, length: int, block: int) -> list[tuple[int, int, int, Tensor]]:
+    """First step, last step, programs for each sequence, and their counters: one launch, where programs can meet."""
+    batch, _, n = like.shape
+    programs = 1 if n <= ALONE else triton.cdiv(n, block)
+    counter = torch.zeros(batch if programs > 1 else 1, dtype=torch.int32, device=like.device)
+    if programs == 1 or meets():
+        return [(0, length, programs, counter)]
+    return [(t, t + 1, programs, counter) for t in range(length)]

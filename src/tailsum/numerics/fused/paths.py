@@ -8,6 +8,9 @@ from torch import Tensor
 from tailsum.numerics.fused.scores import Pairs, score_tile
 
 
+BEST_TILE = {"I": 128, "J": 64, "num_warps": 4}  # measured on a Hopper GPU
+
+
 @triton.jit
 def _best_kernel(
     best, out, left, right, centre, n, m, per_group, group_l, row_l, column_l, group_r, row_r, width,
@@ -15,7 +18,8 @@ def _best_kernel(
 ):  # fmt: skip
     """`out(r, j) = max_i best(r, i) + score(i, j)`, for R sequences that share a table."""
     group = tl.program_id(2).to(tl.int64)
-    r = group * per_group + tl.program_id(1) * R + tl.arange(0, R)
+    first = group * per_group + tl.program_id(1) * R
+    r = first + tl.arange(0, R)
     inside = r < (group + 1) * per_group
     j = tl.program_id(0) * J + tl.arange(0, J)
     left, right = left + group * group_l, right + group * group_r
@@ -23,9 +27,12 @@ def _best_kernel(
     top = tl.full([R, J], -float("inf"), tl.float32)
     for start in range(0, n, I):
         i = start + tl.arange(0, I)
-        sent = tl.load(best + r[:, None] * n + i[None, :], inside[:, None] & (i < n)[None, :], -float("inf"))
         scores = score_tile(left, right, i, j, n, m, row_l, column_l, row_r, width, SIZE, PRECISION) - base
-        top = tl.maximum(top, tl.max(sent[:, :, None] + scores[None, :, :], 1))
+        for one in tl.static_range(R):  # a maximum for each sequence: within a thread for the most part
+            row = first + one
+            sent = tl.load(best + row * n + i, i < tl.where(row < (group + 1) * per_group, n, 0), -float("inf"))
+            found = tl.max(sent[:, None] + scores, 0)
+            top = tl.where((r == row)[:, None], tl.maximum(top, found[None, :]), top)
     tl.store(out + r[:, None] * m + j[None, :], top, inside[:, None] & (j < m)[None, :])
 
 
@@ -81,11 +88,12 @@ def best_step(best: Tensor, pairs: Pairs, step: int) -> Tensor:
     batch, n = best.shape
     out, best = torch.empty_like(best), best.contiguous()
     left, right = pairs.left[:, step], pairs.right[:, step]
-    grid = triton.cdiv(n, 32), triton.cdiv(pairs.per_group(batch), 16), pairs.groups
+    rows = min(16, triton.next_power_of_2(pairs.per_group(batch)))
+    grid = triton.cdiv(n, BEST_TILE["J"]), triton.cdiv(pairs.per_group(batch), rows), pairs.groups
     _best_kernel[grid](
         best, out, left, right, pairs.centre[:, step].contiguous(), n, n, pairs.per_group(batch),
         *left.stride(), right.stride(0), right.stride(1), left.shape[-1],
-        SIZE=pairs.size, PRECISION=pairs.precision, R=16, I=16, J=32, num_warps=4,
+        SIZE=pairs.size, PRECISION=pairs.precision, R=rows, **BEST_TILE,
     )  # fmt: skip
     return out
 

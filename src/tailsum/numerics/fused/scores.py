@@ -1,6 +1,5 @@
 """Pair scores within a kernel: tiles read from a table, or made from factors in registers."""
 
-from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -12,7 +11,6 @@ from torch import Tensor
 from tailsum.numerics.kernels import is_fast
 
 ALONE = 512  # up to so many states one program takes all steps of a sequence
-_FULL_WIDTH = 256  # factors of more numbers do not fit the registers of a tile
 
 
 @triton.jit
@@ -25,13 +23,44 @@ def score_tile(left, right, i, j, n, m, row_l, column_l, row_r, width, SIZE: tl.
     inside = (i < n)[:, None] & (j < m)[None, :]
     i, j = i.to(tl.int64), j.to(tl.int64)
     if SIZE == 0:
-        tile = tl.load(left + i[:, None] * row_l + j[None, :] * column_l, inside, -float("inf"))
+        tile = unmasked(tl.load(left + i[:, None] * row_l + j[None, :] * column_l, inside, -float("inf")))
     else:
         d = tl.arange(0, SIZE)
         rows = tl.load(left + i[:, None] * row_l + d[None, :], (i < n)[:, None] & (d < width)[None, :], 0.0)
         columns = tl.load(right + j[None, :] * row_r + d[:, None], (j < m)[None, :] & (d < width)[:, None], 0.0)
-        tile = tl.where(inside, tl.dot(rows, columns, input_precision=PRECISION), -float("inf"))
+        tile = tl.where(inside, product(rows, columns, PRECISION), -float("inf"))
     return tile
+
+
+@triton.jit
+def unmasked(x):
+    """Minus infinity in place of finite masks, as in `numerics.tensors`."""
+    return tl.where(x < -1e29, -float("inf"), x)
+
+
+@triton.jit
+def product(x, y, PRECISION: tl.constexpr):
+    """A product of tiles. For tf32 its operands are rounded: tensor cores would cut the last bits off, always downwards."""
+    if PRECISION == "tf32":
+        x, y = rounded(x), rounded(y)
+    return tl.dot(x, y, input_precision=PRECISION)
+
+
+@triton.jit
+def rounded(x):
+    """The nearest number that tf32 has."""
+    bits = x.to(tl.int32, bitcast=True)
+    return ((bits + 0x1000) & ~0x1FFF).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def meet(counter, target):
+    """Wait until all programs that share the counter have come here `target` times in all; then all see what each has written."""
+    tl.debug_barrier()
+    tl.atomic_add(counter, 1, sem="acq_rel")
+    while tl.atomic_add(counter, 0, sem="acq_rel") < target:
+        pass
+    tl.debug_barrier()
 
 
 class Tile(NamedTuple):
@@ -83,12 +112,7 @@ class Pairs:
         side = min(128, max(16, triton.next_power_of_2(n)))
         return Tile(side, side, 8 if side == 128 else 4)
 
-    @staticmethod
-    def launches(first: int, stop: int, batch: int, n: int, block: int) -> Iterator[tuple[int, int, int]]:
-        """The first step, the number of steps and the programs for each sequence, of each launch."""
-        if n <= ALONE or batch > 1024:
-            if stop > first:
-                yield first, stop - first, 1
-            return
-        for t in range(first, stop):
-            yield t, 1, triton.cdiv(n, block)
+
+def meets() -> bool:
+    """Whether programs can wait for one another: in the interpreter they run one after the other."""
+    return torch.cuda.is_available()

@@ -1,7 +1,8 @@
 """Steps of a chain whose sequences share a table: products of many messages at once with exponentiated scores.
 
-As `chains.scan` computes them in plain torch, with what comes before and after each product in the same kernel. The entries of
-the table, `exp(score - scale)` with the highest score of each column as its scale, are read, or made from factors in registers.
+As `chains.scan` computes them in plain torch, with what comes before and after each product, and the loop over time, in one
+kernel. The entries of the table, `exp(score - scale)` with the highest score of each column as its scale, are read, or made from
+factors in registers.
 """
 
 import torch
@@ -9,107 +10,141 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tailsum.numerics.fused.scores import Pairs, score_tile
+from tailsum.numerics.fused.scores import meet, meets, product, score_tile
 from tailsum.numerics.table import Table
 
 
 @triton.jit
-def rounded(x):
-    """To the nearest number that tf32 has: tensor cores would cut the last bits off, always downwards."""
-    bits = x.to(tl.int32, bitcast=True)
-    return ((bits + 0x1000) & ~0x1FFF).to(tl.float32, bitcast=True)
+def _entry_tile(
+    left, columns, scale, i, j, n, m, row_l, column_l, width,
+    SIZE: tl.constexpr, PRECISION: tl.constexpr, REVERSE: tl.constexpr,
+):  # fmt: skip
+    """Entries of the table for states i [I], which are summed over, and j [J]."""
+    inside = (i < n)[:, None] & (j < m)[None, :]
+    if SIZE == 0:
+        entries = tl.load(left + i[:, None].to(tl.int64) * row_l + j[None, :].to(tl.int64) * column_l, inside, 0.0)
+    else:
+        d = tl.arange(0, SIZE)
+        rows = tl.load(left + i[:, None].to(tl.int64) * row_l + d[None, :], (i < n)[:, None] & (d < width)[None, :], 0.0)
+        scores = product(rows, columns, PRECISION)
+        if REVERSE:  # the scales are those of the states that are summed over
+            scores -= tl.load(scale + i, i < n, 0.0)[:, None]
+        else:
+            scores -= tl.load(scale + j, j < m, 0.0)[None, :]
+        entries = tl.where(inside, tl.exp(scores), 0.0)
+    return entries
 
 
 @triton.jit
-def _product_tile(x, entries, total, PRECISION: tl.constexpr):
-    if PRECISION == "tf32":
-        x, entries = rounded(x), rounded(entries)
-    return tl.dot(x, entries, total, input_precision=PRECISION)
+def _column_tile(right, j, m, row_r, width, SIZE: tl.constexpr):
+    """The factors [SIZE, J] of states j, if entries are made from factors."""
+    if SIZE == 0:
+        columns = 0.0
+    else:
+        d = tl.arange(0, SIZE)
+        columns = tl.load(right + j[None, :].to(tl.int64) * row_r + d[:, None], (j < m)[None, :] & (d < width)[:, None], 0.0)
+    return columns
 
 
-@triton.jit(do_not_specialize=["t"])
+@triton.jit(do_not_specialize=["first", "stop"])
 def _push_kernel(
-    node, alpha, total, shift, column_scale, left, right, scale, t, batch, n, m, per_group,
-    group_l, row_l, column_l, group_r, row_r, width,
-    SIZE: tl.constexpr, PRECISION: tl.constexpr, R: tl.constexpr, I: tl.constexpr, J: tl.constexpr,
+    node, alpha, mass, total, shift, counter, column_scale, left, right, scale, first, stop, batch, n, groups, per_group,
+    table_steps, group_l, step_l, row_l, column_l, group_r, step_r, row_r, width,
+    SIZE: tl.constexpr, PRECISION: tl.constexpr, R: tl.constexpr, I: tl.constexpr, J: tl.constexpr, MEET: tl.constexpr,
 ):  # fmt: skip
-    group = tl.program_id(2).to(tl.int64)
+    """Messages `alpha_t = node_t + log(mass_{t-1} E) + column_scale`, and `mass_t = exp(alpha_t - shift_t)`."""
+    program, programs, group = tl.program_id(0), tl.num_programs(0), tl.program_id(2).to(tl.int64)
     r = group * per_group + tl.program_id(1) * R + tl.arange(0, R)
     inside = r < (group + 1) * per_group
-    j = tl.program_id(0) * J + tl.arange(0, J)
-    left, right = left + group * group_l, right + group * group_r
-    before = alpha + ((t - 1) * batch + r) * n
-    common = tl.load(shift + (t - 1) * batch + r, inside, 0.0)
-    common = tl.where(common == -float("inf"), 0.0, common)
-    sums = tl.zeros([R, J], tl.float32)
-    if SIZE > 0:
-        scales = tl.load(scale + group * m + j, j < m, 0.0)
-    for start in range(0, n, I):
-        i = start + tl.arange(0, I)
-        sent = tl.load(before[:, None] + i[None, :], inside[:, None] & (i < n)[None, :], -float("inf"))
-        mass = tl.exp(sent - common[:, None])
-        if SIZE == 0:
-            place = left + i[:, None].to(tl.int64) * row_l + j[None, :].to(tl.int64) * column_l
-            entries = tl.load(place, (i < n)[:, None] & (j < m)[None, :], 0.0)
-        else:
-            scores = score_tile(left, right, i, j, n, m, row_l, column_l, row_r, width, SIZE, PRECISION)
-            entries = tl.exp(scores - scales[None, :])
-        sums = _product_tile(mass, entries, sums, PRECISION)
-    here = (t * batch + r[:, None]) * m + j[None, :]
-    within = inside[:, None] & (j < m)[None, :]
-    tl.store(total + here, sums, within)
-    value = tl.load(node + here, within, -float("inf")) + tl.log(sums)
-    value += tl.load(column_scale + group * m + j, j < m, 0.0)[None, :]
-    tl.store(alpha + here, value, within)
-    tl.atomic_max(shift + t * batch + r, tl.max(tl.where(within, value, -float("inf")), 1), inside)
+    counter += group * tl.num_programs(1) + tl.program_id(1)
+    for t in range(first, stop):
+        step = tl.minimum(tl.cast(t - 1, tl.int64), table_steps - 1)
+        rows, columns = left + group * group_l + step * step_l, right + group * group_r + step * step_r
+        scales = (step * groups + group) * n
+        sent = mass + r * n
+        for block in range(program * J, n, programs * J):
+            j = block + tl.arange(0, J)
+            factors = _column_tile(columns, j, n, row_r, width, SIZE)
+            sums = tl.zeros([R, J], tl.float32)
+            for start in range(0, n, I):
+                i = start + tl.arange(0, I)
+                x = tl.load(sent[:, None] + i[None, :], inside[:, None] & (i < n)[None, :], 0.0, cache_modifier=".cg")
+                entries = _entry_tile(
+                    rows, factors, scale + scales, i, j, n, n, row_l, column_l, width, SIZE, PRECISION, False
+                )
+                sums += product(x, entries, PRECISION)
+            here = (t * batch + r[:, None]) * n + j[None, :]
+            within = inside[:, None] & (j < n)[None, :]
+            tl.store(total + here, sums, within)
+            value = tl.load(node + here, within, -float("inf")) + tl.log(sums)
+            value += tl.load(column_scale + scales + j, j < n, 0.0)[None, :]
+            tl.store(alpha + here, value, within)
+            tl.atomic_max(shift + t * batch + r, tl.max(tl.where(within, value, -float("inf")), 1), inside)
+        if MEET:
+            meet(counter, (2 * (t - first) + 1) * programs)
+            common = tl.load(shift + t * batch + r, inside, 0.0, cache_modifier=".cg")
+            common = tl.where(common == -float("inf"), 0.0, common)
+            for block in range(program * J, n, programs * J):  # what this program has written
+                j = block + tl.arange(0, J)
+                within = inside[:, None] & (j < n)[None, :]
+                value = tl.load(alpha + (t * batch + r[:, None]) * n + j[None, :], within, -float("inf"))
+                tl.store(sent[:, None] + j[None, :], tl.exp(value - common[:, None]), within)
+            meet(counter, (2 * (t - first) + 2) * programs)
 
 
-@triton.jit(do_not_specialize=["s", "t"])
+@triton.jit(do_not_specialize=["first", "stop"])
 def _flow_kernel(
-    source, inlet, after, before, x, h, left, right, scale, s, t, batch, n, m, per_group,
-    group_l, row_l, column_l, group_r, row_r, width,
-    SIZE: tl.constexpr, PRECISION: tl.constexpr, R: tl.constexpr, I: tl.constexpr, J: tl.constexpr,
+    source, inlet, after, before, x, h, y, counter, left, right, scale, first, stop, length, batch, n, groups, per_group,
+    table_steps, group_l, step_l, row_l, column_l, group_r, step_r, row_r, width,
+    SIZE: tl.constexpr, PRECISION: tl.constexpr, R: tl.constexpr, I: tl.constexpr, J: tl.constexpr, MEET: tl.constexpr,
     REVERSE: tl.constexpr, INLET: tl.constexpr,
 ):  # fmt: skip
-    """`h_t = E (before_s x_s + inlet_s)`, `x_t = source_t + after_t h_t`; n states sum to m states."""
-    group = tl.program_id(2).to(tl.int64)
+    """`h_t = E y_s`, `x_t = source_t + after_t h_t`, `y_t = before_t x_t + inlet_t`, from s to t in `first .. stop` steps."""
+    program, programs, group = tl.program_id(0), tl.num_programs(0), tl.program_id(2).to(tl.int64)
     r = group * per_group + tl.program_id(1) * R + tl.arange(0, R)
     inside = r < (group + 1) * per_group
-    j = tl.program_id(0) * J + tl.arange(0, J)
-    left, right = left + group * group_l, right + group * group_r
-    sums = tl.zeros([R, J], tl.float32)
-    if SIZE > 0 and not REVERSE:
-        scales = tl.load(scale + group * m + j, j < m, 0.0)[None, :]
-    for start in range(0, n, I):
-        i = start + tl.arange(0, I)
-        place = (s * batch + r[:, None]) * n + i[None, :]
-        within = inside[:, None] & (i < n)[None, :]
-        sent = tl.load(before + place, within, 0.0) * tl.load(x + place, within, 0.0)
-        if INLET:
-            sent += tl.load(inlet + place, within, 0.0)
-        if SIZE == 0:
-            entry = left + i[:, None].to(tl.int64) * row_l + j[None, :].to(tl.int64) * column_l
-            entries = tl.load(entry, (i < n)[:, None] & (j < m)[None, :], 0.0)
+    counter += group * tl.num_programs(1) + tl.program_id(1)
+    for move in range(first, stop):
+        if REVERSE:
+            t = length - 1 - move
+            step = tl.minimum(tl.cast(t, tl.int64), table_steps - 1)
+            sent = y + ((t + 1) * batch + r) * n
         else:
-            scores = score_tile(left, right, i, j, n, m, row_l, column_l, row_r, width, SIZE, PRECISION)
-            if REVERSE:
-                scales = tl.load(scale + group * n + i, i < n, 0.0)[:, None]
-            entries = tl.exp(scores - scales)
-        sums = _product_tile(sent, entries, sums, PRECISION)
-    here = (t * batch + r[:, None]) * m + j[None, :]
-    within = inside[:, None] & (j < m)[None, :]
-    tl.store(h + here, sums, within)
-    result = tl.load(source + here, within, 0.0) + tl.load(after + here, within, 0.0) * sums
-    tl.store(x + here, result, within)
+            t = move
+            step = tl.minimum(tl.cast(t - 1, tl.int64), table_steps - 1)
+            sent = y + ((t - 1) * batch + r) * n
+        rows, columns = left + group * group_l + step * step_l, right + group * group_r + step * step_r
+        scales = (step * groups + group) * n
+        for block in range(program * J, n, programs * J):
+            j = block + tl.arange(0, J)
+            factors = _column_tile(columns, j, n, row_r, width, SIZE)
+            sums = tl.zeros([R, J], tl.float32)
+            for start in range(0, n, I):
+                i = start + tl.arange(0, I)
+                received = tl.load(sent[:, None] + i[None, :], inside[:, None] & (i < n)[None, :], 0.0, cache_modifier=".cg")
+                entries = _entry_tile(
+                    rows, factors, scale + scales, i, j, n, n, row_l, column_l, width, SIZE, PRECISION, REVERSE
+                )
+                sums += product(received, entries, PRECISION)
+            here = (t * batch + r[:, None]) * n + j[None, :]
+            within = inside[:, None] & (j < n)[None, :]
+            tl.store(h + here, sums, within)
+            found = tl.load(source + here, within, 0.0) + tl.load(after + here, within, 0.0) * sums
+            tl.store(x + here, found, within)
+            found *= tl.load(before + here, within, 0.0)
+            if INLET:
+                found += tl.load(inlet + here, within, 0.0)
+            tl.store(y + here, found, within)
+        if MEET:
+            meet(counter, (move - first + 1) * programs)
 
 
 @triton.jit
 def _weight_kernel(
-    out, early, late, left, right, scale, rows, n, m, blocks_j,
-    row_l, column_l, row_r, width, row_x, row_y,
+    out, early, late, left, right, scale, rows, n, m, blocks_j, row_l, column_l, row_r, width, row_x, row_y,
     SIZE: tl.constexpr, PRECISION: tl.constexpr, I: tl.constexpr, J: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
-    """`E(i, j) sum_r early(r, i) late(r, j)`: the gradient in the scores of one table."""
+    """`exp(score(i, j) - scale(j)) sum_r early(r, i) late(r, j)`: the gradient in the scores of one table."""
     i = (tl.program_id(0) // blocks_j) * I + tl.arange(0, I)
     j = (tl.program_id(0) % blocks_j) * J + tl.arange(0, J)
     sums = tl.zeros([I, J], tl.float32)
@@ -117,11 +152,30 @@ def _weight_kernel(
         r = start + tl.arange(0, R)
         x = tl.load(early + r[None, :].to(tl.int64) * row_x + i[:, None], (r < rows)[None, :] & (i < n)[:, None], 0.0)
         y = tl.load(late + r[:, None].to(tl.int64) * row_y + j[None, :], (r < rows)[:, None] & (j < m)[None, :], 0.0)
-        sums = _product_tile(x, y, sums, PRECISION)
-    within = (i < n)[:, None] & (j < m)[None, :]
+        sums += product(x, y, PRECISION)
     scores = score_tile(left, right, i, j, n, m, row_l, column_l, row_r, width, SIZE, PRECISION)
     entries = tl.exp(scores - tl.load(scale + j, j < m, 0.0)[None, :])
+    within = (i < n)[:, None] & (j < m)[None, :]
     tl.store(out + i[:, None].to(tl.int64) * m + j[None, :], sums * entries, within)
+
+
+@triton.jit
+def _column_max_kernel(
+    out, left, right, n, m, group_l, row_l, group_r, row_r, width,
+    SIZE: tl.constexpr, PRECISION: tl.constexpr, I: tl.constexpr, J: tl.constexpr,
+):  # fmt: skip
+    """The highest score of each column of tables that are given by factors."""
+    table = tl.program_id(1).to(tl.int64)
+    j = tl.program_id(0) * J + tl.arange(0, J)
+    columns = _column_tile(right + table * group_r, j, m, row_r, width, SIZE)
+    top = tl.full([J], -float("inf"), tl.float32)
+    for start in range(0, n, I):
+        i, d = start + tl.arange(0, I), tl.arange(0, SIZE)
+        place = left + table * group_l + i[:, None].to(tl.int64) * row_l + d[None, :]
+        rows = tl.load(place, (i < n)[:, None] & (d < width)[None, :], 0.0)
+        scores = tl.where((i < n)[:, None], product(rows, columns, PRECISION), -float("inf"))
+        top = tl.maximum(top, tl.max(scores, 0))
+    tl.store(out + table * m + j, top, j < m)
 
 
 def forward_steps(node: Tensor, table: Table) -> tuple[Tensor, Tensor, Tensor]:
@@ -130,14 +184,15 @@ def forward_steps(node: Tensor, table: Table) -> tuple[Tensor, Tensor, Tensor]:
     alpha, total = torch.empty_like(node), torch.ones_like(node)
     shift = node.new_full((length, batch), -torch.inf)
     alpha[0], shift[0] = node[0], node[0].amax(-1)
-    for t in range(1, length):
-        step, blocks = min(t - 1, table.steps - 1), _Blocks.of(table)
-        entries = _entries(table, step, False)
-        _push_kernel[blocks.grid(n, batch, table.groups)](
-            node, alpha, total, shift, table.column_scale[step], *entries, t, batch, n, n, batch // table.groups,
-            *_strides(*entries[:2], table.kept is None), **blocks.options, PRECISION=table.precision,
+    lowest = torch.finfo(node.dtype).min
+    launch, mass = _Launch(table, n, batch, False), torch.empty_like(node[0])
+    for first, stop in launch.spans(1, length):
+        torch.exp(alpha[first - 1] - shift[first - 1, :, None].clamp(min=lowest), out=mass)
+        _push_kernel[launch.grid](
+            node, alpha, mass, total, shift, launch.counter, table.column_scale, *launch.entries, first, stop, batch, n,
+            *launch.shape, **launch.options, MEET=stop > first + 1,
         )  # fmt: skip
-    highest = shift.clamp_(min=torch.finfo(node.dtype).min)
+    highest = shift.clamp_(min=lowest)
     return alpha.sub_(highest[..., None]), highest, total
 
 
@@ -147,16 +202,16 @@ def flow_steps(
     """As `chains.scan` has it: `x_t = source_t + after_t h_t`, `h_t = E (before_s x_s + inlet_s)`."""
     length, batch, n = source.shape
     source, after, before = source.contiguous(), after.contiguous(), before.contiguous()
-    x, h = torch.empty_like(source), torch.zeros_like(source)
-    order = range(length - 1, -1, -1) if reverse else range(length)
-    x[order[0]] = source[order[0]]
-    blocks = _Blocks.of(table)
-    for s, t in zip(order, order[1:], strict=False):
-        entries = _entries(table, min(s, t, table.steps - 1), reverse)
-        _flow_kernel[blocks.grid(n, batch, table.groups)](
-            source, source if inlet is None else inlet.contiguous(), after, before, x, h, *entries, s, t, batch, n, n,
-            batch // table.groups, *_strides(*entries[:2], table.kept is None), **blocks.options,
-            PRECISION=table.precision, REVERSE=reverse, INLET=inlet is not None,
+    inlet = None if inlet is None else inlet.contiguous()
+    x, h, y = torch.empty_like(source), torch.zeros_like(source), torch.empty_like(source)
+    origin = length - 1 if reverse else 0
+    x[origin] = source[origin]
+    y[origin] = before[origin] * x[origin] + (0.0 if inlet is None else inlet[origin])
+    launch = _Launch(table, n, batch, reverse)
+    for first, stop in launch.spans(1, length):
+        _flow_kernel[launch.grid](
+            source, source if inlet is None else inlet, after, before, x, h, y, launch.counter, *launch.entries, first, stop,
+            length, batch, n, *launch.shape, **launch.options, MEET=stop > first + 1, REVERSE=reverse, INLET=inlet is not None,
         )  # fmt: skip
     return x, h
 
@@ -164,49 +219,68 @@ def flow_steps(
 def weights(x: Tensor, y: Tensor, params: tuple[Tensor, ...], scale: Tensor, precision: str) -> Tensor:
     """`exp(score - scale) * (x @ y)` for x `[G, S, N, R]` and y `[G, S, R, M]`: the gradient in the scores `[G, S, N, M]`."""
     groups, steps, n, rows = x.shape
-    m, from_factors = y.shape[-1], len(params) == 2
+    m, factors = y.shape[-1], len(params) == 2
     out = x.new_empty(groups, steps, n, m)
     x, y = (x if x.stride(-2) == 1 else x.mT.contiguous().mT), y.contiguous()
-    left, right = params[0], params[-1]
-    if from_factors:
-        left, right = left.contiguous(), right.contiguous()
-    size = max(16, triton.next_power_of_2(left.shape[-1])) if from_factors else 0
+    left, right = (p.contiguous() for p in (params[0], params[-1])) if factors else (params[0], params[0])
     blocks = triton.cdiv(m, 128)
     for g in range(groups):
         for s in range(steps):
             _weight_kernel[triton.cdiv(n, 128) * blocks,](
                 out[g, s], x[g, s], y[g, s], left[g, s], right[g, s], scale[g, s], rows, n, m, blocks,
                 *left.stride()[2:], right.stride(2), left.shape[-1], x.stride(-1), y.stride(-2),
-                SIZE=size, PRECISION=precision, I=128, J=128, R=32, num_warps=8, num_stages=3,
+                SIZE=_padded(left) if factors else 0, PRECISION=precision, **WEIGHT_TILE,
             )  # fmt: skip
     return out
 
 
-class _Blocks:
-    """The sizes of tiles, measured on a Hopper GPU."""
+def column_max(left: Tensor, right: Tensor, precision: str) -> Tensor:
+    """The highest score `[G, S, M]` of each column, for factors `[G, S, N, d]` and `[G, S, M, d]`."""
+    left, right = left.contiguous(), right.contiguous()
+    groups, steps, m, width = right.shape
+    out = right.new_empty(groups, steps, m)
+    _column_max_kernel[triton.cdiv(m, 64), groups * steps](
+        out, left, right, left.shape[-2], m, left.stride(1), width, right.stride(1), width, width,
+        SIZE=_padded(left), PRECISION=precision, I=64, J=64, num_warps=4,
+    )  # fmt: skip
+    return out
 
-    def __init__(self, rows: int, options: dict[str, int]) -> None:
-        self.rows, self.options = rows, options
+
+# Tiles, measured on a Hopper GPU.
+WEIGHT_TILE = {"I": 128, "J": 128, "R": 32, "num_warps": 8, "num_stages": 3}
+TABLE_TILE = {"I": 128, "J": 32, "num_warps": 4, "num_stages": 4}
+FACTOR_TILE = {"I": 64, "J": 64, "num_warps": 4, "num_stages": 2}
+
+
+class _Launch:
+    """How the steps of a chain are launched: as one kernel, where its programs can meet after each step."""
+
+    def __init__(self, table: Table, n: int, batch: int, transposed: bool) -> None:
+        per_group = batch // table.groups
+        rows = min(64, max(16, triton.next_power_of_2(per_group)))
+        tile = FACTOR_TILE if table.kept is None else TABLE_TILE
+        left, right = (table.kept, table.kept) if table.kept is not None else table.params
+        if transposed:
+            left, right = (left.mT, left.mT) if table.kept is not None else (right, left)
+        if table.kept is None:
+            left, right = left.contiguous(), right.contiguous()
+        self.entries = (left, right, table.scales)
+        strides = (*left.stride(), *right.stride()[:3], left.shape[-1])
+        self.shape = (table.groups, per_group, table.steps, *strides)
+        self.options = {"SIZE": 0 if table.kept is not None else _padded(left), "PRECISION": table.precision, "R": rows, **tile}
+        row_blocks = triton.cdiv(per_group, rows)
+        self.grid = (min(triton.cdiv(n, tile["J"]), _programs(left.device)), row_blocks, table.groups)
+        self.counter = torch.zeros(row_blocks * table.groups, dtype=torch.int32, device=left.device)
 
     @staticmethod
-    def of(table: Table) -> "_Blocks":
-        size = 0 if table.kept is not None else max(16, triton.next_power_of_2(table.params[0].shape[-1]))
-        sizes = {"I": 64, "J": 64, "num_warps": 4, "num_stages": 4} if size == 0 else {"I": 64, "J": 64, "num_warps": 4, "num_stages": 2}
-        return _Blocks(16, {"SIZE": size, "R": 16, **sizes})
-
-    def grid(self, n: int, batch: int, groups: int) -> tuple[int, int, int]:
-        return triton.cdiv(n, self.options["J"]), triton.cdiv(batch // groups, self.rows), groups
+    def spans(first: int, stop: int) -> list[tuple[int, int]]:
+        return [(first, stop)] if meets() else [(t, t + 1) for t in range(first, stop)]
 
 
-def _entries(table: Table, step: int, transposed: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """What a step's entries are made from: the kept table twice, or its factors; and the scale of each column `[G, M]`."""
-    scale = table.scales[step]
-    if table.kept is not None:
-        kept = table.kept[:, step].mT if transposed else table.kept[:, step]
-        return kept, kept, scale
-    left, right = (p[:, step] for p in table.params)
-    return (right, left, scale) if transposed else (left, right, scale)
+def _programs(device: torch.device) -> int:
+    """How many programs run at once, at least, so that each can wait for the others."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 8
 
 
-def _strides(left: Tensor, right: Tensor, from_factors: bool) -> tuple[int, ...]:
-    return (*left.stride(), right.stride(0), right.stride(1), left.shape[-1] if from_factors else 0)
+def _padded(factors: Tensor) -> int:
+    return max(16, triton.next_power_of_2(factors.shape[-1]))
