@@ -49,14 +49,14 @@ class _Forward(torch.autograd.Function):
     def forward(ctx: Any, table: Table, floor: Tensor | None, node: Tensor, *params: Tensor) -> Any:
         log_mass, total = torch.empty_like(node), torch.ones_like(node)
         lowest = torch.finfo(node.dtype).min  # in place of minus infinity, which must not be subtracted from itself
-        peak, highest = node.amax(-1).clamp_(min=lowest), node.new_empty(node.shape[:2])
+        peak, highest = table.highest(node).clamp_(min=lowest), node.new_empty(node.shape[:2])
         for t in range(len(node)):
             alpha = node[t] - peak[t, :, None]
             if t > 0:
                 pushed = table.push(t - 1, log_mass[t - 1].exp())
                 total[t] = pushed if floor is None else pushed.maximum(floor[t])
                 alpha += total[t].log().add_(table.column_scale[min(t - 1, table.steps - 1)])
-            highest[t] = alpha.amax(-1).clamp_(min=lowest)
+            highest[t] = table.highest(alpha).clamp_(min=lowest)
             torch.sub(alpha, highest[t, :, None], out=log_mass[t])
         gain = peak.double() + highest.double()
         gain[1:] += table.centre
@@ -75,20 +75,20 @@ class _Forward(torch.autograd.Function):
         node, log_mass, total, *params = ctx.saved_tensors
         mass, inverse = log_mass.exp(), inverse_total(table, node, log_mass, total)
         flow, _ = _Flow.apply(table, True, grad, None, mass, inverse, *params)
-        factor = _regained(grad, flow)
+        factor = _regained(table, grad, flow)
         flow = flow * factor if torch.is_grad_enabled() else flow.mul_(factor)
         return None, None, flow, *_table_gradient(ctx, table, mass, inverse * flow, params, first=3)
 
 
 @torch.no_grad()
-def _regained(source: Tensor, flow: Tensor) -> Tensor:
+def _regained(table: Table, source: Tensor, flow: Tensor) -> Tensor:
     """A correction for the rounding of a gradient that flows back: factors `[T, B, 1]` close to one.
 
     Products drop small addends, which adds up over the steps. But the sum of the flow at a position must equal the sum of
     all sources from there on. Where numbers of both signs cancel, the sums are no guide, and the factor is one.
     """
-    entered = source.sum(-1).double().flip(0).cumsum(0).flip(0)
-    found, size = flow.sum(-1).double(), torch.linalg.vector_norm(flow, 1, -1)
+    entered = table.summed(source).double().flip(0).cumsum(0).flip(0)
+    found, size = table.summed(flow).double(), table.summed(torch.linalg.vector_norm(flow, 1, -1, keepdim=True))
     factor = torch.where(found.abs() > 0.5 * size, entered / found, 1.0)
     return torch.where((factor - 1.0).abs() < 0.05, factor, 1.0).to(flow.dtype)[..., None]
 

@@ -108,6 +108,26 @@ class Table:
         scores = self._rows(slice(step, step + 1), start, stop)[:, 0]
         return (scores - self.scale[:, step]).exp_()
 
+    # What is asked about all states: a table whose states are on several devices asks the others too.
+
+    def highest(self, x: Tensor) -> Tensor:
+        """The maximum over the states, the last dimension."""
+        return x.amax(-1)
+
+    def summed(self, x: Tensor) -> Tensor:
+        """The sum over the states."""
+        return x.sum(-1)
+
+    def anywhere(self, x: Tensor) -> bool:
+        """Whether any entry is true."""
+        return bool(x.any())
+
+    def with_params(self, params: tuple[Tensor, ...]) -> "Table":
+        """A table of other scores of the same states."""
+        return Table(params)
+
+    # Products.
+
     def push(self, t: int, x: Tensor) -> Tensor:
         """`x [B, N]` times the table of step t: `[B, M]`."""
         step = min(t, self.steps - 1)
