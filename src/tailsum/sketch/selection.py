@@ -215,4 +215,5 @@ def included(q: Float64[Tensor, "*lead n"], share: Float64[Tensor, "*lead 1"]) -
 
 
 def uniform(shape: tuple[int, ...], device: torch.device, generator: torch.Generator | None) -> Tensor:
+    """Uniform random numbers in float64."""
     return torch.rand(shape, dtype=torch.float64, device=device, generator=generator)

@@ -1,0 +1,337 @@
+"""Checks that every rank of a process group runs together: a sharded chain against the same chain on one rank.
+
+`run` starts the ranks, and gives what each check said on each rank.
+"""
+
+import math
+import sys
+import traceback
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from harness import type_checks
+
+if "tailsum" not in sys.modules:  # in a rank: tests have it from conftest
+    type_checks.install()
+
+import tailsum as ts
+from harness.statistics import z_score
+
+CHECKS = []
+
+
+def check(function):
+    CHECKS.append(function)
+    return function
+
+
+def run(world, folder):
+    """`{name: errors of the ranks}`; no check is run after one that failed, as the ranks may be out of step."""
+    mp.spawn(_rank, (world, str(folder)), nprocs=world)
+    said = [torch.load(folder / f"rank{p}") for p in range(world)]
+    return {c.__name__: [told.get(c.__name__, "did not run") for told in said] for c in CHECKS}
+
+
+def _rank(rank, world, folder):
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world, timeout=timedelta(seconds=30)
+    )
+    told = {}
+    for function in CHECKS:
+        torch.manual_seed(0)
+        type_checks.begin_test()
+        try:
+            function()
+        except Exception:  # noqa: BLE001  (every rank must come to its end)
+            told[function.__name__] = traceback.format_exc()
+            break
+        told[function.__name__] = ""
+    torch.save(told, f"{folder}/rank{rank}")
+    dist.destroy_process_group()
+
+
+# Chains in two forms: whole on every rank, and in slices.
+
+
+class Pair:
+    """A chain of random scores (the same on every rank) as a `LinearChain`, and in slices of given sizes."""
+
+    def __init__(self, kind, sizes=None, batch=(3,), length=5, n=11, lengths=None, lead=(), forbid=0.0, scale=1.0):
+        self.kind, self.lengths = kind, lengths
+        if sizes is None:
+            self.own = ts.distributed.local_states(n)
+        else:
+            sizes = (sizes * 4)[: dist.get_world_size()]
+            n = sum(sizes)
+            start = sum(sizes[: dist.get_rank()])
+            self.own = slice(start, start + sizes[dist.get_rank()])
+        self.n = n
+
+        def scores(*shape):
+            x = scale * torch.randn(shape, dtype=torch.float64)
+            return x.masked_fill_(torch.rand(shape) < forbid, -math.inf)
+
+        self.tensors = {}
+        if "context" in kind:
+            self.tensors["context"] = torch.randn(*batch, length, 4, dtype=torch.float64)
+            self.tensors["states"] = torch.randn(n, 4, dtype=torch.float64)
+        else:
+            self.tensors["emission"] = scores(*batch, length, n)
+        if "factored" in kind:
+            self.tensors["left"], self.tensors["right"] = scale * torch.randn(2, *lead, n, 4, dtype=torch.float64)
+        else:
+            self.tensors["table"] = scores(*lead, n, n)
+        self.whole_inputs = {name: x.clone().requires_grad_() for name, x in self.tensors.items()}
+        self.inputs = {name: self.slice(name, x).clone().requires_grad_() for name, x in self.tensors.items()}
+        self.whole = self.made(ts.LinearChain, self.whole_inputs)
+        self.chain = self.made(ts.distributed.ShardedChain, self.inputs)
+
+    def made(self, model, x):
+        emission = ts.Factored(x["context"], x["states"]) if "context" in x else x["emission"]
+        transition = ts.Factored(x["left"], x["right"]) if "left" in x else ts.Dense(x["table"])
+        return model(emission, transition, self.lengths)
+
+    def slice(self, name, x):
+        if name == "context":
+            return x
+        return x[..., self.own] if name == "emission" else x[..., self.own, :]
+
+    def agree(self, operation, tolerance=1e-9):
+        """Values, and every rank's gradients of a loss that all ranks compute."""
+        expected, found = operation(self.whole), operation(self.chain)
+        close(found, expected, tolerance)
+        weight = torch.randn(expected.shape, dtype=expected.dtype)
+        truth = torch.autograd.grad(loss(expected, weight), list(self.whole_inputs.values()), allow_unused=True)
+        mine = torch.autograd.grad(loss(found, weight), list(self.inputs.values()), allow_unused=True)
+        for name, a, b in zip(self.inputs, mine, truth, strict=True):
+            expected = torch.zeros_like(self.whole_inputs[name]) if b is None else b
+            close(a if a is not None else torch.zeros_like(self.inputs[name]), self.slice(name, expected), tolerance)
+
+
+def loss(value, weight):
+    return (value.masked_fill(value == -math.inf, 0.0) * weight).sum()
+
+
+def close(a, b, tolerance=1e-9):
+    assert a.shape == b.shape, (a.shape, b.shape)
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def log_partition(chain):
+    return chain.log_partition()
+
+
+KINDS = ["factored", "dense", "factored, context", "dense, context"]
+
+
+@check
+def values_and_gradients():
+    for kind in KINDS:
+        Pair(kind).agree(log_partition)
+
+
+@check
+def tables_that_are_streamed():
+    with ts.table_budget(0):
+        for kind in ["factored", "dense"]:
+            Pair(kind).agree(log_partition)
+            Pair(kind, lead=(3, 4)).agree(log_partition)
+
+
+@check
+def entropy_and_its_gradient():
+    for kind in ["factored", "dense", "dense, context"]:
+        Pair(kind, lengths=[5, 1, 3]).agree(lambda chain: chain.entropy())
+
+
+@check
+def marginals_of_the_own_states():
+    for kind in ["factored", "dense"]:
+        pair = Pair(kind, lengths=[5, 1, 3])
+        with torch.no_grad():
+            close(pair.chain.marginals(), pair.slice("emission", pair.whole.marginals()))
+        weight = torch.randn(3, 5, pair.n, dtype=torch.float64)
+        truth = torch.autograd.grad((pair.whole.marginals() * weight).sum(), list(pair.whole_inputs.values()))
+        mine = torch.autograd.grad((pair.chain.marginals() * weight[..., pair.own]).sum(), list(pair.inputs.values()))
+        for name, a, b in zip(pair.inputs, mine, truth, strict=True):
+            close(a, pair.slice(name, b))
+
+
+@check
+def slices_of_any_size():
+    for kind in KINDS:
+        for sizes in ([7, 2], [1, 0, 3, 5], [0, 4], [3, 0]):
+            Pair(kind, sizes=sizes, length=3).agree(log_partition)
+        Pair(kind, sizes=[4, 0], length=3).agree(lambda chain: chain.entropy())
+
+
+@check
+def lengths_and_leading_dimensions():
+    for kind in ["factored", "dense"]:
+        Pair(kind, lengths=[2, 5, 1]).agree(log_partition)
+        Pair(kind, lead=(4,), lengths=[2, 5, 1]).agree(log_partition)
+        Pair(kind, lead=(3, 1)).agree(log_partition)
+        Pair(kind, batch=()).agree(log_partition)
+        Pair(kind, batch=(2, 2), n=3).agree(log_partition)
+
+
+@check
+def one_position():
+    for kind in KINDS:
+        Pair(kind, length=1).agree(log_partition)
+        Pair(kind, length=1).agree(lambda chain: chain.entropy())
+        Pair(kind, length=1, n=2).agree(lambda chain: chain.sketch(2).log_partition())
+
+
+@check
+def forbidden_states_and_steps():
+    for kind in ["factored", "dense"]:
+        pair = Pair(kind, forbid=0.5)
+        pair.agree(log_partition)
+        pair.agree(lambda chain: chain.entropy())
+        pair.agree(lambda chain: chain.sketch(pair.n).log_partition())
+    impossible = Pair("dense", forbid=0.97)
+    assert (impossible.whole.log_partition() == -math.inf).any()
+    impossible.agree(log_partition)
+
+
+@check
+def scores_of_any_range():
+    for kind in ["factored", "dense"]:
+        Pair(kind, scale=300.0, forbid=0.2).agree(log_partition)
+    Pair("factored", scale=50.0, sizes=[0, 5]).agree(log_partition)
+
+
+@check
+def long_chains_in_float32():
+    emission, (left, right) = torch.randn(400, 12), torch.randn(2, 12, 3)
+    own = ts.distributed.local_states(12)
+    chain = ts.distributed.ShardedChain(emission[:, own] + 1000, ts.Factored(left[own], right[own]))
+    exact = ts.LinearChain(emission.double() + 1000, ts.Factored(left.double(), right.double())).log_partition()
+    assert chain.log_partition().dtype == torch.float32
+    assert abs(chain.log_partition() / exact - 1) < 1e-6
+
+
+@check
+def scores_of_paths():
+    for kind in KINDS:
+        pair = Pair(kind, lengths=[5, 1, 3], forbid=0.1)
+        paths = torch.randint(pair.n, (2, 3, 5))
+        pair.agree(lambda chain: chain.score(paths))  # noqa: B023
+        pair.agree(lambda chain: chain.log_prob(paths))  # noqa: B023
+
+
+@check
+def sketches_of_all_states_are_exact():
+    for kind in KINDS:
+        pair = Pair(kind, lengths=[5, 1, 3])
+        for operation in (log_partition, lambda c: c.entropy(), lambda c: c.log_prob(torch.zeros(3, 5).long())):
+            pair.agree(lambda chain: operation(chain if chain is pair.whole else chain.sketch(pair.n + 5)))  # noqa: B023
+        assert torch.equal(pair.chain.sketch(pair.n).argmax(), pair.whole.argmax())
+
+
+@check
+def sketches_keep_what_one_rank_would():
+    for kind in ["factored", "dense"]:
+        for sizes in (None, [5, 1, 0, 9]):
+            pair = Pair(kind, sizes=sizes, n=40, lengths=[5, 1, 3])
+            for proposal in (ts.Lookahead(landmarks=3, rounds=1, neighbours=0), ts.Local(), ts.Uniform()):
+                small, truth = (
+                    c.sketch(4, proposal=proposal, generator=torch.Generator().manual_seed(3))
+                    for c in (pair.chain, pair.whole)
+                )
+                assert torch.equal(small.states, truth.states), (kind, sizes, proposal)
+                close(small.log_weight, truth.log_weight)
+                seeded = lambda c: c.sketch(  # noqa: E731
+                    4,
+                    proposal=proposal,  # noqa: B023
+                    generator=torch.Generator().manual_seed(3),
+                )
+                pair.agree(lambda chain: seeded(chain).entropy())  # noqa: B023
+
+
+@check
+def sketches_are_unbiased():
+    count = 400
+    for kind, sizes, proposal in (
+        ("factored", None, None),
+        ("dense", [6, 1, 0, 4], None),
+        ("factored", [9, 3], lambda chain: torch.zeros_like(chain.node_scores())),
+    ):
+        pair = Pair(kind, sizes=sizes, batch=(1,), length=4, n=12, forbid=0.2 if kind == "dense" else 0.0)
+        many = {
+            name: x.expand(count, *x.shape[1:]) if name == "emission" else x for name, x in pair.inputs.items()
+        }
+        chain = pair.made(ts.distributed.ShardedChain, many)
+        # A common offset of the seeds: the first rank's numbers decide, whatever the others'.
+        generator = torch.Generator().manual_seed(7 * dist.get_rank())
+        if proposal is None:
+            proposal = ts.Lookahead(landmarks=2)
+        found = chain.sketch(3, proposal=proposal, generator=generator).log_partition()
+        error = (found - pair.whole.log_partition()).exp()
+        assert error.std() > 1e-3
+        assert z_score(error.detach(), 1.0) < 4
+
+
+@check
+def fewer_possible_states_than_kept():
+    n = 12
+    emission = torch.full((3, n), -math.inf, dtype=torch.float64)
+    emission[:, [2, 9]] = torch.randn(3, 2, dtype=torch.float64)
+    factors = torch.randn(2, n, 3, dtype=torch.float64)
+    own = ts.distributed.local_states(n)
+    chain = ts.distributed.ShardedChain(emission[:, own], ts.Factored(factors[0, own], factors[1, own]))
+    close(chain.sketch(5).log_partition(), ts.LinearChain(emission, ts.Factored(*factors)).log_partition())
+
+
+def refused(text, *arguments, **named):
+    """Every rank raises, with this in its message, and goes on."""
+    try:
+        ts.distributed.ShardedChain(*arguments, **named)
+    except ValueError as wrong:
+        assert text in str(wrong), wrong
+    else:
+        raise AssertionError(f"no error: {text}")
+
+
+@check
+def wrong_calls_are_errors_on_every_rank():
+    import jaxtyping  # noqa: PLC0415
+
+    jaxtyping.config.update("jaxtyping_disable", True)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    nodes, factors = torch.zeros(3, 2), ts.Factored(torch.zeros(2, 4), torch.zeros(2, 4))
+    first = rank == 0
+    refused("positions must be the same on every rank", torch.zeros(3 + first, 2), factors)
+    refused("batch shape must be the same", torch.zeros(*(2,) * first, 3, 2), factors)
+    refused("dtype", nodes.double() if first else nodes, factors)
+    refused("kind of transition", nodes, torch.zeros(2, 2 * world) if first else factors)
+    refused("number of columns", nodes, ts.Factored(torch.zeros(2, 4 + first), torch.zeros(2, 4 + first)))
+    refused("lengths must be the same", nodes[None], factors, [3 - first])
+    refused("gradients", nodes.clone().requires_grad_(first), factors)
+    refused("a column for each of the", nodes, torch.zeros(2, 2))
+    refused("2 rows of left and of right", nodes, ts.Factored(torch.zeros(3, 4), torch.zeros(3, 4)))
+    refused("at least one state", torch.zeros(3, 0), ts.Factored(torch.zeros(0, 4), torch.zeros(0, 4)))
+    refused("NaN" if first else "rank 0: emission must not hold NaN", nodes / (0.0 if first else 1.0), factors)
+    refused("transition must be", nodes, ts.Scored(lambda i, j: i * j, 2, 2))
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@check
+def subgroups():
+    """A chain on the last two ranks alone."""
+    world = dist.get_world_size()
+    group = dist.new_group([world - 2, world - 1])
+    if dist.get_rank() < world - 2:
+        return
+    emission, factors = torch.randn(4, 9).double(), torch.randn(2, 9, 2).double()
+    with ts.table_budget(0):
+        own = ts.distributed.local_states(9, group)
+        transition = ts.Factored(factors[0, own].requires_grad_(), factors[1, own].requires_grad_())
+        chain = ts.distributed.ShardedChain(emission[:, own], transition, group=group)
+        chain.log_partition().backward()
+    close(chain.log_partition(), ts.LinearChain(emission, ts.Factored(*factors)).log_partition())
