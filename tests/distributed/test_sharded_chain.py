@@ -1,9 +1,9 @@
-"""Sharded chains on two and four ranks: `sharded_cases.py` has the checks, which each group of ranks runs once."""
+"""Sharded chains on one, two and four ranks: `sharded_cases.py` has the checks, which each group of ranks runs once."""
 
 import functools
 
 import pytest
-from sharded_cases import CHECKS, run
+from sharded_cases import AMONG_SEVERAL, CHECKS, run
 
 
 @pytest.fixture(scope="module")
@@ -11,8 +11,14 @@ def groups(tmp_path_factory):
     return functools.cache(lambda world: run(world, tmp_path_factory.mktemp(f"ranks{world}")))
 
 
+@pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.__name__)
+def test_one_rank_alone(check):
+    """Here, without a process group: shapes and types are checked."""
+    check()
+
+
 @pytest.mark.parametrize("world", [2, 4])
-@pytest.mark.parametrize("name", [c.__name__ for c in CHECKS])
+@pytest.mark.parametrize("name", [c.__name__ for c in CHECKS + AMONG_SEVERAL])
 def test_ranks_agree_with_one(groups, world, name):
     for rank, error in enumerate(groups(world)[name]):
         assert not error, f"rank {rank}: {error}"

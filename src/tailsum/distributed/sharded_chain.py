@@ -142,7 +142,9 @@ class ShardedChain(Model):
         proposal = Lookahead() if proposal is None else proposal
         with full_precision(self.device):
             with torch.no_grad():
-                if isinstance(proposal, Lookahead):
+                if k >= self.n_states:
+                    subset = selection(self.node_scores())
+                elif isinstance(proposal, Lookahead):
                     subset = proposal.choose(self, selection, generator)
                 else:
                     subset = selection(self._log_q(proposal), generator)
