@@ -7,12 +7,14 @@ import math
 import traceback
 from datetime import timedelta
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
 import tailsum as ts
 from harness.statistics import z_score
+from tailsum.distributed import shards
 
 CHECKS, AMONG_SEVERAL = [], []  # checks of ranks of any number, and of two or more
 
@@ -132,7 +134,9 @@ def log_partition(chain):
 
 
 def kinds():
-    return ["factored", "dense, context"] if world() > 2 else ["factored", "dense", "factored, context", "dense, context"]
+    return (
+        ["factored", "dense, context"] if world() > 2 else ["factored", "dense", "factored, context", "dense, context"]
+    )
 
 
 @check
@@ -201,7 +205,7 @@ def forbidden_states_and_steps():
         pair = Pair(kind, forbid=0.5)
         pair.agree(log_partition)
         pair.agree(lambda chain: chain.entropy())
-        pair.agree(lambda chain: chain.sketch(pair.n).log_partition())
+        pair.agree(lambda chain: chain.sketch(20).log_partition())  # of 11
     impossible = Pair("dense", forbid=0.97)
     assert (impossible.whole.log_partition() == -math.inf).any()
     impossible.agree(log_partition)
@@ -271,9 +275,7 @@ def sketches_are_unbiased():
         ("factored", [9, 3], lambda chain: torch.zeros_like(chain.node_scores())),
     ):
         pair = Pair(kind, sizes=sizes, batch=(1,), length=4, n=12, forbid=0.2 if kind == "dense" else 0.0)
-        many = {
-            name: x.expand(count, *x.shape[1:]) if name == "emission" else x for name, x in pair.inputs.items()
-        }
+        many = {name: x.expand(count, *x.shape[1:]) if name == "emission" else x for name, x in pair.inputs.items()}
         chain = pair.made(ts.distributed.ShardedChain, many)
         # The first rank's numbers decide, whatever the others'.
         generator = torch.Generator().manual_seed(7 * rank())
@@ -296,12 +298,8 @@ def fewer_possible_states_than_kept():
 
 def refused(text, *arguments, **named):
     """Every rank raises, with this in its message, and goes on."""
-    try:
+    with pytest.raises(ValueError, match=text):
         ts.distributed.ShardedChain(*arguments, **named)
-    except ValueError as wrong:
-        assert text in str(wrong), wrong
-    else:
-        raise AssertionError(f"no error: {text}")
 
 
 @check_among_several
@@ -320,6 +318,22 @@ def wrong_calls_are_errors_on_every_rank():
     refused("at least one state", torch.zeros(3, 0), ts.Factored(torch.zeros(0, 4), torch.zeros(0, 4)))
     refused("NaN" if first else "rank 0: emission must not hold NaN", nodes / (0.0 if first else 1.0), factors)
     refused("transition must be", nodes, ts.Scored(lambda i, j: i * j, 2, 2))
+
+
+@check_among_several
+def reduce_scatter_in_place_of_all_reduce():
+    before, shards.Shards.has_reduce_scatter = shards.Shards.has_reduce_scatter, lambda self: True
+    Pair("dense", sizes=[4, 1, 0, 3], length=3).agree(log_partition)
+    shards.Shards.has_reduce_scatter = before
+
+
+@check_among_several
+def generators_that_are_alike_stay_alike():
+    Pair("factored").chain.sketch(4)
+    state = torch.get_rng_state()
+    gathered = [torch.empty_like(state) for _ in range(world())]
+    dist.all_gather(gathered, state)
+    assert all(torch.equal(state, other) for other in gathered)
 
 
 @check_among_several

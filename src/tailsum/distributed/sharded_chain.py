@@ -21,7 +21,7 @@ from tailsum.numerics.precision import full_precision
 from tailsum.numerics.table import fits_budget
 from tailsum.numerics.tensors import finite, flattened, scaled
 from tailsum.scores.factored import Factored
-from tailsum.scores.potential import Dense
+from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.model import Model, Propose
 from tailsum.sketch.proposal import Local, Lookahead, Proposal, Uniform
 from tailsum.sketch.selection import Subset
@@ -158,7 +158,7 @@ class ShardedChain(Model):
         size = pairs.lead.numel() * pairs.n_from * pairs.n_to * self.dtype.itemsize
         small = LinearChain(nodes, pairs.tabled() if fits_budget(4 * size) else pairs, self.lengths)
         kept = Subset(index, subset.log_weight.to(self.dtype))
-        return small.replaced(kept=kept, _origin=Whole.of(small, self))
+        return small.replaced(kept=kept, _origin=Whole.of(small, self.n_states, self.score))
 
     def sweep(self) -> ShardedSweep:
         pairs = ShardedPairs(self._own.transition().map(torch.detach), self._shards)
@@ -182,7 +182,7 @@ class ShardedChain(Model):
         params = tuple(flattened(x.expand(*lead, -1, -1), 2, self.batch_shape) for x in tensors)
         return sharded_log_sum(node, params, self._last(), self._shards).reshape(self.batch_shape)
 
-    def _gathered(self, index: Int[Tensor, "*sample_batch T k"]) -> tuple[Tensor, Factored | Dense]:
+    def _gathered(self, index: Int[Tensor, "*sample_batch T k"]) -> tuple[Tensor, Potential]:
         """Scores of the selected states and of the pairs of neighbouring ones, on every rank."""
         picked, emission = Picked(index, self._shards), self._emission()
         if emission.n_to:

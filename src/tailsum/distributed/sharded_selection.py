@@ -2,7 +2,7 @@
 
 Each rank finds its K largest and the sum of the rest: together they give the threshold. The states of all ranks then
 stand in one row, ordered by magnitude and rank, and each rank needs to know only the sums before its own. One uniform
-number for each row, drawn on the first rank, decides. So the same states are kept as if all were on one rank.
+number for each row, the first rank's, decides. So the same states are kept as if all were on one rank.
 """
 
 import math
@@ -80,6 +80,6 @@ class ShardedOptimal(Selection):
         return reach + before.gather(-1, level)
 
     def _mark(self, lead: torch.Size, device: torch.device, generator: torch.Generator | None) -> Tensor:
-        if self.shards.rank == 0:
-            return self.shards.all_reduce(uniform((*lead, 1), device, generator))
-        return self.shards.all_reduce(torch.zeros(*lead, 1, dtype=torch.float64, device=device))
+        # Every rank draws, so that generators that were alike stay alike.
+        own = uniform((*lead, 1), device, generator)
+        return self.shards.all_reduce(own if self.shards.rank == 0 else torch.zeros_like(own))

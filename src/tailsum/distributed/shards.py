@@ -80,12 +80,13 @@ class Shards:
         """`[..., N]` summed over the ranks, and of that the slice of this rank, `[..., n]`."""
         if self.count == 1:
             return x
-        if dist.get_backend(self.group) != "nccl":  # gloo had no reduce-scatter for long
+        if not self.has_reduce_scatter():
             return self.all_reduce(x)[..., self.own].contiguous()
         most = max(self.sizes)
         parts = [torch.nn.functional.pad(x[..., self.columns(p)], (0, most - self.sizes[p])) for p in range(self.count)]
-        out = torch.empty_like(parts[0], memory_format=torch.contiguous_format)
-        dist.reduce_scatter_tensor(out, torch.stack(parts), group=self.group)
+        parts = [part.contiguous() for part in parts]
+        out = torch.empty_like(parts[0])
+        dist.reduce_scatter(out, parts, group=self.group)
         return out[..., : self.sizes[self.rank]].contiguous()
 
     def from_rank(self, p: int, x: Tensor, dim: int) -> tuple[Tensor, Any]:
@@ -119,6 +120,10 @@ class Shards:
             if i + 1 < len(ranks):
                 coming = self.from_rank(ranks[i + 1], x, dim)
             yield p, part
+
+    def has_reduce_scatter(self) -> bool:
+        """Whether the backend can: gloo could not for long."""
+        return dist.get_backend(self.group) == "nccl"
 
     @property
     def filled(self) -> list[int]:
