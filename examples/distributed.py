@@ -20,7 +20,7 @@ def sentences(n_words: int, batch: int, length: int) -> torch.Tensor:
 
 
 def train(
-    n_tags: int = 1_000, k: int = 32, steps: int = 20, batch: int = 8, length: int = 5, size: int = 16
+    n_tags: int = 1_000, k: int = 32, steps: int = 15, batch: int = 8, length: int = 4, size: int = 16
 ) -> list[float]:
     """The exact loss per position, in nats, before and after; log(n_tags) is what a tagger that knows nothing has."""
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if torch.cuda.is_available() else "cpu"
@@ -45,7 +45,7 @@ def train(
     losses = [exact_loss(seen)]
     for step in range(steps):
         words = sentences(200, batch, length).to(device)
-        small = chain(words).sketch(k, proposal=ts.Lookahead(landmarks=32))  # the same k tags on every rank
+        small = chain(words).sketch(k, proposal=ts.Lookahead(landmarks=16))  # the same k tags on every rank
         loss = -small.log_prob(words).mean() / length
         optimiser.zero_grad()
         loss.backward()
