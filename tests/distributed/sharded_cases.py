@@ -163,8 +163,10 @@ def entropy_and_its_gradient():
 def marginals_of_the_own_states():
     for kind in ["factored", "dense"]:
         pair = Pair(kind, lengths=[5, 1, 3])
-        with torch.no_grad():
-            close(pair.chain.marginals(), pair.slice("emission", pair.whole.marginals()))
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode():
+                close(pair.chain.marginals(), pair.slice("emission", pair.whole.marginals()))
+                close(pair.chain.entropy(), pair.whole.entropy())
         weight = torch.randn(3, 5, pair.n, dtype=torch.float64)
         truth = torch.autograd.grad((pair.whole.marginals() * weight).sum(), list(pair.whole_inputs.values()))
         mine = torch.autograd.grad((pair.chain.marginals() * weight[..., pair.own]).sum(), list(pair.inputs.values()))

@@ -79,14 +79,15 @@ class ShardedChain(Model):
 
     def marginals(self) -> Float[Tensor, "*batch T n"]:
         """The probability of each of this rank's states at each position."""
-        with full_precision(self.device):
-            nodes, tensors = self.node_scores(), self._own.transition().tensors
-            recording = torch.is_grad_enabled() and any(x.requires_grad for x in (nodes, *tensors))
+        recording = torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.set_grad_enabled(recording), full_precision(self.device):
+            nodes, *tensors = self._recordable()
+            recording &= any(x.requires_grad for x in (nodes, *tensors))
             with torch.enable_grad():
                 if not recording:
                     nodes, *tensors = (x.detach() for x in (nodes, *tensors))
                 nodes = nodes if nodes.requires_grad else nodes.detach().requires_grad_()
-                total = self._log_sum(nodes, tuple(tensors)).sum()
+                total = self._log_sum(nodes, tensors).sum()
                 return torch.autograd.grad(total, nodes, create_graph=recording)[0]
 
     def entropy(self) -> Float[Tensor, "*batch"]:
@@ -96,8 +97,8 @@ class ShardedChain(Model):
         its gradient in them is the slope of each sequence.
         """
         recording = torch.is_grad_enabled()
-        with full_precision(self.device), torch.enable_grad():
-            nodes, tensors = self.node_scores(), self._own.transition().tensors
+        with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
+            nodes, *tensors = self._recordable()
             recording &= any(x.requires_grad for x in (nodes, *tensors))
             # A constant that all states share would cost digits.
             nodes = nodes - finite(self._shards.highest(nodes.detach()))[..., None]
@@ -177,10 +178,15 @@ class ShardedChain(Model):
 
     def _log_sum(self, nodes: Tensor, tensors: Sequence[Tensor]) -> Tensor:
         """The log-partition in float64, from this rank's node scores and the tensors of its transition."""
-        count, lead = self.batch_shape.numel(), self._own.transition().lead
+        count, lead = self.batch_shape.numel(), self._own.lead
         node = nodes.reshape(count, *nodes.shape[-2:]).transpose(0, 1).contiguous()
         params = tuple(flattened(x.expand(*lead, -1, -1), 2, self.batch_shape) for x in tensors)
         return sharded_log_sum(node, params, self._last(), self._shards).reshape(self.batch_shape)
+
+    def _recordable(self) -> list[Tensor]:
+        """The node scores and the tensors of the transition, cloned if they were made in inference mode."""
+        found = (self.node_scores(), *self._own.transition().tensors)
+        return [x.clone() if x.is_inference() else x for x in found]
 
     def _gathered(self, index: Int[Tensor, "*sample_batch T k"]) -> tuple[Tensor, Potential]:
         """Scores of the selected states and of the pairs of neighbouring ones, on every rank."""

@@ -18,7 +18,7 @@ class Slices:
 
     size, length = 0, 0
     device, dtype = torch.device("cpu"), torch.float32
-    batch_shape = torch.Size()
+    batch_shape = lead = torch.Size()  # of the chain; of the transition, with its steps
     lengths: Tensor | None = None
 
     def __init__(self, emission: object, transition: object, lengths: Tensor | Sequence[int] | None) -> None:
@@ -53,7 +53,7 @@ class Slices:
                 check_floating(name, tensor)
         shape = check_broadcast("transition", pairs.lead[:-1], torch.Size(batch), "emission's")
         self.batch_shape, self.lengths = checked_lengths(lengths, shape, self.length, self.device)
-        self._nodes, self._pairs = nodes, pairs
+        self._nodes, self._pairs, self.lead = nodes, pairs, pairs.lead
         check_nodes("emission", self._blanked(nodes.map(torch.detach)))
         check_potential("transition", self._blanked(pairs.map(torch.detach), 1))
         self.dtype = working_type(*nodes.tensors, *pairs.tensors)
