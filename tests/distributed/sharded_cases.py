@@ -39,7 +39,7 @@ def run(world, folder):
 def _rank(rank, world, folder):
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world, timeout=timedelta(seconds=30)
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world, timeout=timedelta(seconds=90)
     )
     told = {}
     for function in CHECKS + AMONG_SEVERAL:
@@ -155,7 +155,7 @@ def tables_that_are_streamed():
 
 @check
 def entropy_and_its_gradient():
-    for kind in ["factored", "dense", "dense, context"]:
+    for kind in kinds():
         Pair(kind, lengths=[5, 1, 3]).agree(lambda chain: chain.entropy())
 
 
@@ -186,7 +186,6 @@ def slices_of_any_size():
 @check
 def lengths_and_leading_dimensions():
     for kind in ["factored", "dense"]:
-        Pair(kind, lengths=[2, 5, 1]).agree(log_partition)
         Pair(kind, lead=(4,), lengths=[2, 5, 1]).agree(log_partition)
         Pair(kind, lead=(3, 1), length=2).agree(log_partition)
     Pair("factored", batch=()).agree(log_partition)
@@ -204,7 +203,7 @@ def one_position():
 @check
 def forbidden_states_and_steps():
     for kind in ["factored", "dense"]:
-        pair = Pair(kind, forbid=0.5)
+        pair = Pair(kind, forbid=0.5, length=4)
         pair.agree(log_partition)
         pair.agree(lambda chain: chain.entropy())
         pair.agree(lambda chain: chain.sketch(20).log_partition())  # of 11
@@ -215,9 +214,8 @@ def forbidden_states_and_steps():
 
 @check
 def scores_of_any_range():
-    for kind in ["factored", "dense"]:
-        Pair(kind, scale=300.0, forbid=0.2).agree(log_partition)
-    Pair("factored", scale=100.0, sizes=[5, 0]).agree(log_partition)
+    Pair("dense", scale=300.0, forbid=0.2, length=4).agree(log_partition)
+    Pair("factored", scale=100.0, sizes=[5, 0], length=4).agree(log_partition)
 
 
 @check
