@@ -43,13 +43,37 @@ class ChainSweep(Sweep):
             if self.lists is not None:  # fewer landmarks do as well
                 self.landmarks, self.rounds = 192, 0
 
+    # What asks about all states: a sweep whose states are on several devices asks the others too.
+
+    def selecting(self, landmarks: int) -> Selection:
+        """The selection of so many landmarks."""
+        return Landmarks(landmarks)
+
+    def sent(self, t: int, value: Tensor, kept: Subset, back: bool = False) -> Float[Tensor, "*batch n"]:
+        """The message of the kept states at one end of step t, with their values, to all states at the other."""
+        return send((self.back if back else self.onward).at_step(t), value, kept)
+
+    def joined(
+        self, t: int, value: Tensor, kept: Subset, sent: Tensor, back: bool = False
+    ) -> Float[Tensor, "*batch n"]:
+        """The message `sent` with the part of each state's neighbours exact, if there are neighbours."""
+        if self.near is None:
+            return sent
+        return (self.near.back if back else self.near.onward).at_step(t).joined(sent, value, kept)
+
+    def filled(self, sent: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        """The message, finite also where it reached no state."""
+        return fill_unreached(sent)
+
+    # Sweeps.
+
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
         if self.pilot:  # the first sweep has only the node scores
-            self.past = self._past(Landmarks(max(1, landmarks // 2)), generator)
-        self.future, self.pilot = self._future(Landmarks(landmarks), generator)
+            self.past = self._past(self.selecting(max(1, landmarks // 2)), generator)
+        self.future, self.pilot = self._future(self.selecting(landmarks), generator)
 
     def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch T n"]:
-        return self._past(Landmarks(landmarks), generator) + self.future
+        return self._past(self.selecting(landmarks), generator) + self.future
 
     def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
         if _suits_kernels(self.nodes, self.onward, selection):
@@ -58,7 +82,7 @@ class ChainSweep(Sweep):
         message, kept = self.nodes[..., 0, :], list[Subset]()
         for t in range(self.nodes.shape[-2]):
             if t > 0:
-                message = self.nodes[..., t, :] + send(self.onward.at_step(t - 1), message, kept[-1])
+                message = self.nodes[..., t, :] + self.sent(t - 1, message, kept[-1])
             # Given the states kept so far this message is exact: a state that it does not reach has no mass.
             kept.append(selection(message + self.future[..., t, :], generator))
         found = together(kept)
@@ -69,10 +93,8 @@ class ChainSweep(Sweep):
         messages = [self.nodes[..., 0, :]]
         for t in range(1, self.nodes.shape[-2]):
             kept = selection(messages[-1] + self.future[..., t - 1, :], generator)
-            sent = send(self.onward.at_step(t - 1), messages[-1], kept)
-            if self.near is not None:
-                sent = self.near.onward.at_step(t - 1).joined(sent, messages[-1], kept)
-            messages.append(self.nodes[..., t, :] + fill_unreached(sent))
+            sent = self.joined(t - 1, messages[-1], kept, self.sent(t - 1, messages[-1], kept))
+            messages.append(self.nodes[..., t, :] + self.filled(sent))
         return torch.stack(messages, -2)
 
     def _future(self, selection: Selection, generator: torch.Generator | None) -> tuple[Tensor, Subset | None]:
@@ -88,10 +110,8 @@ class ChainSweep(Sweep):
         for t in range(self.nodes.shape[-2] - 1, 0, -1):
             kept.append(selection(self.past[..., t, :] + messages[..., t, :], generator))
             value = self.nodes[..., t, :] + messages[..., t, :]
-            sent = send(self.back.at_step(t - 1), value, kept[-1])
-            if self.near is not None:
-                sent = self.near.back.at_step(t - 1).joined(sent, value, kept[-1])
-            sent = fill_unreached(sent)
+            sent = self.sent(t - 1, value, kept[-1], back=True)
+            sent = self.filled(self.joined(t - 1, value, kept[-1], sent, back=True))
             messages[..., t - 1, :] = (
                 sent if self.lengths is None else torch.where((t < self.lengths)[..., None], sent, 0.0)
             )

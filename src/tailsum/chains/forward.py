@@ -6,6 +6,7 @@ of e^57), and where that is still too narrow, in log space.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ from tailsum.numerics.reduce import log_sum_exp
 from tailsum.numerics.stream import Parts, streamed
 from tailsum.numerics.table import Table, block_scores, tile_rows, transposed
 from tailsum.numerics.tensors import finite
+
+LogStep = Callable[[Tensor, tuple[Tensor, ...]], Tensor]  # from log masses `[B, N]` and `[G, ...]` to sums `[B, N]`
+Normalise = Callable[[Tensor], Forward]
 
 
 def forward_messages(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Forward:
@@ -49,15 +53,18 @@ def in_range(node: Tensor, table: Table, result: Forward, total: Tensor, last: T
     """Whether underflow in the products changed the sum by no more than rounding."""
     inside = torch.arange(len(node), device=node.device)[:, None, None] <= last[:, None]
     suspect = (total < table.floor) & (node > -math.inf) & inside
-    if not suspect.any():
+    if not table.anywhere(suspect):
         return True
     reachable = _reachable(node, table)
-    if not (suspect & reachable).any():  # no path at all leads to the small ones: minus infinity is right
+    if not table.anywhere(suspect & reachable):  # no path at all leads to the small ones: minus infinity is right
         return True
     # Underflow makes the result too low, a floor under every sum too high: do the two agree?
     with torch.no_grad():
         raised, _ = forward_scan(node, table, table.params, reachable.to(node.dtype) * table.floor)
-    low, high = (final_log_sum(r, last) for r in (result, raised))
+    batch = torch.arange(len(last), device=last.device)
+    low, high = (
+        table.summed(r.log_mass[last, batch].exp()).log().double() + r.offset[last, batch] for r in (result, raised)
+    )
     agree = (high - low <= 16 * torch.finfo(node.dtype).eps) | (high == -math.inf)
     return bool(agree.all())
 
@@ -67,10 +74,10 @@ def _reachable(node: Tensor, table: Table) -> Tensor:
     allowed = node > -math.inf
     if len(table.params) == 2:  # factored scores are finite
         for t in range(1, len(node)):
-            allowed[t] &= allowed[t - 1].any(-1, keepdim=True)
+            allowed[t] &= table.highest(allowed[t - 1].to(node.dtype))[:, None] > 0
         return allowed
     (scores,) = table.params
-    open_edges = Table((torch.zeros_like(scores).masked_fill_(scores == -math.inf, -math.inf),))
+    open_edges = table.with_params((torch.zeros_like(scores).masked_fill_(scores == -math.inf, -math.inf),))
     for t in range(1, len(node)):
         allowed[t] &= open_edges.push(t - 1, allowed[t - 1].to(node.dtype)) > 0
     return allowed
@@ -82,14 +89,20 @@ def final_log_sum(messages: Forward, last: Tensor) -> Tensor:
     return log_sum_exp(messages.log_mass[last, batch], -1).double() + messages.offset[last, batch]
 
 
-def log_space_scan(node: Tensor, params: tuple[Tensor, ...]) -> Forward:
-    """Forward messages without products: accurate for scores of any size, and many times slower."""
-    messages = [_normalise(node[:1])]
+def log_space_scan(
+    node: Tensor, params: tuple[Tensor, ...], step: LogStep | None = None, normalise: Normalise | None = None
+) -> Forward:
+    """Forward messages without products: accurate for scores of any size, and many times slower.
+
+    `step` and `normalise` are what asks about all states, if they are not all here.
+    """
+    step, normalise = step or log_space_step, normalise or _normalise
+    messages = [normalise(node[:1])]
     for t in range(1, len(node)):
-        step = min(t - 1, params[0].shape[1] - 1)
+        here = min(t - 1, params[0].shape[1] - 1)
         before = messages[-1]
-        entering = _log_space_step(before.log_mass[0], tuple(p[:, step] for p in params))
-        after = _normalise((node[t] + entering)[None])
+        entering = step(before.log_mass[0], tuple(p[:, here] for p in params))
+        after = normalise((node[t] + entering)[None])
         messages.append(Forward(after.log_mass, before.offset + after.offset))
     return Forward(torch.cat([m.log_mass for m in messages]), torch.cat([m.offset for m in messages]))
 
@@ -99,7 +112,7 @@ def _normalise(alpha: Tensor) -> Forward:
     return Forward(alpha - highest[..., None], highest.double())
 
 
-def _log_space_step(alpha: Tensor, params: tuple[Tensor, ...]) -> Tensor:
+def log_space_step(alpha: Tensor, params: tuple[Tensor, ...]) -> Tensor:
     """`logsumexp_i(alpha [B, i] + scores [G, i, j])`, streamed over j."""
     columns, *rest = transposed(params)
     alpha = alpha.reshape(columns.shape[0], -1, alpha.shape[-1])

@@ -14,6 +14,7 @@ over time: it is one product over all steps (`Table.gradient`).
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -49,8 +50,8 @@ class _Forward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, table: Table, floor: Tensor | None, node: Tensor, *params: Tensor) -> Any:
         lowest = torch.finfo(node.dtype).min  # in place of minus infinity, which must not be subtracted from itself
-        peak = node.amax(-1).clamp_(min=lowest)
-        if floor is None and fused(node) and node.numel():
+        peak = table.highest(node).clamp_(min=lowest)
+        if floor is None and table.whole and fused(node) and node.numel():
             from tailsum.numerics.fused.shared_steps import forward_steps  # noqa: PLC0415
 
             log_mass, highest, total = forward_steps(node - peak[..., None], table)
@@ -73,7 +74,7 @@ class _Forward(torch.autograd.Function):
         node, log_mass, total, *params = ctx.saved_tensors
         mass, inverse = log_mass.exp(), inverse_total(table, node, log_mass, total)
         flow, _ = _Flow.apply(table, True, grad, None, mass, inverse, *params)
-        factor = regained(grad, flow)
+        factor = regained(grad, flow, table.summed)
         flow = flow * factor if torch.is_grad_enabled() else flow.mul_(factor)
         return None, None, flow, *_table_gradient(ctx, table, mass, inverse * flow, params, first=3)
 
@@ -90,20 +91,20 @@ def _forward_steps(
             pushed = table.push(t - 1, log_mass[t - 1].exp())
             total[t] = pushed if floor is None else pushed.maximum(floor[t])
             alpha += total[t].log().add_(table.column_scale[min(t - 1, table.steps - 1)])
-        highest[t] = alpha.amax(-1).clamp_(min=lowest)
+        highest[t] = table.highest(alpha).clamp_(min=lowest)
         torch.sub(alpha, highest[t, :, None], out=log_mass[t])
     return log_mass, highest, total
 
 
 @torch.no_grad()
-def regained(source: Tensor, flow: Tensor) -> Tensor:
+def regained(source: Tensor, flow: Tensor, summed: Callable[[Tensor], Tensor] = lambda x: x.sum(-1)) -> Tensor:
     """A correction for the rounding of a gradient that flows back: factors `[T, B, 1]` close to one.
 
     Products drop small addends, which adds up over the steps. But the sum of the flow at a position must equal the sum of
     all sources from there on. Where numbers of both signs cancel, the sums are no guide, and the factor is one.
     """
-    entered = source.sum(-1).double().flip(0).cumsum(0).flip(0)
-    found, size = flow.sum(-1).double(), torch.linalg.vector_norm(flow, 1, -1)
+    entered = summed(source).double().flip(0).cumsum(0).flip(0)
+    found, size = summed(flow).double(), summed(torch.linalg.vector_norm(flow, 1, -1, keepdim=True))
     factor = torch.where(found.abs() > 0.5 * size, entered / found, 1.0)
     return torch.where((factor - 1.0).abs() < 0.05, factor, 1.0).to(flow.dtype)[..., None]
 
@@ -137,7 +138,7 @@ class _Flow(torch.autograd.Function):
         before: Tensor,
         *params: Tensor,
     ) -> Any:
-        if fused(source) and source.numel():
+        if table.whole and fused(source) and source.numel():
             from tailsum.numerics.fused.shared_steps import flow_steps  # noqa: PLC0415
 
             x, h = flow_steps(table, reverse, source, inlet, after, before)

@@ -53,7 +53,7 @@ def _run(tile: Tile, parts: Parts, chunk: int) -> tuple[Tensor, ...]:
     size = parts.rows[0].shape[-2]
     rows: list[Tensor] = []
     sums: list[Tensor] = []
-    for start in range(0, size, chunk):
+    for start in range(0, max(1, size), chunk):
         stop = min(start + chunk, size)
         piece = tile(Parts(tuple(x[..., start:stop, :] for x in parts.rows), parts.whole))
         if stop - start == size:

@@ -64,6 +64,8 @@ class Table:
     `params` are either `(scores [G, S, N, M],)` or `(left [G, S, N, d], right [G, S, M, d])`.
     """
 
+    whole = True  # all states are on one device, and kernels may be used
+
     def __init__(self, params: tuple[Tensor, ...]) -> None:
         self.params = tuple(p.detach() for p in params)
         self.groups, self.steps, self.n_from = params[0].shape[:3]
@@ -113,6 +115,26 @@ class Table:
     def _tile(self, step: int, start: int, stop: int) -> Tensor:
         scores = self._rows(slice(step, step + 1), start, stop)[:, 0]
         return (scores - self.scale[:, step]).exp_()
+
+    # What is asked about all states: a table whose states are on several devices asks the others too.
+
+    def highest(self, x: Tensor) -> Tensor:
+        """The maximum over the states, the last dimension."""
+        return x.amax(-1)
+
+    def summed(self, x: Tensor) -> Tensor:
+        """The sum over the states."""
+        return x.sum(-1)
+
+    def anywhere(self, x: Tensor) -> bool:
+        """Whether any entry is true."""
+        return bool(x.any())
+
+    def with_params(self, params: tuple[Tensor, ...]) -> "Table":
+        """A table of other scores of the same states."""
+        return Table(params)
+
+    # Products.
 
     def push(self, t: int, x: Tensor) -> Tensor:
         """`x [B, N]` times the table of step t: `[B, M]`."""

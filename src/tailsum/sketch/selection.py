@@ -84,9 +84,9 @@ class TopAndSample(Selection):
         head = log_q.topk(min(self.top, log_q.shape[-1])).indices
         rest = log_q.scatter(-1, head, -math.inf).double()
         highest = rest.amax(-1, keepdim=True)
-        reach = _cumulative((rest - finite(highest)).exp_())
+        reach = cumulative((rest - finite(highest)).exp_())
         total = reach[..., -1:]
-        draws = _uniform((*log_q.shape[:-1], self.sampled), log_q.device, generator) * total
+        draws = uniform((*log_q.shape[:-1], self.sampled), log_q.device, generator) * total
         # The first state whose cumulative sum exceeds the draw: never one of zero probability.
         tail = torch.searchsorted(reach, draws, right=True).clamp_(max=log_q.shape[-1] - 1)
         log_probability = rest.gather(-1, tail) - highest - total.log()
@@ -119,7 +119,7 @@ class Optimal(Selection):
             return Subset(everything, log_q.new_zeros(*lead, n))
         inclusion = inclusion_probability(log_q, self.k)
         reach = _cumulative_by_magnitude(inclusion)
-        mark = _uniform((*lead, 1), log_q.device, generator)
+        mark = uniform((*lead, 1), log_q.device, generator)
         # State i takes place m if m + mark falls between the cumulative sums before and after it.
         place = (reach - inclusion - mark).ceil_()
         taken = place < reach - mark
@@ -142,8 +142,8 @@ class Landmarks(Selection):
         if self.k >= n:
             return Optimal(self.k)(log_q)
         inclusion = inclusion_probability(log_q, self.k)
-        reach = _cumulative(inclusion)
-        mark = _uniform((*lead, 1), log_q.device, generator) + torch.arange(self.k, device=log_q.device)
+        reach = cumulative(inclusion)
+        mark = uniform((*lead, 1), log_q.device, generator) + torch.arange(self.k, device=log_q.device)
         index = torch.searchsorted(reach, mark, right=True)
         empty = index >= n  # fewer than k states are possible
         index.masked_fill_(empty, 0)
@@ -169,13 +169,13 @@ def _cumulative_by_magnitude(inclusion: Float64[Tensor, "*lead n"], levels: int 
     before: Tensor | float = 0.0
     for value in range(levels):
         here = level == value
-        within = _cumulative(torch.where(here, inclusion, 0.0)).add_(before)
+        within = cumulative(torch.where(here, inclusion, 0.0)).add_(before)
         reach = torch.where(here, within, reach)
         before = within[..., -1:]
     return reach
 
 
-def _cumulative(x: Float64[Tensor, "*lead n"], block: int = 512) -> Float64[Tensor, "*lead n"]:
+def cumulative(x: Float64[Tensor, "*lead n"], block: int = 512) -> Float64[Tensor, "*lead n"]:
     """The cumulative sum of the last dimension, in blocks: faster on a GPU for a few long rows."""
     n = x.shape[-1]
     if n <= 4 * block:
@@ -196,12 +196,24 @@ def inclusion_probability(log_q: Float[Tensor, "*lead n"], k: int) -> Float64[Te
     q = torch.where(log_q > -math.inf, q.clamp_(min=1e-280), 0.0)  # possible states must not underflow
     largest = q.topk(min(k, q.shape[-1]))
     rest = q.scatter(-1, largest.indices, 0.0).sum(-1, keepdim=True)
-    tail = largest.values.flip(-1).cumsum(-1).flip(-1) + rest  # the sum of all but the m largest, for every m < k
-    left = k - torch.arange(largest.values.shape[-1], dtype=q.dtype, device=q.device)
-    sure = (largest.values * left > tail).sum(-1, keepdim=True)
-    share = (left / tail).gather(-1, sure.clamp_(max=left.shape[0] - 1))
+    return included(q, share_of(largest.values, rest, k))
+
+
+def share_of(
+    largest: Float64[Tensor, "*lead m"], rest: Float64[Tensor, "*lead 1"], k: int
+) -> Float64[Tensor, "*lead 1"]:
+    """`1 / c`, from the k largest q, in descending order, and the sum of the rest; infinite if fewer are positive."""
+    tail = largest.flip(-1).cumsum(-1).flip(-1) + rest  # the sum of all but the m largest, for every m < k
+    left = k - torch.arange(largest.shape[-1], dtype=tail.dtype, device=tail.device)
+    sure = (largest * left > tail).sum(-1, keepdim=True)
+    return (left / tail).gather(-1, sure.clamp_(max=left.shape[0] - 1))
+
+
+def included(q: Float64[Tensor, "*lead n"], share: Float64[Tensor, "*lead 1"]) -> Float64[Tensor, "*lead n"]:
+    """The probability that a state is kept: `min(1, q * share)`, and one where the share is infinite."""
     return torch.where(share < math.inf, (q * share).clamp_(max=1.0), (q > 0).double())
 
 
-def _uniform(shape: tuple[int, ...], device: torch.device, generator: torch.Generator | None) -> Tensor:
+def uniform(shape: tuple[int, ...], device: torch.device, generator: torch.Generator | None) -> Tensor:
+    """Uniform random numbers in float64."""
     return torch.rand(shape, dtype=torch.float64, device=device, generator=generator)

@@ -1,0 +1,220 @@
+"""Linear chains whose states are on several devices, a slice on each rank of a process group."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from tailsum.chains.linear_chain import LinearChain
+from tailsum.distributed.agreement import agreed
+from tailsum.distributed.collectives import replicated
+from tailsum.distributed.sharded_forward import sharded_log_sum
+from tailsum.distributed.sharded_pairs import Picked, ShardedPairs
+from tailsum.distributed.sharded_selection import ShardedOptimal
+from tailsum.distributed.sharded_sweep import ShardedSweep
+from tailsum.distributed.shards import Group
+from tailsum.distributed.slices import Slices
+from tailsum.distributed.whole import Whole
+from tailsum.numerics.precision import full_precision
+from tailsum.numerics.table import fits_budget
+from tailsum.numerics.tensors import finite, flattened, scaled
+from tailsum.scores.factored import Factored
+from tailsum.scores.potential import Dense, Potential
+from tailsum.sketch.model import Model, Propose
+from tailsum.sketch.proposal import Local, Lookahead, Proposal, Uniform
+from tailsum.sketch.selection import Subset
+from tailsum.structure.check import check_states, check_subset
+
+
+class ShardedChain(Model):
+    """A linear chain over N states, of which each rank has a slice; every rank calls every method.
+
+    `emission` has the scores of this rank's n states, `[*batch, T, n]` or `Factored(context [*batch, T, d], states
+    [n, d])` with the same context on every rank. `transition` has their rows: a table `[n, N]` from them to the states of
+    all ranks, or `Factored(left [n, d], right [n, d])`; leading dimensions as in `LinearChain`. The states of rank 0 come
+    first. Slices may differ in size, and may be empty. Without a process group there is one rank.
+
+    Results that are one number a sequence are the same on every rank. Compute the same loss from them on every rank:
+    then each rank's gradients are those of the loss in its own scores (and, on every rank, in the whole context).
+
+    >>> chain = ShardedChain(torch.zeros(5, 3), torch.zeros(3, 3))  # one rank has all 3 states
+    >>> round(chain.log_partition().exp().item())
+    243
+    """
+
+    def __init__(
+        self,
+        emission: Float[Tensor, "*#batch T n"] | Factored,
+        transition: Float[Tensor, "*#lead n N"] | Factored | Dense,
+        lengths: Int[Tensor, "*#batch"] | Sequence[int] | None = None,
+        group: Group | None = None,
+    ) -> None:
+        self._own = own = Slices(emission, transition, lengths)
+        self._shards = agreed(group, own.size, own.form, own.error)
+        own.check_columns(self._shards)
+        self.n_states, self.device, self.dtype = self._shards.n_states, own.device, own.dtype
+        self.batch_shape, self.node_shape, self.lengths = own.batch_shape, torch.Size((own.length,)), own.lengths
+
+    def __repr__(self) -> str:
+        place = f"rank {self._shards.rank} of {self._shards.count}"
+        return f"ShardedChain(batch={list(self.batch_shape)}, T={self.node_shape[0]}, N={self.n_states}, {place})"
+
+    @property
+    def states(self) -> Int[Tensor, " n"]:
+        """The global ids of this rank's states."""
+        return torch.arange(self._shards.own.start, self._shards.own.stop, device=self.device)
+
+    # Exact.
+
+    def node_scores(self) -> Float[Tensor, "*batch T n"]:
+        """Scores of this rank's states at every position."""
+        return self._emission().block()[..., 0, :].expand(*self.batch_shape, self.node_shape[0], -1)
+
+    def log_partition(self) -> Float[Tensor, "*batch"]:
+        """Log of the sum of `exp(score)` over all paths through the states of all ranks."""
+        with full_precision(self.device):
+            return self._log_sum(self.node_scores(), self._own.transition().tensors).to(self.dtype)
+
+    def marginals(self) -> Float[Tensor, "*batch T n"]:
+        """The probability of each of this rank's states at each position."""
+        recording = torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.set_grad_enabled(recording), full_precision(self.device):
+            nodes, *tensors = self._recordable()
+            recording &= any(x.requires_grad for x in (nodes, *tensors))
+            with torch.enable_grad():
+                if not recording:
+                    nodes, *tensors = (x.detach() for x in (nodes, *tensors))
+                nodes = nodes if nodes.requires_grad else nodes.detach().requires_grad_()
+                total = self._log_sum(nodes, tensors).sum()
+                return torch.autograd.grad(total, nodes, create_graph=recording)[0]
+
+    def entropy(self) -> Float[Tensor, "*batch"]:
+        """Shannon entropy in nats, `log Z - E[score]`; minus infinity, as log Z, for an impossible chain.
+
+        The mean score is the slope of log Z as all scores grow by one factor. It is linear in weights on the sequences:
+        its gradient in them is the slope of each sequence.
+        """
+        recording = torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
+            nodes, *tensors = self._recordable()
+            recording &= any(x.requires_grad for x in (nodes, *tensors))
+            # A constant that all states share would cost digits.
+            nodes = nodes - finite(self._shards.highest(nodes.detach()))[..., None]
+            tilt = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=True)
+            weight = torch.ones(self.batch_shape, dtype=self.dtype, device=self.device, requires_grad=True)
+            grown = 1.0 + replicated(self._shards, tilt)
+            first, *rest = tensors
+            total = self._log_sum(scaled(nodes, grown), (scaled(first, grown), *rest))
+            (slope,) = torch.autograd.grad((weight * total).sum(), tilt, create_graph=True)
+            (mean,) = torch.autograd.grad(slope, weight, create_graph=recording)
+            found = (total - mean).to(self.dtype)
+        return found if recording else found.detach()
+
+    def score(self, states: Int[Tensor, "*sample_batch T"]) -> Float[Tensor, "*sample_batch"]:
+        """The scores of given paths in global ids, the same on every rank."""
+        states = check_states(states, self._inside(), self.node_shape, self.n_states)
+        index = states.clamp(min=0)[..., None]
+        nodes, pairs = self._gathered(index)
+        inside = self._inside()
+        own = torch.where(inside, nodes[..., 0], 0.0).sum(-1, dtype=torch.float64)
+        between = torch.where(inside[..., 1:], pairs.block()[..., 0, 0], 0.0).sum(-1, dtype=torch.float64)
+        return (own + between).to(self.dtype).masked_fill(states[..., 0] < 0, -math.inf)
+
+    def log_prob(self, states: Int[Tensor, "*sample_batch T"]) -> Float[Tensor, "*sample_batch"]:
+        """Log-probability of given paths."""
+        score = self.score(states)
+        return (score - self.log_partition()).masked_fill(score == -math.inf, -math.inf)
+
+    # Sketches.
+
+    def sketch(
+        self, k: int, *, proposal: Propose | None = None, generator: torch.Generator | None = None
+    ) -> LinearChain:
+        """An ordinary chain of k weighted states a position, chosen among those of all ranks so that sums stay unbiased.
+
+        Every rank gets the same chain, and its operations need no exchange; gradients reach the scores of each rank.
+        `proposal` is `Lookahead(...)` (the default; each state has itself for a neighbour), `Local()`, `Uniform()`, or a
+        function from this chain to `log_q [*batch, T, n]` of this rank's states. The random numbers are those of the
+        first rank's `generator`.
+        """
+        selection = ShardedOptimal(k, self._shards)
+        proposal = Lookahead() if proposal is None else proposal
+        with full_precision(self.device):
+            with torch.no_grad():
+                if k >= self.n_states:
+                    subset = selection(self.node_scores())
+                elif isinstance(proposal, Lookahead):
+                    subset = proposal.choose(self, selection, generator)
+                else:
+                    subset = selection(self._log_q(proposal), generator)
+            return self.restrict(subset)
+
+    def restrict(self, subset: Subset) -> LinearChain:
+        """The chain over the states `subset.index [*batch, T, K]` alone, weighted; give the same subset on every rank."""
+        check_subset(subset, self.batch_shape, self.node_shape, self.n_states)
+        index = subset.index.long().expand(*self.batch_shape, self.node_shape[0], -1)
+        nodes, pairs = self._gathered(index)
+        size = pairs.lead.numel() * pairs.n_from * pairs.n_to * self.dtype.itemsize
+        small = LinearChain(nodes, pairs.tabled() if fits_budget(4 * size) else pairs, self.lengths)
+        kept = Subset(index, subset.log_weight.to(self.dtype))
+        return small.replaced(kept=kept, _origin=Whole.of(small, self.n_states, self.score))
+
+    def sweep(self) -> ShardedSweep:
+        pairs = ShardedPairs(self._own.transition().map(torch.detach), self._shards)
+        return ShardedSweep(self.node_scores(), pairs, self.lengths)
+
+    def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
+        raise ValueError("the global proposal is not available for a sharded chain: use Lookahead, Local or Uniform")
+
+    # Parts.
+
+    def _emission(self) -> Factored | Dense:
+        nodes = self._own.emission()
+        if isinstance(nodes, Factored):
+            return Factored(replicated(self._shards, nodes.left), nodes.right)
+        return nodes
+
+    def _log_sum(self, nodes: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+        """The log-partition in float64, from this rank's node scores and the tensors of its transition."""
+        count, lead = self.batch_shape.numel(), self._own.lead
+        node = nodes.reshape(count, *nodes.shape[-2:]).transpose(0, 1).contiguous()
+        params = tuple(flattened(x.expand(*lead, -1, -1), 2, self.batch_shape) for x in tensors)
+        return sharded_log_sum(node, params, self._last(), self._shards).reshape(self.batch_shape)
+
+    def _recordable(self) -> list[Tensor]:
+        """The node scores and the tensors of the transition, cloned if they were made in inference mode."""
+        found = (self.node_scores(), *self._own.transition().tensors)
+        return [x.clone() if x.is_inference() else x for x in found]
+
+    def _gathered(self, index: Int[Tensor, "*sample_batch T k"]) -> tuple[Tensor, Potential]:
+        """Scores of the selected states and of the pairs of neighbouring ones, on every rank."""
+        picked, emission = Picked(index, self._shards), self._emission()
+        if emission.n_to:
+            nodes = picked.together(emission.gather(None, picked.local).block()[..., 0, :].expand(index.shape))
+        else:
+            nodes = picked.together(emission.block().sum().expand(index.shape))
+        pairs = ShardedPairs(self._own.transition(), self._shards).between(index[..., :-1, :], index[..., 1:, :])
+        return nodes, pairs
+
+    def _log_q(self, proposal: Propose) -> Float[Tensor, "*batch T n"]:
+        if isinstance(proposal, Local):  # a selection normalises by itself, over all ranks
+            return self.node_scores()
+        if isinstance(proposal, Proposal) and not isinstance(proposal, Uniform):
+            raise ValueError(f"proposal must be Lookahead, Local, Uniform or a function: got {proposal}")
+        log_q = proposal(self)
+        shape = (*self.batch_shape, *self.node_shape, self._own.size)
+        if not isinstance(log_q, Tensor) or log_q.shape != shape:
+            got = list(log_q.shape) if isinstance(log_q, Tensor) else type(log_q).__name__
+            raise ValueError(f"proposal must give log_q of this rank's states, {list(shape)}: got {got}")
+        return log_q
+
+    def _last(self) -> Int[Tensor, " B"]:
+        if self.lengths is None:
+            return torch.full((self.batch_shape.numel(),), self.node_shape[0] - 1, device=self.device)
+        return self.lengths.reshape(-1) - 1
+
+    def _inside(self) -> Bool[Tensor, "*batch T"]:
+        positions = torch.arange(self.node_shape[0], device=self.device)
+        return positions <= self._last().reshape(*self.batch_shape, 1)

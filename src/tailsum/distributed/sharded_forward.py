@@ -1,0 +1,67 @@
+"""The log-partition of a chain whose states are on several ranks: `chains/forward.py` with a table in slices."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from tailsum.chains.forward import in_range, log_space_scan, log_space_step
+from tailsum.chains.scan import Forward, forward_scan
+from tailsum.distributed.collectives import from_rank, summed, to_rank
+from tailsum.distributed.sharded_table import ShardedTable
+from tailsum.distributed.shards import Shards
+from tailsum.numerics.reduce import log_or_never
+from tailsum.numerics.tensors import finite
+
+
+def sharded_log_sum(node: Tensor, params: tuple[Tensor, ...], last: Tensor, shards: Shards) -> Tensor:
+    """The log-partition `[B]` in float64, on every rank, from this rank's scores `node [T, B, n]` and `params`.
+
+    Each rank's gradient is that in its own scores, if every rank computes the same loss from the result.
+    """
+    messages = _messages(node, params, last, shards)
+    batch = torch.arange(len(last), device=last.device)
+    mass = messages.log_mass[last, batch].exp().sum(-1)  # of the largest entry on any rank, one
+    return log_or_never(summed(shards, mass)).double() + messages.offset[last, batch]
+
+
+def _messages(node: Tensor, params: tuple[Tensor, ...], last: Tensor, shards: Shards) -> Forward:
+    if len(node) == 1:
+        return _normalise(node, shards)
+    table = ShardedTable(params, shards)
+    result, total = forward_scan(node, table, params)
+    if in_range(node.detach(), table, result, total, last):
+        return result
+    del table, result, total
+    if node.dtype == torch.float32:
+        wide = _messages(node.double(), tuple(p.double() for p in params), last, shards)
+        return Forward(wide.log_mass.to(node.dtype), wide.offset)
+    return log_space_scan(
+        node, params, lambda alpha, here: _log_space_step(alpha, here, shards), lambda alpha: _normalise(alpha, shards)
+    )
+
+
+def _normalise(alpha: Tensor, shards: Shards) -> Forward:
+    highest = finite(shards.highest(alpha.detach()))
+    return Forward(alpha - highest[..., None], highest.double())
+
+
+def _log_space_step(alpha: Tensor, params: tuple[Tensor, ...], shards: Shards) -> Tensor:
+    """`logsumexp_i(alpha [B, i] + scores [G, i, j])` over the states i of all ranks, for the states j of this one."""
+    entering = torch.zeros_like(alpha)
+    for p in shards.filled:
+        if len(params) == 1:
+            block = (params[0][..., shards.columns(p)],)
+        else:
+            block = (params[0], from_rank(shards, p, params[1], -2))
+        part = log_space_step(alpha, block) if alpha.shape[-1] else _nothing(alpha, block[-1], shards.sizes[p])
+        highest = finite(shards.highest(part.detach()[..., None]))
+        total = to_rank(shards, p, (part - highest).exp(), -1)
+        # Zeros on the other ranks, which must take part in the exchange of gradients too.
+        entering = entering + (log_or_never(total) + highest if p == shards.rank else total)
+    return entering
+
+
+def _nothing(alpha: Tensor, used: Tensor, size: int) -> Tensor:
+    """The sum over no states: minus infinity, a function of the same tensors as on other ranks."""
+    return (0.0 * (alpha.sum() + used.sum()) - math.inf).expand(len(alpha), size)

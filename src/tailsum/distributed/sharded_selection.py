@@ -1,0 +1,85 @@
+"""The optimal selection of K states among those of all ranks (`sketch/selection.py`, in slices).
+
+Each rank finds its K largest and the sum of the rest: together they give the threshold. The states of all ranks then
+stand in one row, ordered by magnitude and rank, and each rank needs to know only the sums before its own. One uniform
+number for each row, the first rank's, decides. So the same states are kept as if all were on one rank.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tailsum.distributed.shards import Shards
+from tailsum.numerics.check import at_least
+from tailsum.numerics.tensors import finite
+from tailsum.sketch.selection import Selection, Subset, cumulative, included, share_of, uniform
+
+
+@dataclass(frozen=True)
+class ShardedOptimal(Selection):
+    """`Optimal(k)` with nine levels of magnitude, `Landmarks(k)` with one, over the states of all ranks.
+
+    It takes the `log_q [*lead, n]` of this rank's states; the subset, in global ids, is the same on every rank.
+    """
+
+    k: int
+    shards: Shards
+    levels: int = 9
+
+    def __post_init__(self) -> None:
+        at_least(1, k=self.k)
+
+    @torch.no_grad()
+    def __call__(self, log_q: Float[Tensor, "*lead n"], generator: torch.Generator | None = None) -> Subset:
+        shards, lead = self.shards, log_q.shape[:-1]
+        if self.k >= shards.n_states:
+            everything = torch.arange(shards.n_states, device=log_q.device).expand(*lead, -1)
+            return Subset(everything, log_q.new_zeros(everything.shape))
+        inclusion = self._inclusion(log_q)
+        reach = self._reach(inclusion)
+        mark = self._mark(lead, log_q.device, generator)
+        place = (reach - inclusion - mark).ceil_()
+        taken = place < reach - mark
+        place = torch.where(taken, place, self.k).long().clamp_(0, self.k)
+        # The ids, from one on, and the weights in the places of this rank's kept states; zeros in those of others.
+        ids = torch.arange(1, inclusion.shape[-1] + 1, device=log_q.device).double() + shards.own.start
+        found = inclusion.new_zeros(2, *lead, self.k + 1)
+        found[0].scatter_(-1, place, ids.expand(place.shape))
+        found[1].scatter_(-1, place, -inclusion.log())
+        index, log_weight = shards.all_reduce(found[..., :-1])
+        empty = index == 0  # fewer than k states are possible
+        return Subset((index.long() - 1).clamp_(min=0), log_weight.to(log_q.dtype).masked_fill_(empty, -math.inf))
+
+    def _inclusion(self, log_q: Tensor) -> Tensor:
+        q = (log_q - finite(self.shards.highest(log_q))[..., None]).double().exp_()
+        q = torch.where(log_q > -math.inf, q.clamp_(min=1e-280), 0.0)
+        most = q.topk(min(self.k, q.shape[-1]))
+        rest = q.scatter(-1, most.indices, 0.0).sum(-1, keepdim=True)
+        padded = torch.nn.functional.pad(most.values, (0, self.k - most.values.shape[-1]))
+        found = self.shards.stacked(torch.cat((padded, rest), -1)).movedim(0, -2)  # [*lead, ranks, k + 1]
+        among, rest = found[..., :-1].flatten(-2), found[..., -1].sum(-1, keepdim=True)
+        largest = among.topk(self.k)
+        rest = rest + among.scatter(-1, largest.indices, 0.0).sum(-1, keepdim=True)
+        return included(q, share_of(largest.values, rest, self.k))
+
+    def _reach(self, inclusion: Tensor) -> Tensor:
+        """The cumulative sum over the states of all ranks, ordered by magnitude, then by id."""
+        level = (1 - torch.frexp(inclusion).exponent).clamp_(0, self.levels - 1).long()
+        reach, sums = torch.zeros_like(inclusion), list[Tensor]()
+        for value in range(self.levels):
+            here = level == value
+            within = cumulative(torch.where(here, inclusion, 0.0))
+            reach = torch.where(here, within, reach)
+            sums.append(torch.where(here, inclusion, 0.0).sum(-1))
+        found = self.shards.stacked(torch.stack(sums, -1))  # [ranks, *lead, levels]
+        total = found.sum(0)
+        before = total.cumsum(-1) - total + found[: self.shards.rank].sum(0)
+        return reach + before.gather(-1, level)
+
+    def _mark(self, lead: torch.Size, device: torch.device, generator: torch.Generator | None) -> Tensor:
+        # Every rank draws, so that generators that were alike stay alike.
+        own = uniform((*lead, 1), device, generator)
+        return self.shards.all_reduce(own if self.shards.rank == 0 else torch.zeros_like(own))

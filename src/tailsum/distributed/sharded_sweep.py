@@ -1,0 +1,56 @@
+"""Sweeps along a chain whose states are on several ranks: few states send, and each rank receives for its own."""
+
+import math
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.chains.chain_sweep import ChainSweep
+from tailsum.distributed.sharded_pairs import Picked, ShardedPairs
+from tailsum.distributed.sharded_selection import ShardedOptimal
+from tailsum.numerics.tensors import finite
+from tailsum.sketch.neighbours import Neighbours
+from tailsum.sketch.selection import Selection, Subset
+
+
+class ShardedSweep(ChainSweep):
+    """`ChainSweep` over this rank's node scores `[*batch, T, n]`; subsets are of the states of all ranks.
+
+    Each state has itself for a neighbour, and no others.
+    """
+
+    def __init__(
+        self, nodes: Float[Tensor, "*batch T n"], pairs: ShardedPairs, lengths: Int[Tensor, "*batch"] | None
+    ) -> None:
+        self.nodes, self.lengths, self.pairs, self.shards = nodes, lengths, pairs, pairs.shards
+        self.past, self.future = nodes, torch.zeros_like(nodes)
+        self.pilot = None
+        self.with_itself = False
+
+    def set_neighbours(self, neighbours: Neighbours | int, landmarks: int) -> None:
+        if isinstance(neighbours, Neighbours):
+            raise ValueError("neighbours must be a number: lists of neighbours are not kept across ranks")
+        self.with_itself = landmarks < self.shards.n_states
+
+    def selecting(self, landmarks: int) -> Selection:
+        return ShardedOptimal(landmarks, self.shards, levels=1)
+
+    def sent(self, t: int, value: Tensor, kept: Subset, back: bool = False) -> Float[Tensor, "*batch n"]:
+        values = Picked(kept.index, self.shards).values(value) + kept.log_weight
+        return (self.pairs.sent_back if back else self.pairs.sent)(t, kept.index, values)
+
+    def joined(
+        self, t: int, value: Tensor, kept: Subset, sent: Tensor, back: bool = False
+    ) -> Float[Tensor, "*batch n"]:
+        if not self.with_itself or not sent.shape[-1]:
+            return sent
+        picked = Picked(kept.index, self.shards)
+        own = replace(kept, index=picked.local, log_weight=kept.log_weight.masked_fill(~picked.here, -math.inf))
+        return self.pairs.itself.at_step(t).joined(sent, value, own)
+
+    def filled(self, sent: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        unreached = sent == -math.inf
+        found = self.shards.all_reduce(torch.stack((finite(sent).sum(-1), (~unreached).sum(-1).to(sent.dtype))))
+        return torch.where(unreached, (found[0] / found[1].clamp_(min=1.0))[..., None], sent)

@@ -1,0 +1,165 @@
+"""The table of pair scores of a chain whose states are on several ranks: each has the rows of its own states.
+
+Rank p computes with the block row `[n, N]`, from its states to those of all ranks. A message to the next step is a sum
+over the rows of all ranks: each rank makes its part of the sums for all N columns, and a reduce-scatter adds them up. A
+message back is a product with all columns, whose N numbers are gathered. So `[B, N]` numbers a step are exchanged.
+
+Of a factored table, a rank has the factors of its own rows and columns. Those of other columns visit it, a slice of one
+rank at a time, and the next slice travels while one is used. That moves N d numbers a step, and N N / ranks pairs are
+computed meanwhile: with N / ranks in the thousands the transfer takes a small part of the time, and no rank ever has all
+factors. If the block row fits the table budget, it is filled once, and nothing but messages is exchanged from then on.
+"""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from tailsum.distributed.collectives import from_rank, to_rank
+from tailsum.distributed.shards import Shards
+from tailsum.numerics.precision import product
+from tailsum.numerics.stream import Parts, Tile, streamed
+from tailsum.numerics.table import Table, block_scores, fits_budget, pull, push, tile_rows
+
+
+class ShardedTable(Table):
+    """`exp(scores - scale)` of this rank's rows, and its products with messages of all ranks.
+
+    `params` are `(scores [G, S, n, N],)` or `(left [G, S, n, d], right [G, S, n, d])`, of this rank's n states.
+    """
+
+    whole = False
+
+    def __init__(self, params: tuple[Tensor, ...], shards: Shards) -> None:
+        self.params, self.shards = tuple(p.detach() for p in params), shards
+        self.groups, self.steps, self.n_from = params[0].shape[:3]
+        self.n_to, self.device = shards.n_states, params[0].device
+        self.chunk = tile_rows(self.groups * max(shards.sizes), self.device)
+        limits = torch.finfo(params[0].dtype)
+        self.floor = limits.tiny / limits.eps * 100 * shards.n_states
+        with torch.no_grad():
+            self.scale = self._column_max()  # of all columns, [G, S, 1, N]
+            scale = self.scale[:, :, 0].transpose(0, 1)
+            self.centre = scale.amax(-1).double()
+            self.column_scale = scale[..., shards.own] - scale.amax(-1, keepdim=True)
+            # Every rank must decide alike: by the largest slice.
+            size = math.prod((self.groups, self.steps, max(shards.sizes), self.n_to)) * params[0].element_size()
+            self.kept = self._fill() if fits_budget(size) else None
+
+    def highest(self, x: Tensor) -> Tensor:
+        return self.shards.highest(x)
+
+    def summed(self, x: Tensor) -> Tensor:
+        return self.shards.summed(x)
+
+    def anywhere(self, x: Tensor) -> bool:
+        return self.shards.anywhere(x)
+
+    def with_params(self, params: tuple[Tensor, ...]) -> "ShardedTable":
+        return ShardedTable(params, self.shards)
+
+    def _blocks(self, step: int) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
+        """The columns of each rank, and the parameters `[G, ...]` of the block from this rank's rows to them."""
+        if len(self.params) == 1:
+            for p in self.shards.filled:
+                columns = self.shards.columns(p)
+                yield columns, (self.params[0][:, step, :, columns],)
+            return
+        left, right = (x[:, step] for x in self.params)
+        for p, part in self.shards.visits(right, -2):
+            yield self.shards.columns(p), (left, part)
+
+    def _tiles(self, step: int) -> Iterator[tuple[slice, slice, Tensor]]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Rows, columns and scores `[G, rows, columns]` of all tiles of this rank's rows."""
+        for columns, params in self._blocks(step):
+            for start in range(0, self.n_from, self.chunk):
+                rows = slice(start, min(start + self.chunk, self.n_from))
+                yield rows, columns, block_scores(params, rows)
+
+    def _column_max(self) -> Tensor:
+        highest = self.params[0].new_full((self.groups, self.steps, self.n_to), -math.inf)
+        for step in range(self.steps):
+            for _, columns, scores in self._tiles(step):
+                torch.maximum(highest[:, step, columns], scores.amax(-2), out=highest[:, step, columns])
+        highest = self.shards.highest(highest[..., None])[:, :, None]
+        centre = highest.amax(-1, keepdim=True).nan_to_num_(neginf=0.0)
+        return torch.where(highest > -math.inf, highest, centre)
+
+    def _fill(self) -> Tensor:
+        table = self.params[0].new_empty(self.groups, self.steps, self.n_from, self.n_to)
+        for step in range(self.steps):
+            for rows, columns, tile in self._exponentials(step):
+                table[:, step, rows, columns] = tile
+        return table
+
+    def _exponentials(self, step: int) -> Iterator[tuple[slice, slice, Tensor]]:
+        for rows, columns, scores in self._tiles(step):
+            yield rows, columns, (scores - self.scale[:, step, :, columns]).exp_()
+
+    def push(self, t: int, x: Tensor) -> Tensor:
+        """Of the sums over the rows of all ranks, `x [B, n]` times the table of step t, this rank's columns: `[B, n]`."""
+        step = min(t, self.steps - 1)
+        if self.kept is not None:
+            return self.shards.scattered_sum(push(self.kept[:, step], x))
+        out = x.new_zeros(len(x), self.n_to)
+        for rows, columns, tile in self._exponentials(step):
+            out[:, columns] += push(tile, x[:, rows])
+        return self.shards.scattered_sum(out)
+
+    def pull(self, t: int, y: Tensor) -> Tensor:
+        """The columns of all ranks, `y [B, n]`, times this rank's rows of the transposed table: `[B, n]`."""
+        step = min(t, self.steps - 1)
+        y = self.shards.gathered(y)
+        if self.kept is not None:
+            return pull(self.kept[:, step], y)
+        out = y.new_zeros(len(y), self.n_from)
+        for rows, columns, tile in self._exponentials(step):
+            out[:, rows] += pull(tile, y[:, columns])
+        return out
+
+    def gradient(self, x: Tensor, y: Tensor, params: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The gradient of `sum_t x_t @ table_t @ y_t` in this rank's `params`, for its x and y `[T-1, B, n]`.
+
+        The messages y of each rank visit all others, and so do its factors, whose gradients are summed on the way back.
+        """
+        x, y = self.by_table(x).mT, self.by_table(y)
+        chunk = tile_rows(self.groups * self.steps * max(self.shards.sizes), self.device)
+        blocks, own, right = list[Tensor](), None, None
+        for p in self.shards.filled:
+            columns = self.shards.columns(p)
+            visiting = from_rank(self.shards, p, y, -1)
+            scale = self.scale[..., columns]
+            if len(params) == 1:
+                rows = (params[0][..., columns], x)
+                blocks.append(streamed(_weights(scale), Parts(rows, (visiting,)), chunk, 1).rows[0])
+                continue
+            factors = from_rank(self.shards, p, params[1], -2)
+            found = streamed(_factor_gradients(scale), Parts((params[0], x), (factors, visiting)), chunk, 1)
+            back = to_rank(self.shards, p, found.whole[0], -2)
+            own = found.rows[0] if own is None else own + found.rows[0]
+            right = back if right is None else right + back
+        if own is None or right is None:
+            return (torch.cat(blocks, -1),)
+        return own, right
+
+
+def _weights(scale: Tensor) -> Tile:
+    """The gradient in the scores of a tile of rows."""
+
+    def tile(parts: Parts) -> Parts:
+        (scores, x), (y,) = parts
+        return Parts(((scores - scale).exp() * product(x, y),))
+
+    return tile
+
+
+def _factor_gradients(scale: Tensor) -> Tile:
+    """The gradients in the factors of a tile of rows, and in those of the columns."""
+
+    def tile(parts: Parts) -> Parts:
+        (left, x), (right, y) = parts
+        weight = (product(left, right.mT) - scale).exp() * product(x, y)
+        return Parts((product(weight, right),), (product(weight.mT, left),))
+
+    return tile

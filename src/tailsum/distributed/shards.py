@@ -1,0 +1,134 @@
+"""The states of a chain in slices, one slice a rank of a process group, and what the ranks exchange.
+
+Rank p has the states `offsets[p] .. offsets[p] + sizes[p] - 1`. Slices may differ in size and may be empty. Without a
+process group there is one rank, and nothing is exchanged. Nothing here records gradients: `collectives.py` does.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+Group = dist.ProcessGroup
+
+
+def local_states(n_states: int, group: Group | None = None) -> slice:
+    """The slice of this rank if N states are dealt evenly: the first ranks have one more where N is not divisible.
+
+    >>> local_states(10)  # without a process group
+    slice(0, 10, None)
+    """
+    rank, count = (dist.get_rank(group), dist.get_world_size(group)) if dist.is_initialized() else (0, 1)
+    return slice(*(n_states // count * p + min(p, n_states % count) for p in (rank, rank + 1)))
+
+
+class Shards:
+    """Slices of the given sizes, and exchanges between the ranks that hold them."""
+
+    def __init__(self, sizes: list[int], rank: int = 0, group: Group | None = None) -> None:
+        self.sizes, self.rank, self.group = sizes, rank, group
+        self.count, self.n_states = len(sizes), sum(sizes)
+        self.offsets = [sum(sizes[:p]) for p in range(len(sizes))]
+        self.own = self.columns(rank)
+
+    def columns(self, p: int) -> slice:
+        """The states of rank p."""
+        return slice(self.offsets[p], self.offsets[p] + self.sizes[p])
+
+    def all_reduce(self, x: Tensor, op: Any = dist.ReduceOp.SUM) -> Tensor:
+        """The sum, or another reduction, over the ranks, in a new tensor."""
+        if self.count == 1:
+            return x
+        x = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(x, op, group=self.group)
+        return x
+
+    def highest(self, x: Tensor) -> Tensor:
+        """The maximum over the last dimension of all slices; minus infinity where there are no states."""
+        own = x.amax(-1) if x.shape[-1] else x.new_full(x.shape[:-1], -math.inf)
+        return self.all_reduce(own, dist.ReduceOp.MAX)
+
+    def summed(self, x: Tensor) -> Tensor:
+        """The sum over the last dimension of all slices."""
+        return self.all_reduce(x.sum(-1))
+
+    def anywhere(self, x: Tensor) -> bool:
+        """Whether any entry on any rank is true."""
+        found = x.any()
+        return bool(found if self.count == 1 else self.all_reduce(found.int(), dist.ReduceOp.MAX))
+
+    def stacked(self, x: Tensor) -> Tensor:
+        """Tensors of one shape of all ranks: `[ranks, ...]`."""
+        if self.count == 1:
+            return x[None]
+        found = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in self.sizes]
+        dist.all_gather(found, x.contiguous(), group=self.group)
+        return torch.stack(found)
+
+    def gathered(self, x: Tensor) -> Tensor:
+        """`[..., n]` of all ranks as `[..., N]`. Slices are padded to one size: not every backend takes uneven ones."""
+        if self.count == 1:
+            return x
+        padded = torch.nn.functional.pad(x, (0, max(self.sizes) - x.shape[-1]))
+        found = self.stacked(padded)
+        return torch.cat([part[..., :size] for part, size in zip(found, self.sizes, strict=True)], -1)
+
+    def scattered_sum(self, x: Tensor) -> Tensor:
+        """`[..., N]` summed over the ranks, and of that the slice of this rank, `[..., n]`."""
+        if self.count == 1:
+            return x
+        if not self.has_reduce_scatter():
+            return self.all_reduce(x)[..., self.own].contiguous()
+        most = max(self.sizes)
+        parts = [torch.nn.functional.pad(x[..., self.columns(p)], (0, most - self.sizes[p])) for p in range(self.count)]
+        parts = [part.contiguous() for part in parts]
+        out = torch.empty_like(parts[0])
+        dist.reduce_scatter(out, parts, group=self.group)
+        return out[..., : self.sizes[self.rank]].contiguous()
+
+    def from_rank(self, p: int, x: Tensor, dim: int) -> tuple[Tensor, Any]:
+        """Rank p's slice of a tensor that is cut along `dim`, and the transfer under way, to wait for before its use.
+
+        `x` is the slice of this rank.
+        """
+        if self.count == 1:
+            return x, None
+        shape = list(x.shape)
+        shape[dim] = self.sizes[p]
+        part = x.contiguous() if self.rank == p else x.new_empty(shape)
+        return part, dist.broadcast(part, self._global(p), group=self.group, async_op=True)
+
+    def to_rank(self, p: int, x: Tensor) -> Tensor | None:
+        """The sum of `x` over the ranks on rank p; None on the others."""
+        if self.count == 1:
+            return x
+        x = x.clone(memory_format=torch.contiguous_format)
+        dist.reduce(x, self._global(p), group=self.group)
+        return x if self.rank == p else None
+
+    def visits(self, x: Tensor, dim: int) -> Iterator[tuple[int, Tensor]]:
+        """The slices of all ranks in turn: the next one is under way while one is used."""
+        ranks = self.filled
+        coming = self.from_rank(ranks[0], x, dim)
+        for i, p in enumerate(ranks):
+            part, transfer = coming
+            if transfer is not None:
+                transfer.wait()
+            if i + 1 < len(ranks):
+                coming = self.from_rank(ranks[i + 1], x, dim)
+            yield p, part
+
+    def has_reduce_scatter(self) -> bool:
+        """Whether the backend can: gloo could not for long."""
+        return dist.get_backend(self.group) == "nccl"
+
+    @property
+    def filled(self) -> list[int]:
+        """The ranks that have states."""
+        return [p for p, size in enumerate(self.sizes) if size]
+
+    def _global(self, p: int) -> int:
+        return p if self.group is None else dist.get_global_rank(self.group, p)
