@@ -1,0 +1,65 @@
+"""How long a cell will take, from the cells before it: the nearest one's time, scaled by the arithmetic."""
+
+import math
+
+from tailsum.apps.bench.rows import BOTH, CHAIN, CHOOSE, FORWARD, SKIPPED, TOGETHER, Results, Row, Sizes
+
+LANDMARKS, NEIGHBOURS, MOST_LISTED = 192, 32, 262_144  # as `Lookahead` has them
+EXACT_OPERATIONS, SKETCH_OPERATIONS = (FORWARD, BOTH), (CHOOSE, FORWARD, BOTH, TOGETHER)
+
+
+def operations(sizes: Sizes) -> tuple[str, ...]:
+    """What is measured of a cell."""
+    return SKETCH_OPERATIONS if sizes.kept else EXACT_OPERATIONS
+
+
+def work(sizes: Sizes, operation: str) -> float:
+    """Products of embeddings, up to a factor."""
+    n, t, b, k = sizes
+    if not k:
+        return t * n**2 * (1 + b / 64)  # scores are made once for all sequences
+    choose = b * t * n * (LANDMARKS + NEIGHBOURS + k) + (n**2 if n <= MOST_LISTED else 0)
+    add = b * t * k**2
+    return {CHOOSE: choose, TOGETHER: choose + add}.get(operation, add + b * t * k)
+
+
+def held(sizes: Sizes, operation: str) -> float:
+    """Numbers that are in memory at once, up to a factor."""
+    n, t, b, k = sizes
+    if not k:
+        return n**2 + b * t * n
+    return b * t * k**2 + (b * t * n if operation in {CHOOSE, TOGETHER} else n)
+
+
+def predict(results: Results, sizes: Sizes, operation: str) -> Row | None:
+    """A row with the predicted seconds and bytes, from the nearest cell that was measured; None where there is none."""
+    before = [
+        row
+        for (subject, _, at, what), row in results.rows.items()
+        if subject == CHAIN and what == operation and bool(at.kept) == bool(sizes.kept) and row.is_measured
+    ]
+    if not before:
+        return None
+    near = min(before, key=lambda row: _distance(row.sizes, sizes))
+    seconds = near.seconds * work(sizes, operation) / work(near.sizes, operation)
+    peak = near.peak_bytes * held(sizes, operation) / held(near.sizes, operation)
+    return Row(near.subject, near.library, *sizes, operation, SKIPPED, seconds, round(peak))
+
+
+def predict_peer(results: Results, subject: str, library: str, sizes: Sizes, operation: str, power: int) -> Row | None:
+    """The same for a library of which all we know is the power of the states that its time grows with."""
+    before = [
+        row
+        for (what, who, _, did), row in results.rows.items()
+        if (what, who, did) == (subject, library, operation) and row.is_measured
+    ]
+    if not before:
+        return None
+    near = min(before, key=lambda row: _distance(row.sizes, sizes))
+    n, t, b = (after / max(was, 1) for after, was in zip(sizes[:3], near.sizes[:3], strict=True))
+    return Row(subject, library, *sizes, operation, SKIPPED, near.seconds * n**power * t * b)
+
+
+def _distance(one: Sizes, other: Sizes) -> float:
+    """In factors of sizes. A cell that is larger in all of them is as good as a smaller one."""
+    return sum(abs(math.log(max(a, 1) / max(b, 1))) for a, b in zip(one, other, strict=True))
