@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from tailsum.apps.bench.plan import SHARES
 
-CELLS = 10  # a cell may take this part of the whole time, at most
+CELLS = 6  # a cell may take this part of the whole time, at most
 
 
 class Budget:

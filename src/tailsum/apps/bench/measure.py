@@ -18,6 +18,7 @@ class Timing:
     """The median time of some runs, and the most memory that a run held beyond what was there before."""
 
     seconds: float
+    fastest: float
     peak_bytes: int
     repeats: int
 
@@ -47,7 +48,7 @@ def measure(run: Callable[[], object], device: torch.device, target: float) -> T
     times = [timed(run, device)]
     # The faster of two: one alone may have waited for other work on the machine, and then would not be repeated.
     times += [timed(run, device) for _ in range(repeats_of(min(warm, times[0]), target) - 1)]
-    return Timing(statistics.median(times), memory.peak, len(times))
+    return Timing(statistics.median(times), min(times), memory.peak, len(times))
 
 
 def _measure_cuda(run: Callable[[], object], device: torch.device, target: float) -> Timing:
@@ -58,7 +59,7 @@ def _measure_cuda(run: Callable[[], object], device: torch.device, target: float
     times = [timed(run, device)]
     peak = torch.cuda.max_memory_allocated(device) - before
     times += [timed(run, device) for _ in range(repeats_of(times[0], target) - 1)]
-    return Timing(statistics.median(times), peak, len(times))
+    return Timing(statistics.median(times), min(times), peak, len(times))
 
 
 def timed(run: Callable[[], object], device: torch.device) -> float:

@@ -60,7 +60,7 @@ def _ours(make: Callable[..., Structure[Any, Any]]) -> Callable[..., Answers]:
 def _chain(n: int, length: int, batch: int) -> Problem:
     sums = 4.0 * batch * length * n**3  # torch-struct multiplies matrices of all steps
     return Problem(
-        "chain",
+        "linear chain",
         Sizes(n, length, batch),
         ((batch, length, n), (n, n)),
         {

@@ -1,9 +1,12 @@
 """What is measured: sweeps over N, T, B and K, as series of sizes that a plot shows as lines."""
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from tailsum.apps.bench.rows import Sizes
+from tailsum.apps.files import whole
 
 SWEEPS = ("N", "T", "B", "K")
 GROUPS = (*SWEEPS, "peers")
@@ -54,10 +57,7 @@ class Series:
 
     def at(self, sizes: Sizes) -> int:
         """Where on the axis."""
-        return sizes[SWEEPS_AT[self.axis]]
-
-
-SWEEPS_AT = {"N": 0, "T": 1, "B": 2, "K": 3}
+        return sizes[SWEEPS.index(self.axis)]
 
 
 def kept_of(label: str, states: int) -> int | None:
@@ -104,3 +104,21 @@ def cells_of(plan: Plan, axis: str) -> list[Sizes]:
         ours = [one for one in series(plan, axis) if one.batch == batch]
         found += sorted({sizes for one in ours for sizes in one.sizes})
     return list(dict.fromkeys(found))
+
+
+def write_plan(folder: Path, plan: Plan) -> None:
+    """Keep the sizes beside the results, for the page."""
+    with whole(folder / "plan.json") as file:
+        file.write(json.dumps(asdict(plan), indent=2) + "\n")
+
+
+def read_plan(folder: Path) -> Plan:
+    """The sizes that a folder's results were measured by; a ValueError if they are missing or damaged."""
+    try:
+        found = json.loads((folder / "plan.json").read_text())
+        found["base"] = Sizes(*found["base"])
+        return Plan(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
+    except FileNotFoundError:
+        raise ValueError(f"{folder} has no results: plan.json is missing") from None
+    except (TypeError, ValueError, KeyError) as error:
+        raise ValueError(f"{folder / 'plan.json'} cannot be read ({error}): run again with --fresh") from None

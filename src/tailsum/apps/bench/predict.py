@@ -5,6 +5,9 @@ import math
 from tailsum.apps.bench.rows import BOTH, CHAIN, CHOOSE, FORWARD, SKIPPED, TOGETHER, Results, Row, Sizes
 
 LANDMARKS, NEIGHBOURS, MOST_LISTED = 192, 32, 262_144  # as `Lookahead` has them
+OVERHEAD = {"cpu": 5e5, "cuda": 1e8}  # of a step, about a fifth of a millisecond or one, by the kind of device
+BYTES = 12  # float32, and two more of the same size
+CHOOSING = 20  # how many more operations a step of choosing has
 EXACT_OPERATIONS, SKETCH_OPERATIONS = (FORWARD, BOTH), (CHOOSE, FORWARD, BOTH, TOGETHER)
 
 
@@ -13,14 +16,15 @@ def operations(sizes: Sizes) -> tuple[str, ...]:
     return SKETCH_OPERATIONS if sizes.kept else EXACT_OPERATIONS
 
 
-def work(sizes: Sizes, operation: str) -> float:
-    """Products of embeddings, up to a factor."""
+def work(sizes: Sizes, operation: str, kind: str) -> float:
+    """Products of embeddings, and what a step costs whatever its size, as so many of them."""
     n, t, b, k = sizes
+    step = OVERHEAD[kind] * t
     if not k:
-        return t * n**2 * (1 + b / 64)  # scores are made once for all sequences
-    choose = b * t * n * (LANDMARKS + NEIGHBOURS + k) + (n**2 if n <= MOST_LISTED else 0)
-    add = b * t * k**2
-    return {CHOOSE: choose, TOGETHER: choose + add}.get(operation, add + b * t * k)
+        return step + t * n**2 * (1 + b / 64)  # scores are made once for all sequences
+    choose = CHOOSING * step + b * t * n * (LANDMARKS + NEIGHBOURS + k) + (n**2 if n <= MOST_LISTED else 0)
+    add = step + b * t * k**2
+    return {CHOOSE: choose, TOGETHER: choose + add}.get(operation, add)
 
 
 def held(sizes: Sizes, operation: str) -> float:
@@ -31,7 +35,7 @@ def held(sizes: Sizes, operation: str) -> float:
     return b * t * k**2 + (b * t * n if operation in {CHOOSE, TOGETHER} else n)
 
 
-def predict(results: Results, sizes: Sizes, operation: str) -> Row | None:
+def predict(results: Results, sizes: Sizes, operation: str, kind: str) -> Row | None:
     """A row with the predicted seconds and bytes, from the nearest cell that was measured; None where there is none."""
     before = [
         row
@@ -41,9 +45,10 @@ def predict(results: Results, sizes: Sizes, operation: str) -> Row | None:
     if not before:
         return None
     near = min(before, key=lambda row: _distance(row.sizes, sizes))
-    seconds = near.seconds * work(sizes, operation) / work(near.sizes, operation)
-    peak = near.peak_bytes * held(sizes, operation) / held(near.sizes, operation)
-    return Row(near.subject, near.library, *sizes, operation, SKIPPED, seconds, round(peak))
+    seconds = near.fastest * work(sizes, operation, kind) / work(near.sizes, operation, kind)
+    scaled = near.peak_bytes * held(sizes, operation) / held(near.sizes, operation)
+    peak = min(scaled, BYTES * held(sizes, operation))
+    return Row(near.subject, near.library, *sizes, operation, SKIPPED, seconds, peak_bytes=round(peak))
 
 
 def predict_peer(results: Results, subject: str, library: str, sizes: Sizes, operation: str, power: int) -> Row | None:
@@ -57,7 +62,7 @@ def predict_peer(results: Results, subject: str, library: str, sizes: Sizes, ope
         return None
     near = min(before, key=lambda row: _distance(row.sizes, sizes))
     n, t, b = (after / max(was, 1) for after, was in zip(sizes[:3], near.sizes[:3], strict=True))
-    return Row(subject, library, *sizes, operation, SKIPPED, near.seconds * n**power * t * b)
+    return Row(subject, library, *sizes, operation, SKIPPED, near.fastest * n**power * t * b)
 
 
 def _distance(one: Sizes, other: Sizes) -> float:

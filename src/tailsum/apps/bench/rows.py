@@ -41,6 +41,7 @@ class Row:
     operation: str
     status: str
     seconds: float = math.nan  # the median
+    fastest: float = math.nan
     peak_bytes: int = 0  # beyond what the inputs hold; 0 where it is not known
     repeats: int = 0
     error: float = math.nan  # in nats, against the reference

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -22,7 +22,7 @@ from tailsum.apps.bench.chains import (
 from tailsum.apps.bench.machine import claim, free_bytes, machine
 from tailsum.apps.bench.measure import cost_of, measure
 from tailsum.apps.bench.peers import problems
-from tailsum.apps.bench.plan import SWEEPS, Plan, cells_of
+from tailsum.apps.bench.plan import SWEEPS, Plan, cells_of, write_plan
 from tailsum.apps.bench.predict import operations, predict, predict_peer
 from tailsum.apps.bench.problems import REFERENCE, Problem
 from tailsum.apps.bench.rows import (
@@ -66,6 +66,7 @@ def bench(settings: Settings, console: Console) -> Results:
             old.unlink(missing_ok=True)
     results = Results(path, read_rows(path) if path.exists() else ())
     claim(settings.output, machine(settings.device))
+    write_plan(settings.output, settings.plan)
     runner = Runner(settings, results, Budget(settings.seconds, settings.groups))
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
@@ -103,7 +104,7 @@ class Runner:
 
     def chain(self, sizes: Sizes) -> list[Row]:
         """A cell of a sweep: its rows, measured or skipped."""
-        guesses = [predict(self.results, sizes, what) for what in operations(sizes)]
+        guesses = [predict(self.results, sizes, what, self.device.type) for what in operations(sizes)]
         found = [guess for guess in guesses if guess is not None]
         blank = [Row(CHAIN, OURS, *sizes, what, SKIPPED) for what in operations(sizes)]
         cost = sum(cost_of(guess.seconds, self.plan.target) for guess in found)
@@ -158,16 +159,16 @@ class Runner:
         if not error <= tolerance:
             return row
         timing = measure(run, self.device, self.plan.target)
-        return replace(
-            row, status=MEASURED, seconds=timing.seconds, peak_bytes=timing.peak_bytes, repeats=timing.repeats
-        )
+        return replace(row, status=MEASURED, **asdict(timing))
 
     def _embedded(self, sizes: Sizes) -> tuple[Embeddings, Tensor | None]:
         """The embeddings of a cell, and the exact sum for its check, if that is affordable."""
         whole = sizes._replace(kept=0)
         if self._made is None or self._made[0] != whole or (sizes.kept and self._made[2] is None):
             made = embeddings(whole, self.device)
-            known = self.results.get(whole, FORWARD) or predict(self.results, whole, FORWARD)
+            known = self.results.get(whole, FORWARD) or predict(
+                self.results, whole, FORWARD, self.device.type
+            )
             cheap = sizes.kept and known is not None and known.seconds < self.budget.limit / 4
             exact = None
             if cheap and known is not None and not self._too_large(known.peak_bytes):
