@@ -99,9 +99,7 @@ def _crf(nodes: Tensor, pairs: Tensor) -> Answers:
         with torch.no_grad():
             return crf.decode(nodes, mask)
 
-    return Answers(
-        total, best, lambda: LinearChain(nodes, pairs).score(torch.tensor(best(), device=nodes.device))
-    )
+    return Answers(total, best, lambda: LinearChain(nodes, pairs).score(torch.tensor(best(), device=nodes.device)))
 
 
 def _hidden(n: int, length: int, batch: int, symbols: int = 50) -> Problem:

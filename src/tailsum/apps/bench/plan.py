@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from tailsum.apps.bench.rows import Sizes
 from tailsum.apps.files import whole
@@ -106,6 +107,18 @@ def cells_of(plan: Plan, axis: str) -> list[Sizes]:
     return list(dict.fromkeys(found))
 
 
+def groups_from(text: str) -> list[str]:
+    """The groups that a text names, with commas between, in the order in which they run.
+
+    >>> groups_from("peers,N")
+    ['N', 'peers']
+    """
+    given = [part.strip() for part in text.split(",")]
+    if unknown := [part for part in given if part not in GROUPS]:
+        raise ValueError(f"--only must be some of {', '.join(GROUPS)}, with commas between: got {unknown[0]!r}")
+    return [group for group in GROUPS if group in given]
+
+
 def write_plan(folder: Path, plan: Plan) -> None:
     """Keep the sizes beside the results, for the page."""
     with whole(folder / "plan.json") as file:
@@ -115,9 +128,9 @@ def write_plan(folder: Path, plan: Plan) -> None:
 def read_plan(folder: Path) -> Plan:
     """The sizes that a folder's results were measured by; a ValueError if they are missing or damaged."""
     try:
-        found = json.loads((folder / "plan.json").read_text())
-        found["base"] = Sizes(*found["base"])
-        return Plan(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
+        found: dict[str, Any] = json.loads((folder / "plan.json").read_text())
+        given = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+        return Plan(**{**given, "base": Sizes(*found["base"])})
     except FileNotFoundError:
         raise ValueError(f"{folder} has no results: plan.json is missing") from None
     except (TypeError, ValueError, KeyError) as error:

@@ -78,9 +78,7 @@ class Problem:
         return found
 
 
-def _operation(
-    solve: Solve, operation: str, leaves: list[Tensor]
-) -> tuple[Callable[[], object], Callable[[], Tensor]]:
+def _operation(solve: Solve, operation: str, leaves: list[Tensor]) -> tuple[Callable[[], object], Callable[[], Tensor]]:
     """How to run an operation, and the values that it is checked by: a gradient is that in the first of the leaves."""
     if operation == BOTH:
         own = [x.clone().requires_grad_() if x.is_floating_point() else x for x in leaves]

@@ -100,12 +100,10 @@ def read_rows(path: Path) -> list[Row]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
-            if list(reader.fieldnames or ()) != list(kinds):
-                raise ValueError("its columns are others")
             return [Row(**{name: kinds[name](value) for name, value in line.items()}) for line in reader]
     except FileNotFoundError:
         raise ValueError(f"{path.parent} has no results: {path.name} is missing") from None
-    except (TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} is not a file of `tailsum bench` ({error}): delete it, or name another folder"
         ) from None

@@ -40,7 +40,8 @@ def advice(results: Results, plan: Plan, states: int, batch: int) -> Advice:
     kept = {k for label in plan.kept if (k := kept_of(label, states)) is not None}
     rows = {k: results.get(whole._replace(kept=k), TOGETHER) for k in sorted(kept)}
     sketches = {k: row.seconds for k, row in rows.items() if row is not None}
-    if exact is None or not math.isfinite(exact.seconds) or not (exact.is_measured or sketches):
+    nothing = bool(kept) and not sketches
+    if nothing or exact is None or not math.isfinite(exact.seconds):
         return Advice({}, known=False)
     ratios = {k: exact.seconds / seconds for k, seconds in sketches.items()}
     return Advice({k: ratio for k, ratio in ratios.items() if ratio >= CLEARLY}, not exact.is_measured)
@@ -57,14 +58,15 @@ def when_markdown(results: Results, plan: Plan, machine: Mapping[str, str]) -> s
     """The table, and how it was made, as Markdown for a README."""
     batches = sorted(plan.batches)
     kept = ", ".join(plan.kept)
+    made = (
+        f"Measured by `tailsum bench` on {machine.get('device', 'a machine')} ({machine.get('threads', '?')} threads, "
+        f"torch {machine.get('torch', '?')}): log-partition and gradient of a chain with a transition that all steps "
+        f"share (`Factored`, d = 64), T = {plan.base.length}, float32, the time to choose the states included. "
+        f"K was {kept}. About: the exact time was predicted."
+    )
     lines = [
         f"| states | {' | '.join(f'B = {batch:,}' for batch in batches)} |",
         f"|--:|{'---|' * len(batches)}",
         *(f"| N = {n:,} | {' | '.join(texts)} |" for n, texts in when_cells(results, plan).items()),
-        "",
-        f"Measured by `tailsum bench` on {machine.get('device', 'this machine')} ({machine.get('threads', '?')} "
-        f"threads, torch {machine.get('torch', '?')}): log-partition and gradient of a chain with a transition that all "
-        f"steps share (`Factored`, d = 64), T = {plan.base.length}, float32, the time to choose the states "
-        f"included. K was {kept}.",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", made]) + "\n"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, LogLocator
 
 from tailsum.apps.bench.crossing import crossings
 from tailsum.apps.bench.plan import EXACT, SWEEPS, Plan, Series
@@ -24,7 +25,13 @@ LOOKS = {  # Okabe and Ito's palette; marks tell the lines apart without any col
     "sketch": ("#0072B2", "o"),
 }
 STEPS = {CHOOSE: ("#E69F00", "o"), FORWARD: ("#56B4E9", "^"), BOTH: ("#0072B2", "D"), TOGETHER: ("#D55E00", "v")}
-PEERS = {OURS: "#0072B2", "torch-struct": "#D55E00", "pytorch-crf": "#009E73", "hmmlearn": "#CC79A7", "supar": "#E69F00"}
+PEERS = {
+    OURS: "#0072B2",
+    "torch-struct": "#D55E00",
+    "pytorch-crf": "#009E73",
+    "hmmlearn": "#CC79A7",
+    "supar": "#E69F00",
+}
 Value = Callable[[Row], float]
 
 
@@ -118,7 +125,12 @@ def _draw(figure: Figure, shown: Sequence[tuple[Line, str, str, str]], axis: str
             zorder=3,
         )
     everything = [_points(line, value) for line, *_ in shown]
-    log_axis(ax, "x", [float(at) for points in everything for at in points])
+    places = sorted({at for points in everything for at in points})
+    log_axis(ax, "x", [float(at) for at in places])
+    if places and places[-1] < 10 * places[0]:
+        ax.xaxis.set_major_locator(FixedLocator(places))
+    elif places:
+        ax.xaxis.set_major_locator(LogLocator())
     log_axis(ax, "y", [y for points in everything for y in points.values()])
     ax.set_xlabel(AXES[axis])
     ax.set_ylabel(label)

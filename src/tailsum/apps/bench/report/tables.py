@@ -15,7 +15,7 @@ from tailsum.apps.report.table import Table
 from tailsum.apps.report.wording import NOTHING, capital, number
 
 WORDS = words("bench")
-GIB, MIB = 2**30, 2**20
+MIB = 2**20
 
 
 @dataclass(frozen=True)
@@ -62,18 +62,18 @@ def _sweep(results: Results, plan: Plan, axis: str) -> Iterator[Table]:
         lines = lines_of(results, plan, axis, batch)
         places = sorted({at for line in lines for at in line.rows})
         exact = next((line.rows for line in lines if line.series.label == EXACT), {})
-        columns: dict[str, list[str]] = {}
-        for line in lines:
-            columns[capital(line.name)] = [_time(line.rows.get(at)) for at in places]
-        for line in lines:
-            if line.series.label != EXACT:
-                ratios = [_ratio(exact.get(at), line.rows.get(at)) for at in places]
-                columns[f"Exact / {line.name.removeprefix('sketch, ')}: time"] = [each[0] for each in ratios]
-                columns[f"Exact / {line.name.removeprefix('sketch, ')}: memory"] = [each[1] for each in ratios]
-        columns |= {f"Error (nats), {line.name}": [_error(line, at) for at in places] for line in lines}
-        frame = pd.DataFrame(columns, pd.Index([f"{at:,}" for at in places], name=capital(AXES[axis])))
-        caption = "Forward + backward, choosing included" + (f", B = {batch:,}" if batch else "")
-        yield Table.filled(f"{axis}-{batch or ''}", caption, frame, notes=_notes(lines))
+        index = pd.Index([f"{at:,}" for at in places], name=capital(AXES[axis]))
+        where = f", B = {batch:,}" if batch else ""
+        columns = {capital(line.name): [_time(line.rows.get(at)) for at in places] for line in lines}
+        caption = f"Forward + backward, choosing included{where}"
+        yield Table.filled(f"{axis}-{batch or ''}", caption, pd.DataFrame(columns, index), notes=_notes(lines))
+        ratios = {
+            capital(line.name): [_compared(exact.get(at), line.rows.get(at)) for at in places]
+            for line in lines
+            if line.series.label != EXACT
+        }
+        caption = f"Exact over sketch: time, memory; and the sketch's error of log Z in nats{where}"
+        yield Table.filled(f"{axis}-{batch or ''}-ratios", caption, pd.DataFrame(ratios, index))
 
 
 def _notes(lines: list[Line]) -> list[str]:
@@ -87,9 +87,11 @@ def _time(row: Row | None) -> str:
     return duration(row.seconds) if row.is_measured else f"({duration(row.seconds)})"
 
 
-def _error(line: Line, at: int) -> str:
-    row = line.rows.get(at)
-    return NOTHING if row is None or not row.is_measured else number(row.error, 2)
+def _compared(exact: Row | None, sketch: Row | None) -> str:
+    if sketch is None or not sketch.is_measured:
+        return NOTHING
+    time, memory = _ratio(exact, sketch)
+    return f"{time} x, {memory} x; {number(sketch.error, 2)}"
 
 
 def _ratio(one: Row | None, other: Row | None) -> tuple[str, str]:
