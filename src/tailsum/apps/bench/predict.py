@@ -31,8 +31,8 @@ def held(sizes: Sizes, operation: str) -> float:
     """Numbers that are in memory at once, up to a factor."""
     n, t, b, k = sizes
     if not k:
-        return n**2 + b * t * n
-    return b * t * k**2 + (b * t * n if operation in {CHOOSE, TOGETHER} else n)
+        return float(n**2 + b * t * n)
+    return float(b * t * k**2 + (b * t * n if operation in {CHOOSE, TOGETHER} else n))
 
 
 def predict(results: Results, sizes: Sizes, operation: str, kind: str) -> Row | None:

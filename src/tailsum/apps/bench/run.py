@@ -1,6 +1,7 @@
 """The main job of `tailsum bench`: measure what is not measured yet, and skip what would take too long."""
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -102,12 +103,16 @@ class Runner:
         guesses = [predict(self.results, sizes, what, self.device.type) for what in operations(sizes)]
         found = [guess for guess in guesses if guess is not None]
         blank = [Row(CHAIN, OURS, *sizes, what, SKIPPED) for what in operations(sizes)]
-        cost = max((guess.seconds for guess in found), default=0.0)  # of the check
-        cost += sum(cost_of(guess.seconds, self.plan.target) for guess in found)
-        reason = self.budget.refusal(cost) or self._too_large(max((row.peak_bytes for row in found), default=0))
+        cost = max((guess.seconds for guess in found), default=0.0) + self._cost(found)  # of the check, and of the rest
+        reason = self.budget.refusal(cost) or self._too_large(
+            max((float(row.peak_bytes) for row in found), default=0.0)
+        )
         if reason:
             return [replace(row, note=reason) for row in (found or blank)]
         return guarded(functools.partial(self._measure_chain, sizes), blank, (RuntimeError, MemoryError))
+
+    def _cost(self, guesses: Sequence[Row]) -> float:
+        return math.fsum(cost_of(guess.seconds, self.plan.target) for guess in guesses)
 
     def _too_large(self, size: float) -> str:
         if size > SPARE * free_bytes(self.device):
@@ -165,7 +170,7 @@ class Runner:
             known = self.results.get(whole, FORWARD) or predict(self.results, whole, FORWARD, self.device.type)
             cheap = sizes.kept and known is not None and known.seconds < self.budget.limit / 4
             exact = None
-            if cheap and known is not None and not self._too_large(known.peak_bytes):
+            if cheap and known is not None and not self._too_large(float(known.peak_bytes)):
                 with torch.no_grad():
                     exact = made.chain().log_partition()
             self._made = whole, made, exact
@@ -178,8 +183,7 @@ class Runner:
         blank = [Row(problem.name, library, *problem.sizes, what, SKIPPED) for what in it.operations]
         guesses = [predict_peer(self.results, *who, what, it.power) for what in it.operations]
         found = [guess for guess in guesses if guess is not None]
-        cost = sum(cost_of(guess.seconds, self.plan.target) for guess in found)
-        if reason := self._too_large(it.bytes_needed) or self.budget.refusal(cost):
+        if reason := self._too_large(it.bytes_needed) or self.budget.refusal(self._cost(found)):
             return [replace(row, note=reason) for row in (found or blank)]
 
         def run() -> list[Row]:
