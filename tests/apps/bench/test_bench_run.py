@@ -148,8 +148,8 @@ def test_shares_of_the_time():
     now[0] = 10.0  # what N leaves goes to the others
     budget.begin("T")
     assert budget.left == pytest.approx(20.0)
-    assert budget.refusal(15.0) == ""
-    assert budget.refusal(19.0) == "predicted to take 19 s, more than 18 s"
+    assert budget.refusal(9.0) == ""
+    assert budget.refusal(10.0) == "predicted to take 10 s, more than 9 s"
     now[0] = 31.0
     assert budget.refusal(0.0) == "no time left"
 

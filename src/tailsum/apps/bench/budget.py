@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from tailsum.apps.bench.plan import SHARES
 
-CELLS = 6  # a cell may take this part of the whole time, at most
+CELLS = 12  # a cell may take this part of the whole time, at most
 
 
 class Budget:

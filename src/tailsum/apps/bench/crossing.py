@@ -71,6 +71,7 @@ def pairs_of(results: Results, one: Series) -> list[Pair]:
 
 
 def crossings(results: Results, plan: Plan, axis: str) -> list[tuple[Series, Crossing]]:
-    """Those of every series of sketches of a sweep that was measured."""
+    """Those of every series of sketches of a sweep that was measured, small batches first."""
     wanted = [one for one in series(plan, axis) if one.label != EXACT]
+    wanted.sort(key=lambda one: one.batch or 0)
     return [(one, found) for one in wanted if (found := crossing(pairs_of(results, one))) is not None]

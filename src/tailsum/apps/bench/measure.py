@@ -10,7 +10,7 @@ import torch
 from tailsum.numerics.memory import PeakMemory
 
 MOST_REPEATS = 30
-SLOW = 2.0  # seconds: beyond it, one run is enough
+SLOW = 1.0  # seconds: beyond it, one run is enough
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Timing:
 def repeats_of(seconds: float, target: float) -> int:
     """How often something is run that takes so long: for about `target` seconds, three times at least unless it is slow.
 
-    >>> [repeats_of(seconds, 0.3) for seconds in (0.0001, 0.02, 1.0, 5.0)]
+    >>> [repeats_of(seconds, 0.3) for seconds in (0.0001, 0.02, 0.9, 5.0)]
     [30, 15, 3, 1]
     """
     if seconds > SLOW:

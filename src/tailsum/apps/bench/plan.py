@@ -99,12 +99,8 @@ def _over_states(plan: Plan, batch: int) -> Iterator[Series]:
 
 
 def cells_of(plan: Plan, axis: str) -> list[Sizes]:
-    """The sizes of a sweep in the order in which they run: small before large, exact before sketches, each once."""
-    found: list[Sizes] = []
-    for batch in dict.fromkeys(one.batch for one in series(plan, axis)):
-        ours = [one for one in series(plan, axis) if one.batch == batch]
-        found += sorted({sizes for one in ours for sizes in one.sizes})
-    return list(dict.fromkeys(found))
+    """The sizes of a sweep in the order in which they run, each once: small before large, exact before sketches."""
+    return sorted({sizes for one in series(plan, axis) for sizes in one.sizes})
 
 
 def groups_from(text: str) -> list[str]:

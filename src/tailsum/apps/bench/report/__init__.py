@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tailsum.apps.bench.machine import read_machine
+from tailsum.apps.bench.machine import PACKAGES, read_machine
 from tailsum.apps.bench.plan import read_plan
 from tailsum.apps.bench.report.tables import sections
 from tailsum.apps.bench.rows import Results, read_rows
@@ -28,7 +28,7 @@ def write_page(folder: Path) -> Path:
         folder / "index.html",
         "bench.html",
         contents={part.name: part.title for part in parts},
-        about={capital(name): value for name, value in machine.items()},
+        about={name if name in PACKAGES else capital(name): value for name, value in machine.items()},
         sections=parts,
         shots=[save(picture, folder / "plots") for picture in pictures(results, plan)],
     )
