@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from tailsum.apps.bench.plan import EXACT, Plan, Series, series
 from tailsum.apps.bench.rows import BOTH, TOGETHER, Results, Row
+from tailsum.apps.report.wording import number
 
 AXES = {"N": "states, N", "T": "length, T", "B": "batch, B", "K": "states kept, K"}
 UNITS = ((1.0, "s", 1.0), (1e-3, "ms", 1e3), (0.0, "µs", 1e6))
@@ -55,8 +56,8 @@ def batches_of(results: Results, plan: Plan, axis: str) -> list[int | None]:
 def duration(seconds: float) -> str:
     """A time with its unit.
 
-    >>> duration(12.345), duration(0.0123), duration(0.0000456)
-    ('12.3 s', '12.3 ms', '45.6 µs')
+    >>> duration(12345.6), duration(0.0123), duration(0.0000456)
+    ('12,300 s', '12.3 ms', '45.6 µs')
     """
     unit, factor = next((unit, factor) for least, unit, factor in UNITS if seconds >= least)
-    return f"{seconds * factor:.3g} {unit}"
+    return f"{number(seconds * factor)} {unit}"

@@ -111,6 +111,8 @@ def _draw(figure: Figure, shown: Sequence[tuple[Line, str, str, str]], axis: str
     ax = figure.subplots()
     for line, colour, mark, name in shown:
         points = _points(line, value)
+        if not points:
+            continue
         style = "--" if axis == "K" and line.series.label == EXACT else "-"
         hidden = "" if style == "--" else mark
         ax.plot(list(points), list(points.values()), color=colour, linestyle=style, marker=hidden, label=plain(name))

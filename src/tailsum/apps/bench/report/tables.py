@@ -73,7 +73,10 @@ def _sweep(results: Results, plan: Plan, axis: str) -> Iterator[Table]:
             if line.series.label != EXACT
         }
         caption = f"Exact over sketch: time, memory; and the sketch's error of log Z in nats{where}"
-        yield Table.filled(f"{axis}-{batch or ''}-ratios", caption, pd.DataFrame(ratios, index))
+        frame = pd.DataFrame(ratios, index)
+        frame = frame[(frame != NOTHING).any(axis=1)]
+        if len(frame):
+            yield Table.filled(f"{axis}-{batch or ''}-ratios", caption, frame)
 
 
 def _notes(lines: list[Line]) -> list[str]:
