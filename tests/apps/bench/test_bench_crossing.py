@@ -59,6 +59,10 @@ def test_advice_by_states_and_batch(tmp_path):
     key = ("chain", "tailsum", Sizes(100, 20, 8, 10), TOGETHER)
     results.rows[key] = replace(results.rows[key], seconds=0.0095)  # 5% faster is not worth an error
     assert str(advice(results, PLAN, 100, 8)) == "exact"
+    results.rows[key] = replace(results.rows[key], status=SKIPPED, seconds=5.0)
+    assert str(advice(results, PLAN, 100, 8)) == "exact (predicted)"
+    results.rows[key] = replace(results.rows[key], seconds=0.001)
+    assert str(advice(results, PLAN, 100, 8)) == "not measured"
     del results.rows[key]
     assert str(advice(results, PLAN, 100, 8)) == "not measured"
 

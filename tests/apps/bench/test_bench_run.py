@@ -282,3 +282,25 @@ import tailsum.apps.bench.run
 print("ok")
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "ok\n"
+
+
+def test_tables_beyond_the_budget_are_not_counted(tmp_path):
+    results = Results(tmp_path / "r.csv", [replace(chain_row(Sizes(30_000, 20, 8), BOTH), peak_bytes=8 << 30)])
+    assert (
+        predict(results, Sizes(300_000, 20, 8), BOTH, "cuda").peak_bytes < 8 << 30
+    )  # it streams, at 100 times the pairs
+    assert predict(results, Sizes(30_000, 20, 8), BOTH, "cuda").peak_bytes == 8 << 30
+
+
+def test_large_sums_are_checked_on_fewer_positions(monkeypatch):
+    made = chains.embeddings(Sizes(60, 5, 2), CPU)
+    assert chains.exact_error(made)[1:] == ("float64", chains.EXACT_TOLERANCE)
+    monkeypatch.setitem(chains.PAIRS, "cpu", 2 * 60.0**2)
+    error, *rest = chains.exact_error(made)
+    assert rest == ["float64, 3 positions", chains.EXACT_TOLERANCE]
+    assert error < 1e-4
+    monkeypatch.setitem(chains.PAIRS, "cpu", 60.0**2 / 100)
+    monkeypatch.setattr(chains, "plain_log_partition", None)
+    error, *rest = chains.exact_error(made)
+    assert rest == ["sketch, 2 positions", chains.SKETCH_TOLERANCE]
+    assert error < 1e-4  # with more states kept than there are, it is exact

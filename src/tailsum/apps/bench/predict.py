@@ -3,10 +3,12 @@
 import math
 
 from tailsum.apps.bench.rows import BOTH, CHAIN, CHOOSE, FORWARD, SKIPPED, TOGETHER, Results, Row, Sizes
+from tailsum.numerics.table import fits_budget
 
 LANDMARKS, NEIGHBOURS, MOST_LISTED = 192, 32, 262_144  # as `Lookahead` has them
 OVERHEAD = {"cpu": 5e5, "cuda": 1e8}  # of a step, about a fifth of a millisecond or one, by the kind of device
 BYTES = 12  # float32, and two more of the same size
+STREAMED = 1 << 28  # entries of the tiles that are in use at once, at most
 CHOOSING = 20  # how many more operations a step of choosing has
 EXACT_OPERATIONS, SKETCH_OPERATIONS = (FORWARD, BOTH), (CHOOSE, FORWARD, BOTH, TOGETHER)
 
@@ -28,11 +30,15 @@ def work(sizes: Sizes, operation: str, kind: str) -> float:
 
 
 def held(sizes: Sizes, operation: str) -> float:
-    """Numbers that are in memory at once, up to a factor."""
+    """Numbers that are in memory at once, up to a factor. Tables beyond the budget are streamed."""
     n, t, b, k = sizes
     if not k:
-        return float(n**2 + b * t * n)
-    return float(b * t * k**2 + (b * t * n if operation in {CHOOSE, TOGETHER} else n))
+        return float(_table(n**2) + b * t * n)
+    return float(_table(b * t * k**2) + (b * t * n if operation in {CHOOSE, TOGETHER} else n))
+
+
+def _table(entries: int) -> int:
+    return entries if fits_budget(4 * entries) else STREAMED
 
 
 def predict(results: Results, sizes: Sizes, operation: str, kind: str) -> Row | None:

@@ -17,15 +17,15 @@ class Advice:
     """What to use at one N and B: ratios of the exact sum's time to that of the sketches which are faster, by K."""
 
     ratios: Mapping[int, float]
-    predicted: bool = False  # the exact sum was not measured
+    predicted: bool = False  # one of the two was not measured
     known: bool = True
 
     def __str__(self) -> str:
         if not self.known:
             return UNKNOWN
-        if not self.ratios:
-            return "exact"
         about = "about " if self.predicted else ""
+        if not self.ratios:
+            return "exact (predicted)" if self.predicted else "exact"
         least, most = min(self.ratios), max(self.ratios)
         low, high = (number(f(self.ratios.values()), 2, trim=True) for f in (min, max))
         kept = f"K = {least:,}" if least == most else f"K = {least:,} to {most:,}"
@@ -38,12 +38,15 @@ def advice(results: Results, plan: Plan, states: int, batch: int) -> Advice:
     whole = Sizes(states, plan.base.length, batch)
     exact = results.get(whole, BOTH, measured=False)
     kept = {k for label in plan.kept if (k := kept_of(label, states)) is not None}
-    rows = {k: results.get(whole._replace(kept=k), TOGETHER) for k in sorted(kept)}
-    sketches = {k: row.seconds for k, row in rows.items() if row is not None}
-    nothing = bool(kept) and not sketches
-    if nothing or exact is None or not math.isfinite(exact.seconds):
+    rows = {k: results.get(whole._replace(kept=k), TOGETHER, measured=False) for k in sorted(kept)}
+    measured = {k: row.seconds for k, row in rows.items() if row is not None and row.is_measured}
+    guessed = {k: row.seconds for k, row in rows.items() if row is not None and row.seconds > 0}
+    if exact is None or not math.isfinite(exact.seconds):
         return Advice({}, known=False)
-    ratios = {k: exact.seconds / seconds for k, seconds in sketches.items()}
+    if kept and not measured:  # a prediction of both, or of one that is faster, is no advice
+        slower = bool(guessed) and min(guessed.values()) * CLEARLY > exact.seconds
+        return Advice({}, predicted=True, known=exact.is_measured and slower)
+    ratios = {k: exact.seconds / seconds for k, seconds in measured.items()}
     return Advice({k: ratio for k, ratio in ratios.items() if ratio >= CLEARLY}, not exact.is_measured)
 
 
@@ -62,7 +65,7 @@ def when_markdown(results: Results, plan: Plan, machine: Mapping[str, str]) -> s
         f"Measured by `tailsum bench` on {machine.get('device', 'a machine')} ({machine.get('threads', '?')} threads, "
         f"torch {machine.get('torch', '?')}): log-partition and gradient of a chain with a transition that all steps "
         f"share (`Factored`, d = 64), T = {plan.base.length}, float32, the time to choose the states included. "
-        f"K was {kept}. About: the exact time was predicted."
+        f"K was {kept}. About, predicted: one of the two times was predicted from smaller sizes."
     )
     lines = [
         f"| states | {' | '.join(f'B = {batch:,}' for batch in batches)} |",
