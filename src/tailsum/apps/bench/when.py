@@ -62,7 +62,7 @@ def when_markdown(results: Results, plan: Plan, machine: Mapping[str, str]) -> s
     batches = sorted(plan.batches)
     kept = ", ".join(plan.kept)
     made = (
-        f"Measured by `tailsum bench` on {machine.get('device', 'a machine')} ({machine.get('threads', '?')} threads, "
+        f"Measured by `tailsum bench` on {machine.get('device', 'a machine')} (threads: {machine.get('threads', '?')}, "
         f"torch {machine.get('torch', '?')}): log-partition and gradient of a chain with a transition that all steps "
         f"share (`Factored`, d = 64), T = {plan.base.length}, float32, the time to choose the states included. "
         f"K was {kept}. About, predicted: one of the two times was predicted from smaller sizes."
