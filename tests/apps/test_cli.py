@@ -26,7 +26,7 @@ def test_help():
     assert all(name in options for name in ("--states", "--length", "--seed", "--output", "--repeats"))
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["reproduce"], ["train"], ["evaluate"], ["explore"]])
+@pytest.mark.parametrize("command", [[], ["demo"], ["bench"], ["reproduce"], ["train"], ["evaluate"], ["explore"]])
 def test_help_does_without_torch(command):
     code = f"""
 import sys
