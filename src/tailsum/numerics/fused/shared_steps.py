@@ -248,38 +248,44 @@ def column_max(left: Tensor, right: Tensor, precision: str) -> Tensor:
 
 # Tiles, measured on a Hopper GPU.
 WEIGHT_TILE = {"I": 128, "J": 128, "R": 32, "num_warps": 8, "num_stages": 3}
-TABLE_TILE = {"I": 128, "J": 32, "num_warps": 4, "num_stages": 4}
-FACTOR_TILE = {"I": 64, "J": 64, "num_warps": 4, "num_stages": 2}
+FACTOR_TILE = {"I": 64, "J": 128, "num_warps": 4, "num_stages": 2}
+
+
+def _table_tile(n: int) -> dict[str, int]:
+    """Few columns where there are few states, so that there is a program for every multiprocessor."""
+    columns = 64 if n >= 8192 else 32 if n >= 4096 else 16
+    return {"I": 32 if columns == 64 else 64, "J": columns, "num_warps": 4, "num_stages": 5}
 
 
 class _Launch:
-    """How the steps of a chain are launched: as one kernel, where its programs can meet after each step."""
+    """How the steps of a chain are launched.
+
+    Products with a table are one launch, whose programs meet after each step: two on each multiprocessor, which have room for
+    that. With factors a step takes so long that it is a launch of its own.
+    """
 
     def __init__(self, table: Table, n: int, batch: int, transposed: bool) -> None:
-        per_group = batch // table.groups
+        per_group, kept = batch // table.groups, table.kept
         rows = min(64, max(16, triton.next_power_of_2(per_group)))
-        tile = FACTOR_TILE if table.kept is None else TABLE_TILE
-        left, right = (table.kept, table.kept) if table.kept is not None else table.params
-        if transposed:
-            left, right = (left.mT, left.mT) if table.kept is not None else (right, left)
-        if table.kept is None:
-            left, right = left.contiguous(), right.contiguous()
+        tile = FACTOR_TILE if kept is None else _table_tile(n)
+        if kept is None:
+            left, right = (p.contiguous() for p in (reversed(table.params) if transposed else table.params))
+        else:
+            left = right = kept.mT if transposed else kept
         self.entries = (left, right, table.scales)
         strides = (*left.stride(), *right.stride()[:3], left.shape[-1])
         self.shape = (table.groups, per_group, table.steps, *strides)
-        self.options = {"SIZE": 0 if table.kept is not None else _padded(left), "PRECISION": table.precision, "R": rows, **tile}
-        row_blocks = triton.cdiv(per_group, rows)
-        self.grid = (min(triton.cdiv(n, tile["J"]), _programs(left.device)), row_blocks, table.groups)
+        self.options = {"SIZE": 0 if kept is not None else _padded(left), "PRECISION": table.precision, "R": rows, **tile}
+        self.together = kept is not None and meets()
+        row_blocks, programs = triton.cdiv(per_group, rows), triton.cdiv(n, tile["J"])
+        if self.together:
+            programs = min(programs, 2 * torch.cuda.get_device_properties(left.device).multi_processor_count)
+        self.grid = (programs, row_blocks, table.groups)
         self.counter = torch.zeros(row_blocks * table.groups, dtype=torch.int32, device=left.device)
 
-    @staticmethod
-    def spans(first: int, stop: int) -> list[tuple[int, int]]:
-        return [(first, stop)] if meets() else [(t, t + 1) for t in range(first, stop)]
-
-
-def _programs(device: torch.device) -> int:
-    """How many programs run at once, at least, so that each can wait for the others."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 8
+    def spans(self, first: int, stop: int) -> list[tuple[int, int]]:
+        """First and last step of each launch."""
+        return [(first, stop)] if self.together else [(t, t + 1) for t in range(first, stop)]
 
 
 def _padded(factors: Tensor) -> int:
