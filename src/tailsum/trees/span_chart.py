@@ -7,9 +7,10 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.charts import by_width, fill_chart, square
+from tailsum.numerics.charts import by_width, fill_chart, of_length, square
+from tailsum.numerics.kernels import fused
 from tailsum.numerics.noise import Choose
-from tailsum.numerics.reduce import Reduce
+from tailsum.numerics.reduce import Reduce, log_sum_exp
 from tailsum.trees.reader import Reader
 
 
@@ -21,6 +22,15 @@ def span_chart(spans: Float[Tensor, "B T T n"], reduce: Reduce) -> list[Tensor]:
         return nodes[width - 1] + reduce(torch.stack([a + b for a, b in zip(left, right, strict=True)]), 0)
 
     return fill_chart(nodes[0], combine)
+
+
+def span_total(spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, " B"]:
+    """The reduction over all trees of each sentence."""
+    if reduce is log_sum_exp and fused(spans):
+        from tailsum.numerics.fused.spans import span_sum  # noqa: PLC0415  (needs Triton)
+
+        return span_sum(reduce(spans, -1), length, lambda nodes: of_length(span_chart(nodes[..., None], reduce), length))
+    return of_length(span_chart(spans, reduce), length)
 
 
 class SpanReader(Reader):
