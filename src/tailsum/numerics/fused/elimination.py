@@ -20,7 +20,7 @@ LONGEST = 1024  # words of a sentence: a row of weights is one tile
 @triton.jit
 def _before(n):
     """How many numbers the matrices of fewer than n + 1 words have."""
-    return n.to(tl.int64) * (n + 1) * (n + 2) // 3
+    return n * (n + 1) * (n + 2) // 3  # fits 32 bits for all sentences up to LONGEST
 
 
 @triton.jit
@@ -46,7 +46,7 @@ def _entering(matrix, n, MULTIROOT: tl.constexpr, C: tl.constexpr):
 def _eliminate(weight, lengths, matrices, entering, T, MULTIROOT: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
     """Fill `matrices [B, size]` from `weight [B, T + 1, T]`, and `entering [B, T]`."""
     b = tl.program_id(0).to(tl.int64)
-    size = _before(T + 0 * tl.program_id(0))
+    size = _before(T)
     matrices += b * size
     weight += b * (T + 1) * T
     entering += b * T
@@ -83,7 +83,7 @@ def _eliminate(weight, lengths, matrices, entering, T, MULTIROOT: tl.constexpr, 
 def _restore(matrices, lengths, seeds, grads, T, MULTIROOT: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
     """The gradient in the weights `[B, T + 1, T]` (zeros before), from that in `entering`, `seeds [B, T]`."""
     b = tl.program_id(0).to(tl.int64)
-    size = _before(T + 0 * tl.program_id(0))
+    size = _before(T)
     matrices += b * size
     grads += b * (T + 1) * T
     seeds += b * T
