@@ -22,8 +22,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tailsum.dependencies import arborescence
+from tailsum.dependencies.around import Around, around
 from tailsum.dependencies.configuration import Dependencies, RelaxedDependencies, are_trees
-from tailsum.dependencies.dependency_sweep import Around, DependencySweep, around
+from tailsum.dependencies.dependency_sweep import DependencySweep
 from tailsum.dependencies.projective import Charts, attach_by, eisner, eisner_total, read_dependencies, roots, stateful
 from tailsum.numerics.check import (
     check_broadcast,
