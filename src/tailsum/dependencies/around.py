@@ -52,9 +52,7 @@ def around(nodes: Tensor, pairs: Tensor, arc: Tensor, root: Tensor, length: Tens
     return found
 
 
-def _fused(
-    nodes: Tensor, scores: Tensor, arc: Tensor, root: Tensor, length: Tensor, multiroot: bool
-) -> Around | None:
+def _fused(nodes: Tensor, scores: Tensor, arc: Tensor, root: Tensor, length: Tensor, multiroot: bool) -> Around | None:
     """The same by kernels; None if a product may have underflowed."""
     from tailsum.numerics.fused.subtrees import Squares  # noqa: PLC0415  (needs Triton)
 
@@ -115,7 +113,9 @@ class _Sums:
         self.free = _under_roots(self.trees, root, length, multiroot)
         self.of_left, self.of_right = (torch.full_like(self.left, -math.inf) for _ in range(2))  # outside sums
         self.outside = torch.full_like(self.sent, -math.inf)
-        self.above = torch.full_like(self.trees, -math.inf)  # outside sums of trees, the scores of their heads' states added
+        self.above = torch.full_like(
+            self.trees, -math.inf
+        )  # outside sums of trees, the scores of their heads' states added
         for width in range(size, 0, -1):
             self._pass_down(width)
 

@@ -29,7 +29,9 @@ def span_total(spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduc
     if reduce is log_sum_exp and fused(spans):
         from tailsum.numerics.fused.spans import span_sum  # noqa: PLC0415  (needs Triton)
 
-        return span_sum(reduce(spans, -1), length, lambda nodes: of_length(span_chart(nodes[..., None], reduce), length))
+        return span_sum(
+            reduce(spans, -1), length, lambda nodes: of_length(span_chart(nodes[..., None], reduce), length)
+        )
     return of_length(span_chart(spans, reduce), length)
 
 

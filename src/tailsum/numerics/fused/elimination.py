@@ -59,7 +59,7 @@ def _eliminate(weight, lengths, matrices, entering, T, MULTIROOT: tl.constexpr, 
         tile = tl.load(weight + h[:, None] * T + c[None, :], inside, 0.0)
         tl.store(matrix + h[:, None] * words + c[None, :], tile, inside)
     tl.debug_barrier()
-    for step in range(0, words):
+    for step in range(words):
         n = words - step
         matrix, smaller = matrices + size - _before(n), matrices + size - _before(n - 1)
         _, enter = _entering(matrix, n, MULTIROOT, C)
@@ -136,7 +136,7 @@ def _order(root, arc, lengths, order, T, R: tl.constexpr, C: tl.constexpr):
         best = tl.maximum(best, tl.max(tl.load(arc + h[:, None] * T + c[None, :], inside, -float("inf")), 0))
     tl.store(order + c, c, (c >= words) & (c < T))
     gone = c >= words
-    for step in range(0, words):
+    for step in range(words):
         # The margin of the best head over the root: unbounded where the word cannot be a root, and lowest without a head.
         margin = tl.where(scores == -float("inf"), 1e300, best - _finite(scores))
         margin = tl.where(best == -float("inf"), -1e300, margin)
@@ -206,9 +206,7 @@ class _Entering(torch.autograd.Function):
         return found, None, None, None
 
 
-def entering_sums(
-    weight: Tensor, lengths: Tensor, multiroot: bool, reference: Callable[[Tensor], Tensor]
-) -> Tensor:
+def entering_sums(weight: Tensor, lengths: Tensor, multiroot: bool, reference: Callable[[Tensor], Tensor]) -> Tensor:
     """The log weight of all heads of each word when it is eliminated, the last first: `[B, T]`, zero in the padding.
 
     `weight [B, 1 + T, T]` are log weights by head (the root first) and child, in float64. `reference(weight)` computes the

@@ -77,7 +77,9 @@ def _spread(
     span, block, count = tl.program_id(0), tl.program_id(1), T - width + 1
     b, i = span // count, span % count
     heads, leaves = tl.cdiv(N, L), tl.cdiv(P, L)
-    whole = tl.where(width == 2, leaves, 2 * heads + leaves)  # blocks of left states of all kinds; as many of right ones
+    whole = tl.where(
+        width == 2, leaves, 2 * heads + leaves
+    )  # blocks of left states of all kinds; as many of right ones
     to_left = block < whole
     block = tl.where(to_left, block, block - whole)
     # Left states: N, P, N by kind. Right states: N, N, P.
@@ -132,7 +134,11 @@ class _Grammar:
     def __init__(self, spans: Tensor, rules: Tensor, reach: bool = False) -> None:
         groups, heads, states = rules.shape[:3]
         self.chart = chart = Chart(spans, heads, states - heads)
-        parts = (slice(0, heads), slice(0, heads)), (slice(heads, None), slice(0, heads)), (slice(0, heads), slice(heads, None))
+        parts = (
+            (slice(0, heads), slice(0, heads)),
+            (slice(heads, None), slice(0, heads)),
+            (slice(0, heads), slice(heads, None)),
+        )
         rest = torch.cat([rules[:, :, one, other].flatten(2) for one, other in parts], -1)  # [G, N, Q]
         scores = rules[:, :, heads:, heads:].flatten(2), rest
         self.scales = [finite(x.amax(-1)) for x in scores]
@@ -210,9 +216,7 @@ class _GrammarSum(torch.autograd.Function):
         return *found.gradients(lengths, grads[0], ctx.needs_input_grad[1]), None, None, None
 
 
-def grammar_sum(
-    spans: Tensor, rules: Tensor, lengths: Tensor, reference: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
+def grammar_sum(spans: Tensor, rules: Tensor, lengths: Tensor, reference: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """Log of the sum over all trees `[B]` from scores `spans [B, T, T, S]` and `rules [G, N, N+P, N+P]`, T at least 2.
 
     `reference(spans, rules)` computes the same in plain torch: for derivatives of higher order, and for scores of so wide a

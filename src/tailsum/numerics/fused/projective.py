@@ -82,7 +82,7 @@ def _inside(arcs, lengths, chart, ends, T, MULTIROOT: tl.constexpr, I: tl.conste
         tl.debug_barrier()
     one = tl.arange(0, 1)
     tl.store(ends + one, one * 0.0)
-    for last in range(0, n):
+    for last in range(n):
         tl.debug_barrier()
         m = last + one
         top, total = log_sum_of_rows(ends + one, _column(chart, _LEFT, m, T), one == 0, last + 1, K)
@@ -119,7 +119,7 @@ def _outside(
     grads += b * _SQUARES * T * T
     ends += b * 4 * (T + 1)
     of_ends += b * 4 * (T + 1)
-    for step in range(0, n):
+    for step in range(n):
         last = n - 1 - step
         # The whole of the words up to `last`: from the seed, and from later roots.
         later = tl.load(of_ends + last + 1)
@@ -134,7 +134,7 @@ def _outside(
         others = chart + (_LEFT + 1) * T * T + last * T
         _seed(ends, others, of_ends, side, grad, grads + _LEFT * T * T + last, T, MULTIROOT, last + 1, K)
         tl.debug_barrier()
-    for step in range(0, n - 1):
+    for step in range(n - 1):
         width = n - step
         for start in range(0, step + 1, I):
             i = start + tl.arange(0, I)
@@ -207,9 +207,7 @@ class _ProjectiveSum(torch.autograd.Function):
         return found, None, None, None
 
 
-def projective_sum(
-    arcs: Tensor, lengths: Tensor, multiroot: bool, reference: Callable[[Tensor], Tensor]
-) -> Tensor:
+def projective_sum(arcs: Tensor, lengths: Tensor, multiroot: bool, reference: Callable[[Tensor], Tensor]) -> Tensor:
     """Log of the sum over all projective trees `[B]` from `arcs [B, T, T]` (head, child; roots on the diagonal).
 
     `reference(arcs)` computes the same in plain torch, for derivatives of higher order.

@@ -56,7 +56,7 @@ def _outside(inside, merged, lengths, seeds, grads, T, I: tl.constexpr, K: tl.co
     merged += b * 2 * T * T
     grads += b * 2 * T * T
     turned, merged_turned, grads_turned = inside + T * T, merged + T * T, grads + T * T
-    for step in range(0, n):
+    for step in range(n):
         width = n - step
         for start in range(0, step + 1, I):
             i = start + tl.arange(0, I)

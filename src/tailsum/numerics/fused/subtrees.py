@@ -16,7 +16,6 @@ from tailsum.numerics.fused.chart import FLOOR
 from tailsum.numerics.precision import product
 
 
-
 @triton.jit
 def _add(top, total, scores):
     """A running maximum and the sum of exponentials relative to it `[K]`, with the `scores [S, K]` added."""
@@ -69,7 +68,9 @@ def _fill(nodes, left, right, trees, sent, zeros, rows, peaks, T, K, width, S: t
     k = tl.arange(0, KB)
     none, zero = tl.full((KB,), -float("inf"), tl.float32), tl.zeros((KB,), tl.float32)
     # The outermost child covers the words from p on to the last, or from the first up to p.
-    top, total = _add_rows(none, zero, right + (i * T - 1) * K, sent + (j * T + i) * K, i + 1, j + 1, k, K, S, K, T * T * K)
+    top, total = _add_rows(
+        none, zero, right + (i * T - 1) * K, sent + (j * T + i) * K, i + 1, j + 1, k, K, S, K, T * T * K
+    )
     there = k < tl.where(width > 1, K, 0)
     tl.store(right + (i * T + j) * K + k, _log(top, total), there)
     top, total = _add_rows(none, zero, left + (T + j) * K, sent + (i * T * T + j) * K, i, j, k, K, S, T * K, T * K)
@@ -109,7 +110,20 @@ def _send(totals, peaks, tops, sent, low, T, K, width, per_group, floor, KB: tl.
 
 @triton.jit(do_not_specialize=["width"])
 def _from_heads(
-    left, right, of_left, of_right, outside, tops, rows, peaks, T, K, width, per_group, S: tl.constexpr, KB: tl.constexpr
+    left,
+    right,
+    of_left,
+    of_right,
+    outside,
+    tops,
+    rows,
+    peaks,
+    T,
+    K,
+    width,
+    per_group,
+    S: tl.constexpr,
+    KB: tl.constexpr,
 ):
     """The outside sums of subtrees of a width by the head that they are attached to, and scaled, `rows [spans, T K]`."""
     span, count = tl.program_id(0), T - width + 1
