@@ -35,13 +35,22 @@ def span_total(spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduc
     return of_length(span_chart(spans, reduce), length)
 
 
+def _inside(spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, "B T T"]:
+    """The chart as a square, without gradients; minus infinity below the diagonal."""
+    if reduce is log_sum_exp and fused(spans):
+        from tailsum.numerics.fused.spans import span_inside  # noqa: PLC0415  (needs Triton)
+
+        return span_inside(reduce(spans, -1), length)[0][:, 0]
+    return square(span_chart(spans, reduce))
+
+
 class SpanReader(Reader):
     """Reads trees from the chart of scores `spans`."""
 
     def __init__(
         self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce, choose: Choose
     ) -> None:
-        self.span, self.inside = spans, square(span_chart(spans, reduce))
+        self.span, self.inside = spans, _inside(spans, length, reduce)
         self.length, self.choose = length, choose
         self.possible = self.inside[torch.arange(len(length), device=length.device), 0, length - 1] > -math.inf
         self.width = spans.shape[1] + spans.shape[-1]
