@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.dependencies.around import Around
+from tailsum.numerics.kernels import fused
 from tailsum.numerics.reduce import column_tops, log_product
 from tailsum.numerics.tensors import finite
 from tailsum.scores.potential import Potential
@@ -56,53 +57,37 @@ class DependencySweep(LandmarkSweep):
             self.belief = self.belief + fill_unreached(torch.stack(others, -2))
 
     def _given(self, kept: Subset) -> Beliefs:
+        *shape, length, _ = self.nodes.shape
         around = self.sums(kept)
-        return lambda word: self._belief(around, kept, word)
+        index = kept.index.expand(*shape, -1, -1).reshape(len(around.arc), length, kept.index.shape[-1])
+        tables = _Tables(self._pairs, index, shared=not self.pairs.lead)
+        return lambda word: self._belief(around, tables, word)
 
-    def _belief(self, around: Around, kept: Subset, word: int) -> Tensor:
+    def _belief(self, around: Around, tables: "_Tables", word: int) -> Tensor:
         """Log beliefs `[*batch, N]` in the states of one word, without its node scores."""
         *shape, length, size = self.nodes.shape
-        index = kept.index.expand(*shape, -1, -1).reshape(len(around.arc), length, kept.index.shape[-1])
         # Half subtrees of the word, for all its states: by last word, and by first word from the right.
-        rights = _halves(self._children(around, index, word, range(word + 1, length)))
-        lefts = _halves(self._children(around, index, word, range(word)).transpose(1, 2).flip(1, 2)).flip(1)
-        ways = lefts[:, :, None] + rights[:, None] + self._heads(around, index, word)
+        rights = _halves(self._children(around, tables, word, range(word + 1, length)))
+        lefts = _halves(self._children(around, tables, word, range(word)).transpose(1, 2).flip(1, 2)).flip(1)
+        ways = lefts[:, :, None] + rights[:, None] + self._heads(around, tables, word)
         belief = ways.flatten(1, 2).logsumexp(1)
         return torch.where(word < self.length[:, None], belief, 0.0).reshape(*shape, size)
 
-    def _children(self, around: Around, index: Tensor, word: int, words: range) -> Tensor:
+    def _children(self, around: Around, tables: "_Tables", word: int, words: range) -> Tensor:
         """Messages `[B, w, w, N]` (first, last) from every subtree of some words, as a child, to the states of `word`."""
-        some = slice(words.start, words.stop)
         if not words:
             return self.nodes.new_empty(len(around.arc), 0, 0, self.nodes.shape[-1])
-        tables = self._tables(index, words, lambda child: self._pairs(word, child).transposed())
+        some = slice(words.start, words.stop)
         rows = around.inside[:, some, some, some] + around.arc[:, None, None, word, some, None]
-        return self._summed(rows.flatten(1, 2), tables).unflatten(1, rows.shape[1:3])
+        return tables.summed(rows, word, words, as_children=True)
 
-    def _heads(self, around: Around, index: Tensor, word: int) -> Tensor:
+    def _heads(self, around: Around, tables: "_Tables", word: int) -> Tensor:
         """Outside log sums `[B, word + 1, T - word, N]` (first, last) of subtrees headed by `word`, by its state."""
         first, last = slice(0, word + 1), slice(word, None)
-        tables = self._tables(index, range(index.shape[1]), lambda head: self._pairs(head, word))
         rows = around.outside[:, first, last] + around.arc[:, None, None, :, word, None]
-        found = self._summed(rows.flatten(1, 2), tables).unflatten(1, rows.shape[1:3])
+        found = tables.summed(rows, word, range(rows.shape[3]), as_children=False)
         as_root = around.free[:, first, last] + around.root[:, word, None, None]
         return torch.logaddexp(found, as_root[..., None])
-
-    def _tables(self, index: Tensor, words: range, pairs: Callable[[int], Potential]) -> Tensor:
-        """The scores of the kept states of some words with all states of one: `[B, w M, N]`."""
-        if not self.pairs.lead:
-            return pairs(words[0]).block(index[:, words.start : words.stop].flatten(1))
-        return torch.cat([pairs(other).block(index[:, other]) for other in words], 1)
-
-    @staticmethod
-    def _summed(rows: Float[Tensor, "B r T M"], tables: Float[Tensor, "B m n"]) -> Float[Tensor, "B r n"]:
-        """The log-space product of rows with the tables of all words.
-
-        Where it underflows it is minus infinity. That is safe, as a sweep never takes this for impossible; and it needs no
-        check, for which a device would be waited for.
-        """
-        top = column_tops(tables)
-        return log_product(rows.flatten(2), (tables - top).exp_())[0] + top
 
     def _pairs(self, head: int, child: int) -> Potential:
         """The scores between the states of a head and a child, leading dimensions `[B]` or none."""
@@ -114,8 +99,52 @@ class DependencySweep(LandmarkSweep):
         return self.pairs.at_step(child).at_step(head).map(flat)
 
 
+class _Tables:
+    """The scores of the kept states of words with all states of another, as its children or heads, exponentiated.
+
+    Where all arcs share them, they are made once for all words.
+    """
+
+    def __init__(self, pairs: Callable[[int, int], Potential], index: Int[Tensor, "B T M"], shared: bool) -> None:
+        self.pairs, self.index, self.shared = pairs, index, shared
+        self._made: dict[bool, tuple[Tensor, Tensor]] = {}
+
+    def summed(
+        self, rows: Float[Tensor, "B a b w M"], word: int, words: range, as_children: bool
+    ) -> Float[Tensor, "B a b n"]:
+        """The log-space product of rows over the states of some words with their scores to all states of `word`.
+
+        Where it underflows it is minus infinity. That is safe, as a sweep never takes this for impossible; and it needs no
+        check, for which a device would be waited for.
+        """
+        table, top = self._table(word, words, as_children)
+        return (log_product(rows.flatten(3).flatten(1, 2), table)[0] + top).unflatten(1, rows.shape[1:3])
+
+    def _table(self, word: int, words: range, as_children: bool) -> tuple[Tensor, Tensor]:
+        """Exponentials `[B, w M, N]`, and the scale of their columns."""
+        if not self.shared:
+            scores = [self._scores(word, other, as_children).block(self.index[:, other]) for other in words]
+            return _exponentials(torch.cat(scores, 1))
+        if as_children not in self._made:
+            self._made[as_children] = _exponentials(self._scores(0, 0, as_children).block(self.index.flatten(1)))
+        table, top = self._made[as_children]
+        return table[:, words.start * self.index.shape[-1] : words.stop * self.index.shape[-1]], top
+
+    def _scores(self, word: int, other: int, as_children: bool) -> Potential:
+        return self.pairs(word, other).transposed() if as_children else self.pairs(other, word)
+
+
+def _exponentials(scores: Tensor) -> tuple[Tensor, Tensor]:
+    top = column_tops(scores)
+    return (scores - top).exp_(), top
+
+
 def _halves(sent: Float[Tensor, "B w w n"]) -> Float[Tensor, "B v n"]:
     """Half subtrees with no words, one, and so on, from the messages of the subtrees from word s to word e beside the head."""
+    if fused(sent) and sent.numel():
+        from tailsum.numerics.fused.subtrees import grown_halves  # noqa: PLC0415  (needs Triton)
+
+        return grown_halves(sent)
     found = sent.new_zeros(len(sent), sent.shape[1] + 1, sent.shape[-1])
     for last in range(sent.shape[1]):
         found[:, last + 1] = (found[:, : last + 1] + sent[:, : last + 1, last]).logsumexp(1)

@@ -211,6 +211,36 @@ def _to_halves(
     tl.store(of_left + (i * T + j) * K + k, _log(top, total), k < K)
 
 
+@triton.jit
+def _grow(sent, found, W, N, BLOCK: tl.constexpr):
+    """Halves of more and more words; the states of the head are independent."""
+    b = tl.program_id(0).to(tl.int64)
+    k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    sent += b * W * W * N
+    found += b * (W + 1) * N
+    tl.store(found + k, tl.zeros((BLOCK,), tl.float32), k < N)
+    tl.debug_barrier()
+    for e in range(W):
+        top, total = tl.full((BLOCK,), -float("inf"), tl.float32), tl.zeros((BLOCK,), tl.float32)
+        for s in range(e + 1):
+            x = tl.load(found + s * N + k, k < N, -float("inf"))
+            x += tl.load(sent + (s * W + e) * N + k, k < N, -float("inf"))
+            higher = tl.maximum(top, x)
+            base = tl.where(higher == -float("inf"), 0.0, higher)
+            total = total * tl.exp(top - base) + tl.exp(x - base)
+            top = higher
+        tl.store(found + (e + 1) * N + k, _log(top, total), k < N)
+        tl.debug_barrier()
+
+
+def grown_halves(sent: Tensor) -> Tensor:
+    """Half subtrees `[B, W + 1, N]` of no words, one, and so on, from messages `[B, W, W, N]` of those from s to e."""
+    batch, words, _, size = sent.shape
+    found = sent.new_empty(batch, words + 1, size)
+    _grow[(batch, triton.cdiv(size, 128))](sent.contiguous(), found, words, size, BLOCK=128)
+    return found
+
+
 @dataclass
 class Squares:
     """The items of all spans, minus infinity where there is none, from scores `nodes [B, T, K]` and `[G, T K, T K]`."""
