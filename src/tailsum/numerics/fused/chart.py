@@ -8,6 +8,9 @@ Sums in these units are products. They underflow only where a sum is far below w
 below `FLOOR` is suspect, and all are looked at once, at the end.
 """
 
+# Kernels are called with plain numbers for Triton's own types.
+# pyright: reportArgumentType=false, reportOperatorIssue=false
+
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,6 +4,9 @@ The reference is `dependencies/arborescence.py`, in float64 as here. The weights
 root first; child). Those of all n are kept one after another, n descending, for the backward pass.
 """
 
+# Kernels are called with plain numbers for Triton's own types.
+# pyright: reportArgumentType=false, reportOperatorIssue=false
+
 from collections.abc import Callable
 from typing import Any
 

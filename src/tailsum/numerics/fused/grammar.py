@@ -5,6 +5,9 @@ with the rules. Pairs are of nonterminals, then of a preterminal and a nontermin
 of two words have pairs of preterminals only.
 """
 
+# Kernels are called with plain numbers for Triton's own types.
+# pyright: reportArgumentType=false, reportOperatorIssue=false
+
 from collections.abc import Callable
 from typing import Any
 

@@ -5,6 +5,9 @@ splits are merged rank by rank, and ranks are summed into the states of the larg
 product each over all spans.
 """
 
+# Kernels are called with plain numbers for Triton's own types.
+# pyright: reportArgumentType=false, reportOperatorIssue=false
+
 from collections.abc import Callable
 from typing import Any
 
@@ -145,6 +148,8 @@ def low_rank_sum(
     """
     inputs = spans, *factors
     with torch.no_grad():
-        found = _Grammar(*(x.detach() for x in inputs))
-        lost = is_lost(found.chart, lambda: _Grammar(*(reachable(x.detach()) for x in inputs), reach=True).chart)
+        spans, head, left, right = (x.detach() for x in inputs)
+        found = _Grammar(spans, head, left, right)
+        possible = map(reachable, (spans, head, left, right))
+        lost = is_lost(found.chart, lambda: _Grammar(*possible, reach=True).chart)
     return reference(*inputs) if lost else _LowRankSum.apply(found, reference, lengths, *inputs)

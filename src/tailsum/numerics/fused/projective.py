@@ -5,6 +5,9 @@ The reference is `dependencies/projective.py`, whose items these are: half subtr
 squares of first and last words, each also transposed; every sum has a running maximum.
 """
 
+# Kernels are called with plain numbers for Triton's own types.
+# pyright: reportArgumentType=false, reportOperatorIssue=false
+
 from collections.abc import Callable
 from typing import Any
 

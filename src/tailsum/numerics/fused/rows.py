@@ -4,6 +4,9 @@ A chart of one sentence is kept twice, `[T, T]` by first and last position and t
 and its right parts are both contiguous. Pointers are tensors `[I]`, one for each of I rows.
 """
 
+# Kernels are called with plain numbers for Triton's own types.
+# pyright: reportArgumentType=false, reportOperatorIssue=false
+
 import triton
 import triton.language as tl
 

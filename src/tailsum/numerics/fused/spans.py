@@ -4,6 +4,9 @@ The reference is `numerics.charts.fill_chart` with `log_sum_exp`, as in `trees/s
 maximum, so scores of any range are right without a check.
 """
 
+# Kernels are called with plain numbers for Triton's own types.
+# pyright: reportArgumentType=false, reportOperatorIssue=false
+
 from collections.abc import Callable
 from typing import Any
 
