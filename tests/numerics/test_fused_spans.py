@@ -41,7 +41,8 @@ def arcs(scale, forbidden, length=4, batch=2, **how):
     return DependencyTree, [randn(batch, length, length, scale=scale, forbidden=forbidden)], how
 
 
-def table(scale, forbidden, lead=(), n=3, p=2, length=4, batch=2):
+def table(scale, forbidden, n=3, p=2, length=4, batch=2):
+    lead = (batch,) if forbidden else ()  # a table for each sentence, or one
     rule = randn(*lead, n, n + p, n + p, scale=scale, forbidden=forbidden)
     return PCFG, [randn(n), rule, randn(batch, length, p, scale=scale, forbidden=forbidden / 2)], {}
 
@@ -92,10 +93,6 @@ def check(make, tensors, how, use="always", device="cpu", tolerance=1e-4):
 def test_sums_and_gradients(kind, scale, forbidden):
     make, tensors, how = KINDS[kind](scale, forbidden)
     check(make, tensors, {**how, "lengths": LENGTHS})
-
-
-def test_own_tables():
-    check(*table(2.0, 0.0, lead=(2,), n=2, p=3, length=3, batch=2))
 
 
 @pytest.mark.parametrize("kind", ["spans", "projective", "any tree", "table", "low rank"])
@@ -154,7 +151,7 @@ LARGE = {
     "spans": lambda: spans(1.0, 0.02, size=20, length=40, batch=16),
     "projective": lambda: arcs(2.0, 0.1, length=40, batch=16),
     "any tree": lambda: arcs(2.0, 0.1, length=40, batch=16, projective=False),
-    "table": lambda: table(1.0, 0.2, n=30, p=60, length=40, batch=16),
+    "table": lambda: table(1.0, 0.0, n=30, p=60, length=40, batch=16),
     "low rank": lambda: low_rank(1.0, 0.0, n=300, p=500, rank=100, length=30, batch=8),
 }
 
