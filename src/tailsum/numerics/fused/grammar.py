@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tailsum.numerics.fused.chart import Chart, children, first_row, highest_split, is_lost, reachable, split_weights
 from tailsum.numerics.fused.reference import reference_gradients
-from tailsum.numerics.kernels import is_fast
+from tailsum.numerics.kernels import Precision, is_fast, precision
 from tailsum.numerics.precision import product
 from tailsum.numerics.tensors import finite
 
@@ -124,6 +124,11 @@ def _divide(left, right, totals, out, size, BLOCK: tl.constexpr):
     tl.store(out + k, tl.where(total > 0, found, 0.0), k < size)
 
 
+def precision_now() -> Precision:
+    """The precision of a forward pass, for its backward pass, which runs elsewhere."""
+    return "fast" if is_fast() else "full"
+
+
 def over_totals(left: Tensor, right: Tensor, totals: Tensor) -> Tensor:
     """The gradients of totals of one width, from those of the logarithms of states, which have two parts."""
     out = torch.empty_like(totals)
@@ -146,7 +151,7 @@ class _Grammar:
         scores = rules[:, :, heads:, heads:].flatten(2), rest
         self.scales = [finite(x.amax(-1)) for x in scores]
         self.tables = [(x - scale[..., None]).exp_() for x, scale in zip(scores, self.scales, strict=True)]
-        self.groups = groups
+        self.groups, self.precision = groups, precision_now()
         chart.finish(1, None, spans.new_zeros(1, chart.n_leaves), reach)
         for width in range(2, chart.length + 1):
             which = min(width - 2, 1)
@@ -216,7 +221,8 @@ class _GrammarSum(torch.autograd.Function):
         if torch.is_grad_enabled():
             wanted = ctx.needs_input_grad[:2]
             return *reference_gradients(reference, (spans, rules), wanted, grads[0]), None, None, None
-        return *found.gradients(lengths, grads[0], ctx.needs_input_grad[1]), None, None, None
+        with precision(found.precision):
+            return *found.gradients(lengths, grads[0], ctx.needs_input_grad[1]), None, None, None
 
 
 def grammar_sum(spans: Tensor, rules: Tensor, lengths: Tensor, reference: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
