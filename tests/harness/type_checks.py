@@ -30,7 +30,9 @@ def _checked_at_first(thing=None, **options):
         return functools.partial(_checked_at_first, **options)
     if not inspect.isfunction(thing) or inspect.isgeneratorfunction(thing):
         return _jaxtyped(thing, **options)
-    if "<locals>" in thing.__qualname__:
+    if "<locals>" in thing.__qualname__ or thing.__module__.startswith(
+        "tailsum.numerics.fused"
+    ):  # kernels are no functions
         return thing
     checked = _jaxtyped(thing, **options)
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, softplus
 
+from tailsum.numerics.kernels import fused
 from tailsum.numerics.reduce import Draw, Reduce, log_sum_exp
 
 
@@ -43,12 +44,31 @@ def log_sum(arc: Tensor, root: Tensor, length: Tensor, multiroot: bool) -> Tenso
     Derivatives of every order are finite, and zero where no tree is possible and the value is minus infinity.
     """
     weight = _weights(arc, root, length)
+    entering = (_fused_entering if fused(arc, root) else _entering)(weight, length, multiroot)
+    impossible = (entering == -math.inf).any(-1)
+    total = entering.masked_fill(impossible[:, None], 0.0).sum(-1).masked_fill(impossible, -math.inf)
+    return total.to(torch.promote_types(arc.dtype, root.dtype))
+
+
+def _entering(weight: Tensor, length: Tensor, multiroot: bool) -> Tensor:
+    """The log weight of all heads of each word when it is eliminated, `[B, T]`; zero in the padding."""
     if not multiroot:
         weight = _reordered(weight, _elimination_order(weight.detach(), length))
-    entering = torch.stack([step.entering for step in _eliminate(weight, length, multiroot)])
-    impossible = (entering == -math.inf).any(0)
-    total = entering.masked_fill(impossible, 0.0).sum(0).masked_fill(impossible, -math.inf)
-    return total.to(torch.promote_types(arc.dtype, root.dtype))
+    return torch.stack([step.entering for step in _eliminate(weight, length, multiroot)], -1)
+
+
+def _fused_entering(weight: Tensor, length: Tensor, multiroot: bool) -> Tensor:
+    from tailsum.numerics.fused.elimination import LONGEST, elimination_order, entering_sums  # noqa: PLC0415  (needs Triton)
+
+    if weight.shape[-1] >= LONGEST:
+        return _entering(weight, length, multiroot)
+    if not multiroot:
+        weight = _reordered(weight, elimination_order(weight.detach(), length))
+
+    def reference(weight: Tensor) -> Tensor:
+        return torch.stack([step.entering for step in _eliminate(weight, length, multiroot)], -1).flip(-1)
+
+    return entering_sums(weight, length, multiroot, reference)
 
 
 @torch.no_grad()

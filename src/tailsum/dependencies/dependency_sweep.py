@@ -8,75 +8,20 @@ Cost: T^3 N x landmarks for one word, and a chart of the landmarks.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.dependencies.projective import attach_by, roots, stateful
-from tailsum.numerics.reduce import LogProduct, log_sum_exp
+from tailsum.dependencies.around import Around
+from tailsum.numerics.kernels import fused
+from tailsum.numerics.reduce import column_tops, log_product
 from tailsum.numerics.tensors import finite
 from tailsum.scores.potential import Potential
 from tailsum.sketch.neighbours import Near, Neighbours
 from tailsum.sketch.selection import Subset
 from tailsum.sketch.sweep import fill_unreached
 from tailsum.structure.landmark_sweep import Beliefs, LandmarkSweep
-
-
-@dataclass(frozen=True)
-class Around:
-    """Arc and root scores of the restricted model, and its inside and outside log sums by first word, last word, head."""
-
-    arc: Tensor  # [B, T, T]
-    root: Tensor  # [B, T]
-    inside: Tensor  # [B, T, T, T, M]
-    outside: Tensor  # [B, T, T, T, M]: by the head that the subtree is attached to, and its state
-    free: Tensor  # [B, T, T]: outside of a subtree under a root
-
-
-def around(nodes: Tensor, pairs: Tensor, arc: Tensor, root: Tensor, length: Tensor, multiroot: bool) -> Around:
-    """The inside and outside sums of a model with few states, from scores `[B, ..]` that need no gradient."""
-    attach, sent = attach_by(arc, pairs, log_sum_exp), list[Tensor]()
-
-    def watch(_: int, values: Tensor) -> Tensor:
-        sent.append(values if values.requires_grad else values.requires_grad_())
-        return sent[-1]
-
-    with torch.inference_mode(False), torch.enable_grad():
-        halves, trees = stateful(nodes, attach, log_sum_exp, watch)
-        before = roots(halves, nodes, root, multiroot, log_sum_exp)
-        total = torch.stack(before).gather(0, length[None] - 1)[0]
-        chances = torch.autograd.grad(total.sum(), sent, materialize_grads=True) if sent else ()
-    batch, longest, size = nodes.shape
-    inside = nodes.new_full((batch, longest, longest, longest, size), -math.inf)  # first, last, head
-    outside = torch.full_like(inside, -math.inf)  # first, last, head outside of it
-    for width, tree in enumerate(trees, 1):
-        first = torch.arange(longest - width + 1, device=nodes.device)
-        child = first[:, None] + torch.arange(width, device=nodes.device)
-        inside[:, first[:, None], first[:, None] + width - 1, child] = tree.detach()
-        if width < longest:
-            rest = chances[width - 1].log() + total.detach()[:, None, None, None] - sent[width - 1].detach()
-            outside[:, first, first + width - 1] = rest.nan_to_num_(-math.inf, -math.inf, -math.inf)
-    free = _around_roots(inside, root, [x.detach() for x in before], length, multiroot)
-    return Around(arc, root, inside, outside, free)
-
-
-def _around_roots(inside: Tensor, root: Tensor, before: list[Tensor], length: Tensor, multiroot: bool) -> Tensor:
-    """Outside log sums `[B, T, T]` of a subtree of the words s .. e under a root."""
-    longest = inside.shape[1]
-    position = torch.arange(longest, device=inside.device)
-    if not multiroot:
-        whole = (position[:, None] == 0) & (position == length[:, None, None] - 1)
-        return torch.where(whole, 0.0, -math.inf).to(inside.dtype)
-    alone = (inside + root[:, None, None, :, None]).flatten(3).logsumexp(-1)  # [B, s, e]
-    after = torch.where(torch.arange(longest + 1, device=inside.device) == length[:, None], 0.0, -math.inf)
-    after = after.to(inside.dtype)  # the words from s on, under separate roots
-    for s in range(longest - 1, -1, -1):
-        ways = (alone[:, s, s:] + after[:, s + 1 :]).logsumexp(-1)
-        after[:, s] = torch.where(s < length, ways, after[:, s])
-    earlier = torch.stack([torch.zeros_like(before[0]), *before[:-1]], 1)
-    return earlier[:, :, None] + after[:, None, 1:]
 
 
 class DependencySweep(LandmarkSweep):
@@ -112,49 +57,37 @@ class DependencySweep(LandmarkSweep):
             self.belief = self.belief + fill_unreached(torch.stack(others, -2))
 
     def _given(self, kept: Subset) -> Beliefs:
+        *shape, length, _ = self.nodes.shape
         around = self.sums(kept)
-        return lambda word: self._belief(around, kept, word)
+        index = kept.index.expand(*shape, -1, -1).reshape(len(around.arc), length, kept.index.shape[-1])
+        tables = _Tables(self._pairs, index, shared=not self.pairs.lead)
+        return lambda word: self._belief(around, tables, word)
 
-    def _belief(self, around: Around, kept: Subset, word: int) -> Tensor:
+    def _belief(self, around: Around, tables: "_Tables", word: int) -> Tensor:
         """Log beliefs `[*batch, N]` in the states of one word, without its node scores."""
         *shape, length, size = self.nodes.shape
-        index = kept.index.expand(*shape, -1, -1).reshape(len(around.arc), length, kept.index.shape[-1])
-        own = self.nodes.new_zeros(len(around.arc), size)
-        # Half subtrees of the word, for all its states.
-        sent = self._children(around, index, word)
-        right, left = {word: own}, {word: own}
-        for last in range(word + 1, length):
-            right[last] = torch.stack([right[s - 1] + sent[:, s, last] for s in range(word + 1, last + 1)]).logsumexp(0)
-        for first in range(word - 1, -1, -1):
-            left[first] = torch.stack([left[e + 1] + sent[:, first, e] for e in range(first, word)]).logsumexp(0)
-        lefts = torch.stack([left[s] for s in range(word + 1)], 1)[:, :, None]
-        rights = torch.stack([right[e] for e in range(word, length)], 1)[:, None]
-        belief = (lefts + rights + self._heads(around, index, word)).flatten(1, 2).logsumexp(1)
+        # Half subtrees of the word, for all its states: by last word, and by first word from the right.
+        rights = _halves(self._children(around, tables, word, range(word + 1, length)))
+        lefts = _halves(self._children(around, tables, word, range(word)).transpose(1, 2).flip(1, 2)).flip(1)
+        ways = lefts[:, :, None] + rights[:, None] + self._heads(around, tables, word)
+        belief = ways.flatten(1, 2).logsumexp(1)
         return torch.where(word < self.length[:, None], belief, 0.0).reshape(*shape, size)
 
-    def _children(self, around: Around, index: Tensor, word: int) -> Tensor:
-        """Messages `[B, T, T, N]` (first, last) from every subtree, as a child, to the states of `word`."""
-        length = around.arc.shape[1]
-        found = self.nodes.new_full((len(around.arc), length, length, self.nodes.shape[-1]), -math.inf)
-        for child in (*range(word), *range(word + 1, length)):
-            low, high = (word + 1, length) if child > word else (0, word)
-            place = slice(low, child + 1), slice(child, high)
-            table = self._pairs(word, child).transposed().block(index[:, child])  # [B, M, N]
-            _add_product(found[:, *place], around.inside[:, *place, child], table, around.arc[:, word, child])
-        return found
+    def _children(self, around: Around, tables: "_Tables", word: int, words: range) -> Tensor:
+        """Messages `[B, w, w, N]` (first, last) from every subtree of some words, as a child, to the states of `word`."""
+        if not words:
+            return self.nodes.new_empty(len(around.arc), 0, 0, self.nodes.shape[-1])
+        some = slice(words.start, words.stop)
+        rows = around.inside[:, some, some, some] + around.arc[:, None, None, word, some, None]
+        return tables.summed(rows, word, words, as_children=True)
 
-    def _heads(self, around: Around, index: Tensor, word: int) -> Tensor:
+    def _heads(self, around: Around, tables: "_Tables", word: int) -> Tensor:
         """Outside log sums `[B, word + 1, T - word, N]` (first, last) of subtrees headed by `word`, by its state."""
-        length = around.arc.shape[1]
-        first, last = slice(0, word + 1), slice(word, length)
+        first, last = slice(0, word + 1), slice(word, None)
+        rows = around.outside[:, first, last] + around.arc[:, None, None, :, word, None]
+        found = tables.summed(rows, word, range(rows.shape[3]), as_children=False)
         as_root = around.free[:, first, last] + around.root[:, word, None, None]
-        found = as_root[..., None].expand(*as_root.shape, self.nodes.shape[-1]).clone()
-        for head in (*range(word), *range(word + 1, length)):
-            low, high = (0, head) if head > word else (head + 1, length)
-            table = self._pairs(head, word).block(index[:, head])  # [B, M, N]
-            rows = around.outside[:, low : word + 1, word:high, head]
-            _add_product(found[:, low:, : high - word], rows, table, around.arc[:, head, word])
-        return found
+        return torch.logaddexp(found, as_root[..., None])
 
     def _pairs(self, head: int, child: int) -> Potential:
         """The scores between the states of a head and a child, leading dimensions `[B]` or none."""
@@ -166,7 +99,53 @@ class DependencySweep(LandmarkSweep):
         return self.pairs.at_step(child).at_step(head).map(flat)
 
 
-def _add_product(found: Tensor, rows: Tensor, table: Tensor, arc: Tensor) -> None:
-    """Add to `found [B, s, e, N]`, in log space, `rows [B, s, e, M]` times `table [B, M, N]` and the arc `[B]`."""
-    sent = LogProduct(table)(rows.flatten(1, 2)) + arc[:, None, None]
-    found.copy_(torch.logaddexp(found, sent.unflatten(1, rows.shape[1:3])))
+class _Tables:
+    """The scores of the kept states of words with all states of another, as its children or heads, exponentiated.
+
+    Where all arcs share them, they are made once for all words.
+    """
+
+    def __init__(self, pairs: Callable[[int, int], Potential], index: Int[Tensor, "B T M"], shared: bool) -> None:
+        self.pairs, self.index, self.shared = pairs, index, shared
+        self._made: dict[bool, tuple[Tensor, Tensor]] = {}
+
+    def summed(
+        self, rows: Float[Tensor, "B a b w M"], word: int, words: range, as_children: bool
+    ) -> Float[Tensor, "B a b n"]:
+        """The log-space product of rows over the states of some words with their scores to all states of `word`.
+
+        Where it underflows it is minus infinity. That is safe, as a sweep never takes this for impossible; and it needs no
+        check, for which a device would be waited for.
+        """
+        table, top = self._table(word, words, as_children)
+        return (log_product(rows.flatten(3).flatten(1, 2), table)[0] + top).unflatten(1, rows.shape[1:3])
+
+    def _table(self, word: int, words: range, as_children: bool) -> tuple[Tensor, Tensor]:
+        """Exponentials `[B, w M, N]`, and the scale of their columns."""
+        if not self.shared:
+            scores = [self._scores(word, other, as_children).block(self.index[:, other]) for other in words]
+            return _exponentials(torch.cat(scores, 1))
+        if as_children not in self._made:
+            self._made[as_children] = _exponentials(self._scores(0, 0, as_children).block(self.index.flatten(1)))
+        table, top = self._made[as_children]
+        return table[:, words.start * self.index.shape[-1] : words.stop * self.index.shape[-1]], top
+
+    def _scores(self, word: int, other: int, as_children: bool) -> Potential:
+        return self.pairs(word, other).transposed() if as_children else self.pairs(other, word)
+
+
+def _exponentials(scores: Tensor) -> tuple[Tensor, Tensor]:
+    top = column_tops(scores)
+    return (scores - top).exp_(), top
+
+
+def _halves(sent: Float[Tensor, "B w w n"]) -> Float[Tensor, "B v n"]:
+    """Half subtrees with no words, one, and so on, from the messages of the subtrees from word s to word e beside the head."""
+    if fused(sent) and sent.numel():
+        from tailsum.numerics.fused.subtrees import grown_halves  # noqa: PLC0415  (needs Triton)
+
+        return grown_halves(sent)
+    found = sent.new_zeros(len(sent), sent.shape[1] + 1, sent.shape[-1])
+    for last in range(sent.shape[1]):
+        found[:, last + 1] = (found[:, : last + 1] + sent[:, : last + 1, last]).logsumexp(1)
+    return found

@@ -22,9 +22,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tailsum.dependencies import arborescence
+from tailsum.dependencies.around import Around, around
 from tailsum.dependencies.configuration import Dependencies, RelaxedDependencies, are_trees
-from tailsum.dependencies.dependency_sweep import Around, DependencySweep, around
-from tailsum.dependencies.projective import Charts, attach_by, eisner, read_dependencies, roots, stateful
+from tailsum.dependencies.dependency_sweep import DependencySweep
+from tailsum.dependencies.projective import Charts, attach_by, eisner, eisner_total, read_dependencies, roots, stateful
 from tailsum.numerics.check import (
     check_broadcast,
     check_device,
@@ -172,9 +173,11 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
     def total(self, terms: DependencyTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
         if not self.projective:
             total = arborescence.total(*self._arcs(terms, reduce), self.sequence_lengths(), self.multiroot, reduce)
-        else:
+        elif self.stateful:
             before = self._charts(terms, reduce).before
             total = torch.stack(before).gather(0, self.sequence_lengths()[None] - 1)[0]
+        else:
+            total = eisner_total(self._arcs(terms, reduce)[0], self.sequence_lengths(), self.multiroot, reduce)
         return total.reshape(self.batch_shape)
 
     def _arcs(self, terms: DependencyTerms, reduce: Reduce) -> tuple[Tensor, Tensor]:

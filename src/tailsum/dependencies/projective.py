@@ -14,8 +14,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from tailsum.numerics.charts import Watch, keep, square
+from tailsum.numerics.kernels import fused
 from tailsum.numerics.noise import Choose
-from tailsum.numerics.reduce import LogProduct, Reduce
+from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp
 
 
 class Halves(NamedTuple):
@@ -42,6 +43,21 @@ def eisner(arc: Tensor, reduce: Reduce) -> Halves:
         right.append(reduce(torch.stack(rights), 0))
         left.append(reduce(torch.stack(lefts), 0))
     return Halves(left, right)
+
+
+def eisner_total(arc: Tensor, length: Tensor, multiroot: bool, reduce: Reduce) -> Tensor:
+    """The reduction over all trees of the first `length [B]` words, from `arc [B, T, T]` (head, child; roots on the diagonal)."""
+    if reduce is log_sum_exp and fused(arc):
+        from tailsum.numerics.fused.projective import projective_sum  # noqa: PLC0415  (needs Triton)
+
+        return projective_sum(arc, length, multiroot, lambda arc: _eisner_total(arc, length, multiroot, reduce))
+    return _eisner_total(arc, length, multiroot, reduce)
+
+
+def _eisner_total(arc: Tensor, length: Tensor, multiroot: bool, reduce: Reduce) -> Tensor:
+    nodes = arc.new_zeros(*arc.shape[:-1], 1)
+    before = roots(eisner(arc, reduce), nodes, arc.diagonal(dim1=1, dim2=2), multiroot, reduce)
+    return torch.stack(before).gather(0, length[None] - 1)[0]
 
 
 # From subtrees `[B, n, w, K]` (first word, head, state of the head) and their first words `[n]` to the messages that

@@ -33,7 +33,8 @@ class Factored(Potential):
                 f"got {list(left.shape)} and {list(right.shape)}"
             )
         try:
-            self.lead = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+            same = left.shape[:-2] == right.shape[:-2]  # the function is slow
+            self.lead = left.shape[:-2] if same else torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
         except RuntimeError:
             raise ValueError(
                 f"left and right must have leading dimensions that broadcast: got {list(left.shape)} and {list(right.shape)}"

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from tailsum.numerics.check import at_least
+from tailsum.numerics.table import tile_size
 from tailsum.numerics.tensors import finite
 
 
@@ -165,6 +166,12 @@ def selection_from(k: int | None, selection: Selection | None) -> Selection:
 def _cumulative_by_magnitude(inclusion: Float64[Tensor, "*lead n"], levels: int = 9) -> Float64[Tensor, "*lead n"]:
     """The cumulative sum of the probabilities in the order of their powers of two, largest first."""
     level = (1 - torch.frexp(inclusion).exponent).clamp_(0, levels - 1)
+    if inclusion.numel() <= tile_size(inclusion.device) // 16:  # all levels at once, one after another
+        *lead, n = inclusion.shape
+        place = level.long()[..., None, :]
+        spread = inclusion.new_zeros(*lead, levels, n).scatter_(-2, place, inclusion[..., None, :])
+        reach = _cumulative(spread.flatten(-2)).unflatten(-1, (levels, n))
+        return reach.gather(-2, place)[..., 0, :]
     reach = torch.zeros_like(inclusion)
     before: Tensor | float = 0.0
     for value in range(levels):

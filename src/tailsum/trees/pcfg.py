@@ -118,8 +118,8 @@ class PCFG(TreeStructure[GrammarTerms]):
         return self.replaced(rule=self.rule.at_spans(index), span=spans.gather(-1, index.expand(*spans.shape[:-1], -1)))
 
     def total(self, terms: GrammarTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
-        rule, spans = terms.rule.flat(self.batch_shape), by_width(self.flat_spans(terms))
-        return rule.total(spans, self.sequence_lengths(), reduce).reshape(self.batch_shape)
+        rule = terms.rule.flat(self.batch_shape)
+        return rule.total(self.flat_spans(terms), self.sequence_lengths(), reduce).reshape(self.batch_shape)
 
     def reader(self, terms: GrammarTerms, reduce: Reduce, choose: Choose) -> Reader:
         rule, spans = terms.rule.flat(self.batch_shape), by_width(self.flat_spans(terms))

@@ -7,9 +7,10 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.charts import by_width, fill_chart, square
+from tailsum.numerics.charts import by_width, fill_chart, of_length, square
+from tailsum.numerics.kernels import fused
 from tailsum.numerics.noise import Choose
-from tailsum.numerics.reduce import Reduce
+from tailsum.numerics.reduce import Reduce, log_sum_exp
 from tailsum.trees.reader import Reader
 
 
@@ -23,13 +24,33 @@ def span_chart(spans: Float[Tensor, "B T T n"], reduce: Reduce) -> list[Tensor]:
     return fill_chart(nodes[0], combine)
 
 
+def span_total(spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, " B"]:
+    """The reduction over all trees of each sentence."""
+    if reduce is log_sum_exp and fused(spans):
+        from tailsum.numerics.fused.spans import span_sum  # noqa: PLC0415  (needs Triton)
+
+        return span_sum(
+            reduce(spans, -1), length, lambda nodes: of_length(span_chart(nodes[..., None], reduce), length)
+        )
+    return of_length(span_chart(spans, reduce), length)
+
+
+def _inside(spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, "B T T"]:
+    """The chart as a square, without gradients; minus infinity below the diagonal."""
+    if reduce is log_sum_exp and fused(spans):
+        from tailsum.numerics.fused.spans import span_inside  # noqa: PLC0415  (needs Triton)
+
+        return span_inside(reduce(spans, -1), length)[0][:, 0]
+    return square(span_chart(spans, reduce))
+
+
 class SpanReader(Reader):
     """Reads trees from the chart of scores `spans`."""
 
     def __init__(
         self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce, choose: Choose
     ) -> None:
-        self.span, self.inside = spans, square(span_chart(spans, reduce))
+        self.span, self.inside = spans, _inside(spans, length, reduce)
         self.length, self.choose = length, choose
         self.possible = self.inside[torch.arange(len(length), device=length.device), 0, length - 1] > -math.inf
         self.width = spans.shape[1] + spans.shape[-1]

@@ -18,7 +18,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.charts import of_length
 from tailsum.numerics.check import check_floating, check_in_range, check_scores
 from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import Reduce
@@ -28,7 +27,7 @@ from tailsum.sketch.selection import Selection, Subset
 from tailsum.sketch.sweep import Sweep
 from tailsum.structure.check import checked_lengths
 from tailsum.trees.configuration import Trees
-from tailsum.trees.span_chart import SpanReader, span_chart
+from tailsum.trees.span_chart import SpanReader, span_total
 from tailsum.trees.tree_structure import TreeStructure
 
 
@@ -75,7 +74,7 @@ class SpanTree(TreeStructure[SpanTerms]):
         return self.replaced(span=self.span.expand(*lead, -1).gather(-1, index.expand(*lead, -1)))
 
     def total(self, terms: SpanTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
-        total = of_length(span_chart(self.flat_spans(terms), reduce), self.sequence_lengths()).reshape(self.batch_shape)
+        total = span_total(self.flat_spans(terms), self.sequence_lengths(), reduce).reshape(self.batch_shape)
         return total.masked_fill(total == -math.inf, -math.inf)  # no gradient where no tree is possible
 
     def reader(self, terms: SpanTerms, reduce: Reduce, choose: Choose) -> SpanReader:

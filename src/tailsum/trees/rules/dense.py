@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tailsum.numerics.charts import by_width, square
 from tailsum.numerics.check import check_tensor
+from tailsum.numerics.kernels import fused
 from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp
 from tailsum.numerics.table import fits_budget
 from tailsum.numerics.tensors import take, without_common
@@ -74,6 +75,16 @@ class DenseRule(WholeRule):
             part = self.scores[..., self.children(kind[0]), self.children(kind[1])]
             self._products[kind, reduce] = LogProduct(part.flatten(-2).mT, reduce)
         return self._products[kind, reduce]
+
+    def total(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, " B"]:
+        if reduce is not log_sum_exp or spans.shape[1] == 1 or not len(spans) or not fused(spans, self.scores):
+            return super().total(spans, length, reduce)
+        from tailsum.numerics.fused.grammar import grammar_sum  # noqa: PLC0415  (needs Triton)
+
+        def reference(spans: Tensor, scores: Tensor) -> Tensor:
+            return super(DenseRule, DenseRule(scores)).total(spans, length, reduce)
+
+        return grammar_sum(spans, self.scores, length, reference)
 
     def sweep(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size) -> Sweep:
         """By exact messages where the exponentials of the table fit the budget for tables."""

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.numerics.charts import Watch, by_width, keep
+from tailsum.numerics.kernels import fused
 from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import LogProduct, Reduce, highest, log_sum_exp
 from tailsum.numerics.table import tile_size
@@ -107,6 +108,19 @@ class LowRankRule(LowRank, FactorRule):
             lambda width, ranks: self.own(width, spans[width - 1]) + rows(from_rank, ranks),
             watch,
         )
+
+    def total(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, " B"]:
+        shared = max(len(x) for x in self.tensors) == 1
+        plain = reduce is not log_sum_exp or self.factor is not None or not shared
+        if plain or spans.shape[1] == 1 or not len(spans) or not fused(spans, *self.tensors):
+            return super().total(spans, length, reduce)
+        from tailsum.numerics.fused.low_rank import low_rank_sum  # noqa: PLC0415  (needs Triton)
+
+        def reference(spans: Tensor, *factors: Tensor) -> Tensor:
+            return super(LowRankRule, self.with_vectors([x[None] for x in factors], None)).total(spans, length, reduce)
+
+        head, left, right = (x[0] for x in self.tensors)
+        return low_rank_sum(spans, (head, left, right), length, reference)
 
     def contract_pairs(self, pairs: Float[Tensor, "G r pair"], kind: Kind, reduce: Reduce) -> Float[Tensor, "G r N"]:
         """Maxima over many pairs of children by bounds, without a table."""

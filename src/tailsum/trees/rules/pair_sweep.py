@@ -22,7 +22,7 @@ from tailsum.numerics.table import tile_size
 from tailsum.scores.factored import Factored
 from tailsum.scores.message import message
 from tailsum.scores.potential import Dense, Potential
-from tailsum.sketch.selection import Optimal, Selection, Subset
+from tailsum.sketch.selection import Landmarks, Selection, Subset
 from tailsum.sketch.sweep import Sweep, fill_unreached
 from tailsum.trees.rules.exact_sweep import square_subset
 from tailsum.trees.rules.span_rule import child_ids
@@ -43,7 +43,7 @@ class Marks:
         """At most `limit` of them, with their weights added to the log mass."""
         if self.index.shape[-1] <= limit:
             return self
-        kept = Optimal(limit)(self.value, generator)
+        kept = Landmarks(limit)(self.value, generator)
         return Marks(self.index.gather(-1, kept.index), self.value.gather(-1, kept.index) + kept.log_weight)
 
     def at(self, first: Tensor, last: Tensor) -> "Marks":
@@ -79,12 +79,12 @@ class PairSweep(Sweep):
 
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
         self.pairs = 8 * landmarks
-        inside, kept = self._up(Optimal(landmarks), generator)
+        inside, kept = self._up(Landmarks(landmarks), generator)
         self.outside = self._down(inside, kept, generator)
 
     def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch T T n"]:
         assert self.outside is not None
-        log_q = self._up(Optimal(landmarks), generator)[0] + self.outside
+        log_q = self._up(Landmarks(landmarks), generator)[0] + self.outside
         return log_q.reshape(*self.batch, *log_q.shape[1:])
 
     def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
@@ -99,14 +99,13 @@ class PairSweep(Sweep):
         """Inside messages to all states of every span (its own scores included), and the states selected on the way."""
         length, n_heads = self.spans.shape[1], self.n_heads
         inside = torch.full_like(self.spans, -math.inf)
-        kept: list[Subset] = []
+        kept, marks = list[Subset](), None
         for width in range(1, length + 1):
             first = torch.arange(length - width + 1, device=self.spans.device)
             last = first + width - 1
             own = sure = self.spans[:, first, last]
             outside = None if self.outside is None else self.outside[:, first, last]
-            if width > 1:
-                marks = self._marks(inside, square_subset(kept, length, self.spans.shape[:1]))
+            if marks is not None:
                 split = first[:, None] + torch.arange(width - 1, device=first.device)
                 left = marks.at(first[:, None].expand_as(split), split)
                 right = marks.at(split + 1, last[:, None].expand_as(split))
@@ -117,7 +116,14 @@ class PairSweep(Sweep):
                 # Given the kept states an exact message rules out states rightly; one from selected pairs may not.
                 sure = pad(heads + sent, others, value=-math.inf) if exact else own
             inside[:, first, last] = own
-            kept.append(selection(sure if outside is None else sure + outside, generator))
+            chosen = selection(sure if outside is None else sure + outside, generator)
+            kept.append(chosen)
+            if marks is None:
+                shape = (*self.spans.shape[:3], chosen.index.shape[-1])
+                marks = Marks(chosen.index.new_zeros(shape), inside.new_full(shape, -math.inf))
+            index = chosen.index + self.n_heads if width == 1 else chosen.index
+            marks.index[:, first, last] = index.clamp(max=self.n_children - 1)
+            marks.value[:, first, last] = own.gather(-1, chosen.index) + chosen.log_weight
         return inside, square_subset(kept, length, self.spans.shape[:1])
 
     def _marks(self, inside: Tensor, kept: Subset) -> Marks:
@@ -146,7 +152,7 @@ class PairSweep(Sweep):
         mass = (one.value[..., :, None] + other.value[..., None, :]).flatten(-3)  # [B, n, way m m]
         exact = whole and mass.shape[-1] <= self.pairs
         guided = mass if exact or guides is None else mass + self._joined(role, one.index, other.index, guides)
-        picked = Optimal(self.pairs)(guided, generator)
+        picked = Landmarks(self.pairs)(guided, generator)
         value = mass.gather(-1, picked.index) + picked.log_weight
         first = one.index.flatten(-2).gather(-1, picked.index // size)
         place = picked.index // (size * one.index.shape[-1]) * size + picked.index % size

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.charts import Watch, fill_chart, keep
+from tailsum.numerics.charts import Watch, by_width, fill_chart, keep
 from tailsum.numerics.check import check_device, check_scores
 from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import Reduce
@@ -107,9 +107,9 @@ class Rule(Scores):
 
         return fill_chart(self.own(1, spans[0]), combine, watch)
 
-    def total(self, spans: list[Tensor], length: Tensor, reduce: Reduce) -> Tensor:
-        """The reduction over all trees of each sentence, `[B]`; minus infinity for a single word, which has none."""
-        chart = self.chart(spans, reduce)
+    def total(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, " B"]:
+        """The reduction over all trees of each sentence; minus infinity for a single word, which has none."""
+        chart = self.chart(by_width(spans), reduce)
         never = torch.full_like(chart[0][:, 0, 0], -math.inf)
         totals = torch.stack([never, *(reduce(entry[:, 0], -1) for entry in chart[1:])])
         return totals.gather(0, length[None] - 1)[0]

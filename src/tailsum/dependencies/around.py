@@ -1,0 +1,196 @@
+"""Inside and outside sums of all subtrees of dependency trees with a few states, without gradients.
+
+Squares `[B, T, T, ..]` are indexed by first and last word. Items, K states of a head:
+`right[i, j]` and `left[i, j] [K]`, the half subtrees of `projective.py`, with heads i and j;
+`trees[s, e] [T, K]`, whole subtrees by their heads and the heads' states;
+`sent[s, e] [T, K]`, what subtrees send to each word outside them as its head, by its state.
+Widths are filled one after another, all spans of a width and all their splits at once.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tailsum.numerics.kernels import fused
+from tailsum.numerics.reduce import LogProduct, column_tops, log_product
+
+_MOST_FUSED = 512  # states of a word
+
+
+@dataclass(frozen=True)
+class Around:
+    """Arc and root scores of the restricted model, and its inside and outside log sums by first word, last word, head."""
+
+    arc: Tensor  # [B, T, T]
+    root: Tensor  # [B, T]
+    inside: Tensor  # [B, T, T, T, M]
+    outside: Tensor  # [B, T, T, T, M]: by the head that the subtree is attached to, and its state
+    free: Tensor  # [B, T, T]: outside of a subtree under a root
+
+
+@torch.no_grad()
+def around(nodes: Tensor, pairs: Tensor, arc: Tensor, root: Tensor, length: Tensor, multiroot: bool) -> Around:
+    """The inside and outside sums from scores `nodes [B, T, K]`, `arc [B, T, T]`, `root [B, T]` and pairs of states.
+
+    `pairs` is `[K, K]` (state of the head, state of the child), or `[G, T, T, K, K]` for each head and child. Products that may
+    have underflowed are looked at once, at the end; if there are any, all is computed again with a check of each.
+    """
+    size = arc.shape[-1]
+    pairs = pairs.expand(1, size, size, -1, -1) if pairs.dim() == 2 else pairs
+    scores = (pairs + arc[..., None, None]).permute(0, 2, 4, 1, 3)  # child and its state, head and its state
+    scores = scores.flatten(3).flatten(1, 2)
+    if fused(nodes, scores) and len(nodes) and nodes.shape[-1] <= _MOST_FUSED:
+        found = _fused(nodes, scores, arc, root, length, multiroot)
+        if found is not None:
+            return found
+    products = _Products(scores)
+    found = _Sums(nodes, root, length, multiroot, products).around(arc)
+    if products.suspect():
+        found = _Sums(nodes, root, length, multiroot, _Checked(products.scores)).around(arc)
+    return found
+
+
+def _fused(nodes: Tensor, scores: Tensor, arc: Tensor, root: Tensor, length: Tensor, multiroot: bool) -> Around | None:
+    """The same by kernels; None if a product may have underflowed."""
+    from tailsum.numerics.fused.subtrees import Squares  # noqa: PLC0415  (needs Triton)
+
+    found = Squares(nodes, scores)
+    found.fill()
+    free = _under_roots(found.trees, root, length, multiroot)
+    found.pass_down(root, free)
+    return None if bool(found.low.any()) else Around(arc, root, found.trees, found.outside, free)
+
+
+class _Products:
+    """Log-space products of rows with a table of scores and with its transpose; suspect ones are noted."""
+
+    def __init__(self, scores: Tensor) -> None:
+        self.scores, self.top, self.small = scores, column_tops(scores), list[Tensor]()
+        self.table = (scores - self.top).exp_()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._product(x, self.table) + self.top
+
+    def back(self, x: Tensor) -> Tensor:
+        return self._product(x + self.top, self.table.mT)
+
+    def _product(self, x: Tensor, table: Tensor) -> Tensor:
+        found, small = log_product(x, table)
+        self.small.append((small & (x > -math.inf).any(-1, keepdim=True)).any())
+        return found
+
+    def suspect(self) -> bool:
+        return bool(torch.stack(self.small).any()) if self.small else False
+
+
+class _Checked(_Products):
+    """The same, each checked."""
+
+    def __init__(self, scores: Tensor) -> None:
+        self.product = LogProduct(scores)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.product(x)
+
+    def back(self, x: Tensor) -> Tensor:
+        return self.product.back(x)
+
+
+class _Sums:
+    """The items of all spans, minus infinity where there is none."""
+
+    def __init__(self, nodes: Tensor, root: Tensor, length: Tensor, multiroot: bool, products: _Products) -> None:
+        self.nodes, self.root, self.products = nodes, root, products
+        batch, size, states = nodes.shape
+        self.position = torch.arange(size, device=nodes.device)
+        self.left, self.right = (nodes.new_full((batch, size, size, states), -math.inf) for _ in range(2))
+        self.trees, self.sent = (nodes.new_full((batch, size, size, size, states), -math.inf) for _ in range(2))
+        self.left[:, self.position, self.position] = self.right[:, self.position, self.position] = 0.0
+        for width in range(1, size + 1):
+            self._fill(width)
+        self.free = _under_roots(self.trees, root, length, multiroot)
+        self.of_left, self.of_right = (torch.full_like(self.left, -math.inf) for _ in range(2))  # outside sums
+        self.outside = torch.full_like(self.sent, -math.inf)
+        self.above = torch.full_like(
+            self.trees, -math.inf
+        )  # outside sums of trees, the scores of their heads' states added
+        for width in range(size, 0, -1):
+            self._pass_down(width)
+
+    def around(self, arc: Tensor) -> Around:
+        return Around(arc, self.root, self.trees, self.outside, self.free)
+
+    def _spans(self, width: int) -> tuple[Tensor, Tensor]:
+        first = self.position[: len(self.position) - width + 1]
+        return first, first + width - 1
+
+    def _fill(self, width: int) -> None:
+        """The inside sums of all spans of a width."""
+        first, last = self._spans(width)
+        i, j = first[:, None], last[:, None]
+        if width > 1:  # the outermost child covers the words from s on, or up to e
+            s = i + self.position[1:width]
+            rights = self.right[:, i, s - 1] + self.sent[:, s, j, i]
+            lefts = self.left[:, s, j] + self.sent[:, i, s - 1, j]
+            both = torch.stack((rights, lefts)).logsumexp(3)
+            self.right[:, first, last], self.left[:, first, last] = both
+        m = i + self.position[:width]
+        trees = self.left[:, i, m] + self.right[:, m, j] + self.nodes[:, m]
+        self.trees[:, i, j, m] = trees
+        if width < len(self.position):
+            sent = self.products(self.trees[:, first, last].flatten(2)).unflatten(-1, self.trees.shape[-2:])
+            self.sent[:, first, last] = self._outside_of(sent, i, j)
+
+    def _outside_of(self, x: Tensor, first: Tensor, last: Tensor) -> Tensor:
+        """Minus infinity for heads within the span."""
+        within = (self.position >= first) & (self.position <= last)
+        return x.masked_fill(within[..., None], -math.inf)
+
+    def _pass_down(self, width: int) -> None:
+        """The outside sums of the trees and halves of a width, from those of larger spans."""
+        size = len(self.position)
+        first, last = self._spans(width)
+        i, j = first[:, None], last[:, None]
+        h = self.position.expand(len(first), -1)
+        # As the outermost child of a head before it, or after it: the rest of that half, and what is around the half.
+        before = self.of_right[:, h, j] + self.right[:, h, (i - 1).clamp(min=0)]
+        after = self.of_left[:, i, h] + self.left[:, (j + 1).clamp(max=size - 1), h]
+        head = torch.where((h < i)[..., None], before, after)
+        head = self._outside_of(head, i, j)  # [B, n, T, K]
+        self.outside[:, first, last] = head
+        found = self.free[:, first, last, None] + self.root[:, None]
+        found = found[..., None].expand(*found.shape, head.shape[-1])
+        if width < size:
+            found = torch.logaddexp(found, self.products.back(head.flatten(2)).unflatten(-1, head.shape[-2:]))
+        within = ((h >= i) & (h <= j))[..., None]
+        self.above[:, first, last] = (found + self.nodes[:, None]).masked_fill(~within, -math.inf)
+        self._pass_to_halves(first, last)
+
+    def _pass_to_halves(self, first: Tensor, last: Tensor) -> None:
+        """The outside sums of halves: within a larger half with one more child, and within a tree with the other half."""
+        i, j, p = first[:, None], last[:, None], self.position
+        next_word, previous = (j + 1).clamp(max=len(p) - 1), (i - 1).clamp(min=0)
+        rights = self.of_right[:, i, p] + self.sent[:, next_word, p, i], self.above[:, p, j, i] + self.left[:, p, i]
+        lefts = self.of_left[:, p, j] + self.sent[:, p, previous, j], self.above[:, i, p, j] + self.right[:, j, p]
+        both = torch.stack((torch.cat(rights, 2), torch.cat(lefts, 2))).logsumexp(3)
+        self.of_right[:, first, last], self.of_left[:, first, last] = both
+
+
+def _under_roots(trees: Tensor, root: Tensor, length: Tensor, multiroot: bool) -> Tensor:
+    """Outside log sums `[B, T, T]` of a subtree of the words s .. e under a root."""
+    size = root.shape[-1]
+    bound = torch.arange(size + 1, device=length.device)
+    if not multiroot:
+        whole = (bound[:-1, None] == 0) & (bound[:-1] == length[:, None, None] - 1)
+        return torch.where(whole, 0.0, -math.inf).to(trees.dtype)
+    alone = (trees + root[:, None, None, :, None]).flatten(3).logsumexp(-1)  # [B, s, e]
+    after = torch.where(bound == length[:, None], 0.0, -math.inf).to(alone.dtype)  # the words from s on
+    before = torch.where(bound == 0, 0.0, -math.inf).to(alone.dtype).repeat(len(alone), 1)  # the words before s
+    for s in range(size - 1, -1, -1):
+        ways = (alone[:, s, s:] + after[:, s + 1 :]).logsumexp(-1)
+        after[:, s] = torch.where(s < length, ways, after[:, s])
+    for e in range(size):
+        before[:, e + 1] = (before[:, : e + 1] + alone[:, : e + 1, e]).logsumexp(-1)
+    return before[:, :-1, None] + after[:, None, 1:]

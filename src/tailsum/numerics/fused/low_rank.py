@@ -1,0 +1,157 @@
+"""Sums over the trees of a grammar with rules of low rank: a merge over splits for each rank, and three products a width.
+
+The reference is `LowRankRule` in `trees/rules`. States of a span are summed into its ranks as a left and as a right child,
+splits are merged rank by rank, and ranks are summed into the states of the larger span. The gradients of the factors are one
+product each over all spans.
+"""
+
+# Kernels are called with plain numbers for Triton's own types.
+# pyright: reportArgumentType=false, reportOperatorIssue=false
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from tailsum.numerics.fused.chart import Chart, children, first_row, highest_split, is_lost, reachable
+from tailsum.numerics.fused.grammar import over_totals, precision_now
+from tailsum.numerics.fused.reference import reference_gradients
+from tailsum.numerics.kernels import precision
+from tailsum.numerics.precision import product
+from tailsum.numerics.tensors import finite
+
+
+@triton.jit(do_not_specialize=["width"])
+def _merge(ranks, peaks, tops, out, B, T, R, width, S: tl.constexpr, BLOCK: tl.constexpr):
+    """The weights of ranks `[spans, R]` of all spans of a width, summed over splits, from `ranks [rows, 2, R]` of children."""
+    span, count = tl.program_id(0), T - width + 1
+    b, i = span // count, span % count
+    r = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    top = highest_split(peaks, b, i, width, B, T, S)
+    tl.store(tops + first_row(width, B, T) + span, top)
+    base = tl.where(top > -float("inf"), top, 0.0)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for s in range(1, width):
+        left, right = children(b, i, s + 0 * span, width, B, T)
+        weight = tl.exp(tl.load(peaks + left) + tl.load(peaks + right) - base)
+        x = tl.load(ranks + left * 2 * R + r, r < R, 0.0)
+        y = tl.load(ranks + (right * 2 + 1) * R + r, r < R, 0.0)
+        total += x * y * weight
+    tl.store(out + span.to(tl.int64) * R + r, total, r < R)
+
+
+@triton.jit(do_not_specialize=["width"])
+def _spread(ranks, peaks, tops, given, grads, B, T, R, width, BLOCK: tl.constexpr):
+    """Add what the gradients `given [spans, R]` are for the ranks of children, to `grads [rows, 2, R]`.
+
+    A span has one parent of this width as its left child, and one as its right child: nobody else writes there.
+    """
+    span, count = tl.program_id(0), T - width + 1
+    b, i = span // count, span % count
+    r = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    top = tl.load(tops + first_row(width, B, T) + span)
+    base = tl.where(top > -float("inf"), top, 0.0)
+    grad = tl.load(given + span.to(tl.int64) * R + r, r < R, 0.0)
+    for s in range(1, width):
+        left, right = children(b, i, s + 0 * span, width, B, T)
+        weight = grad * tl.exp(tl.load(peaks + left) + tl.load(peaks + right) - base)
+        one, other = left * 2 * R + r, (right * 2 + 1) * R + r
+        x = tl.load(ranks + one, r < R, 0.0)
+        y = tl.load(ranks + other, r < R, 0.0)
+        tl.store(grads + one, tl.load(grads + one, r < R, 0.0) + y * weight, r < R)
+        tl.store(grads + other, tl.load(grads + other, r < R, 0.0) + x * weight, r < R)
+
+
+class _Grammar:
+    """Factors, exponentiated, and the chart of sentences under them."""
+
+    def __init__(self, spans: Tensor, head: Tensor, left: Tensor, right: Tensor, reach: bool = False) -> None:
+        self.chart = chart = Chart(spans, len(head), len(left) - len(head))
+        self.rank, self.precision = head.shape[-1], precision_now()
+        tops = [finite(x.amax(0)) for x in (left, right)]
+        both = torch.cat([(x - top).exp_() for x, top in zip((left, right), tops, strict=True)], -1)  # [N+P, 2 R]
+        self.inner, self.leaves = both[: len(head)], both[len(head) :]
+        head = head + tops[0] + tops[1]
+        self.scale = finite(head.amax(-1))
+        self.head = (head - self.scale[:, None]).exp_()
+        rows, skip = len(chart.peaks), chart.batch * chart.length
+        self.ranks = spans.new_empty(rows, 2 * self.rank)
+        self.merged = spans.new_empty(rows - skip, self.rank)
+        chart.finish(1, None, spans.new_zeros(1, chart.n_leaves), reach)
+        for width in range(2, chart.length + 1):
+            before = chart.rows(width - 1)
+            table = self.leaves if width == 2 else self.inner
+            self.ranks[before] = product(chart.of_width(chart.buffer, width - 1), table)
+            merged = self._of_width(self.merged, width)
+            given = (self.ranks, chart.peaks, chart.tops, merged, chart.batch, chart.length, self.rank, width)
+            _merge[self._grid(width)](*given, S=32, BLOCK=512)
+            chart.finish(width, product(merged, self.head.mT), self.scale[None], reach)
+
+    def _grid(self, width: int) -> tuple[int, int]:
+        return self.chart.batch * (self.chart.length - width + 1), triton.cdiv(self.rank, 512)
+
+    def _of_width(self, x: Tensor, width: int) -> Tensor:
+        """The rows of one width out of those of all spans of several positions."""
+        rows, skip = self.chart.rows(width), self.chart.batch * self.chart.length
+        return x[rows.start - skip : rows.stop - skip]
+
+    def gradients(self, lengths: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+        """The gradients of the log sums in the scores of spans and in the three factors."""
+        chart = self.chart
+        grads, of_ranks = torch.zeros_like(chart.buffer), torch.zeros_like(self.ranks)
+        chart.seed(lengths, grad, grads)
+        of_totals = self.ranks.new_empty(len(self.merged), chart.n_heads)
+        nothing = torch.zeros_like(chart.of_width(grads, chart.length))
+        for width in range(chart.length, 1, -1):
+            own, seen = chart.of_width(grads, width), nothing
+            if width < chart.length:
+                seen = product(of_ranks[chart.rows(width)], self.inner.mT).mul_(chart.of_width(chart.buffer, width))
+            found = self._of_width(of_totals, width)
+            found.copy_(over_totals(own, seen, chart.totals[width]))
+            own += seen
+            given = (self.ranks, chart.peaks, chart.tops, product(found, self.head), of_ranks)
+            _spread[self._grid(width)](*given, chart.batch, chart.length, self.rank, width, BLOCK=512)
+        leaves, skip = chart.leaves(chart.buffer), chart.batch * chart.length
+        chart.leaves(grads).copy_(product(of_ranks[:skip], self.leaves.mT).mul_(leaves))
+        inner = product(chart.inner(chart.buffer).mT, of_ranks[skip:]).mul_(self.inner)
+        last = product(leaves.mT, of_ranks[:skip]).mul_(self.leaves)
+        children = torch.cat((inner, last))
+        head = product(of_totals.mT, self.merged).mul_(self.head)
+        return chart.unpack(grads), head, *children.split(self.rank, -1)
+
+
+class _LowRankSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, found: _Grammar, reference: Any, lengths: Tensor, *inputs: Tensor) -> Tensor:
+        ctx.save_for_backward(lengths, *inputs)
+        ctx.settings = found, reference
+        return found.chart.log_sums(lengths)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        lengths, *inputs = ctx.saved_tensors
+        found, reference = ctx.settings
+        if torch.is_grad_enabled():
+            return None, None, None, *reference_gradients(reference, inputs, ctx.needs_input_grad[3:], grads[0])
+        with precision(found.precision):
+            return None, None, None, *found.gradients(lengths, grads[0])
+
+
+def low_rank_sum(
+    spans: Tensor, factors: tuple[Tensor, Tensor, Tensor], lengths: Tensor, reference: Callable[..., Tensor]
+) -> Tensor:
+    """Log of the sum over all trees `[B]` from scores `spans [B, T, T, S]`, T at least 2, and the factors of rules.
+
+    These are `head [N, R]`, `left [N+P, R]` and `right [N+P, R]`. `reference(spans, *factors)` computes the same in plain
+    torch: for derivatives of higher order, and for scores of so wide a range that products underflow.
+    """
+    inputs = spans, *factors
+    with torch.no_grad():
+        spans, head, left, right = (x.detach() for x in inputs)
+        found = _Grammar(spans, head, left, right)
+        possible = map(reachable, (spans, head, left, right))
+        lost = is_lost(found.chart, lambda: _Grammar(*possible, reach=True).chart)
+    return reference(*inputs) if lost else _LowRankSum.apply(found, reference, lengths, *inputs)

@@ -1,0 +1,165 @@
+"""Kernels of trees, grammars and dependency trees against their references: on a CPU by Triton's interpreter."""
+
+import math
+
+import pytest
+import torch
+
+from tailsum import PCFG, DependencyTree, LowRankRule, SpanTree, kernels
+from tailsum.dependencies import around, dependency_sweep
+
+pytest.importorskip("triton")
+
+LENGTHS = (4, 1)
+GPU = torch.cuda.is_available()
+
+
+@pytest.fixture(autouse=True)
+def _poisoned(monkeypatch):
+    """Every new tensor without given values is full of NaN, so that what a kernel does not write shows."""
+    for name in ("empty_like", "empty"):
+        plain = getattr(torch, name)
+        monkeypatch.setattr(torch, name, lambda *a, plain=plain, **k: _spoiled(plain(*a, **k)))
+    new_empty = torch.Tensor.new_empty
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *a, **k: _spoiled(new_empty(*a, **k)))
+
+
+def _spoiled(x):
+    return x.fill_(math.nan if x.is_floating_point() else -12345)
+
+
+def randn(*shape, scale=2.0, forbidden=0.0):
+    x = scale * torch.randn(*shape)
+    return x.masked_fill(torch.rand(*shape) < forbidden, -math.inf)
+
+
+def spans(scale, forbidden, size=3, length=4, batch=2):
+    return SpanTree, [randn(batch, length, length, size, scale=scale, forbidden=forbidden)], {}
+
+
+def arcs(scale, forbidden, length=4, batch=2, **how):
+    return DependencyTree, [randn(batch, length, length, scale=scale, forbidden=forbidden)], how
+
+
+def table(scale, forbidden, n=3, p=2, length=4, batch=2):
+    lead = (batch,) if forbidden else ()  # a table for each sentence, or one
+    rule = randn(*lead, n, n + p, n + p, scale=scale, forbidden=forbidden)
+    return PCFG, [randn(n), rule, randn(batch, length, p, scale=scale, forbidden=forbidden / 2)], {}
+
+
+def low_rank(scale, forbidden, n=3, p=4, rank=5, length=4, batch=2):
+    def make(root, head, left, right, emission, **how):
+        return PCFG(root, LowRankRule(head, left, right), emission, **how)
+
+    factors = [randn(size, rank, scale=scale, forbidden=forbidden) for size in (n, n + p, n + p)]
+    return make, [randn(n), *factors, randn(batch, length, p, scale=scale)], {}
+
+
+def arcs_of(**how):
+    return lambda *given, **more: arcs(*given, **how, **more)
+
+
+KINDS = {
+    "spans": spans,
+    "projective": arcs,
+    "projective, several roots": arcs_of(multiroot=True),
+    "any tree": arcs_of(projective=False),
+    "any tree, several roots": arcs_of(projective=False, multiroot=True),
+    "table": table,
+    "low rank": low_rank,
+}
+
+
+def log_sums(make, tensors, how, use, dtype=torch.float32, device="cpu"):
+    """Log-partitions, and the gradients of a weighted sum of those that are finite."""
+    given = [x.to(device, dtype).requires_grad_() for x in tensors]
+    with kernels(use):
+        total = make(*given, **how).log_partition()
+        weights = torch.arange(1, total.numel() + 1, device=device)
+        grads = torch.autograd.grad((total.masked_fill(total == -math.inf, 0.0) * weights).sum(), given)
+    return total.detach(), grads
+
+
+def check(make, tensors, how, use="always", device="cpu", tolerance=1e-4):
+    total, grads = log_sums(make, tensors, how, use, device=device)
+    truth, slopes = log_sums(make, tensors, how, "never", torch.float64, device)
+    torch.testing.assert_close(total.double(), truth, rtol=1e-5, atol=1e-4)
+    for grad, slope in zip(grads, slopes, strict=True):
+        torch.testing.assert_close(grad.double(), slope, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("scale", "forbidden"), [(2.0, 0.0), (2.0, 0.4)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_sums_and_gradients(kind, scale, forbidden):
+    make, tensors, how = KINDS[kind](scale, forbidden)
+    check(make, tensors, {**how, "lengths": LENGTHS})
+
+
+@pytest.mark.parametrize("kind", ["spans", "projective", "any tree", "table", "low rank"])
+def test_wide_range(kind):
+    """Scores of hundreds: where products underflow, the reference is used."""
+    make, tensors, how = KINDS[kind](200.0, 0.0, length=3, batch=1)
+    check(make, tensors, how)
+
+
+@pytest.mark.parametrize("kind", ["spans", "projective", "any tree", "table"])
+def test_impossible(kind):
+    make, tensors, how = KINDS[kind](1.0, 0.0, length=3, batch=1)
+    total, grads = log_sums(make, [torch.full_like(x, -math.inf) for x in tensors], how, "always")
+    assert (total == -math.inf).all()
+    assert all((grad == 0).all() for grad in grads)
+
+
+@pytest.mark.parametrize("kind", ["spans", "projective", "any tree"])
+def test_second_derivatives(kind):
+    make, tensors, how = KINDS[kind](1.0, 0.0, length=3, batch=2)
+    found = []
+    for use in ("always", "never"):
+        with kernels(use):
+            model = make(*(x.requires_grad_() for x in tensors), **how)
+            entropy = model.entropy()
+            found.append((entropy, torch.autograd.grad(entropy.sum(), tensors)[0]))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("multiroot", [False, True])
+def test_subtrees(multiroot):
+    batch, length, states = 2, 3, 3
+    nodes, pairs, arc = (
+        randn(batch, length, states),
+        randn(batch, length, length, states, states),
+        randn(2, length, length),
+    )
+    given = nodes, pairs, arc, arc.diagonal(dim1=1, dim2=2), torch.tensor([3, 2]), multiroot
+    with kernels("always"):
+        found = around.around(*given)
+    with kernels("never"):
+        truth = around.around(*given)
+    for name in ("inside", "outside", "free"):
+        torch.testing.assert_close(getattr(found, name), getattr(truth, name), rtol=1e-5, atol=1e-5)
+
+
+def test_halves():
+    sent = randn(2, 3, 3, 130, forbidden=0.5)
+    with kernels("always"):
+        found = dependency_sweep._halves(sent)
+    with kernels("never"):
+        torch.testing.assert_close(found, dependency_sweep._halves(sent), rtol=1e-5, atol=1e-5)
+
+
+LARGE = {
+    "spans": lambda: spans(1.0, 0.02, size=20, length=40, batch=16),
+    "projective": lambda: arcs(2.0, 0.1, length=40, batch=16),
+    "any tree": lambda: arcs(2.0, 0.1, length=40, batch=16, projective=False),
+    "table": lambda: table(1.0, 0.0, n=30, p=60, length=40, batch=16),
+    "low rank": lambda: low_rank(1.0, 0.0, n=300, p=500, rank=100, length=30, batch=8),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+@pytest.mark.parametrize("kind", LARGE)
+def test_on_a_gpu(kind):
+    make, tensors, how = LARGE[kind]()
+    lengths = torch.randint(1, tensors[-1].shape[1] + 1, (len(tensors[-1]),), device="cuda")
+    check(make, tensors, {**how, "lengths": lengths}, "auto", "cuda", 1e-3)
