@@ -36,7 +36,7 @@ def _fused_best_path(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> 
     from tailsum.numerics.fused.scores import Pairs  # noqa: PLC0415
 
     pairs = Pairs(params if len(params) == 2 else (unmasked(params[0]),))
-    if suits_log_steps(*node.shape[1:], params):
+    if suits_log_steps(node.shape[1], node.shape[2], params):
         best = enter(node.transpose(0, 1), pairs, last, maximum=True).alpha
     else:
         best = node.clone()

@@ -78,7 +78,8 @@ class ChainSweep(Sweep):
     def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
         if _suits_kernels(self.nodes, self.onward, selection):
             found = self._fused().sequence(self._flat(self.future), self.onward, selection, generator)
-            return Subset(*self._shaped(found.index, found.log_weight), self.pilot)
+            index, log_weight = self._shaped(found.index, found.log_weight)
+            return Subset(index, log_weight, self.pilot)
         message, kept = self.nodes[..., 0, :], list[Subset]()
         for t in range(self.nodes.shape[-2]):
             if t > 0:
@@ -90,6 +91,11 @@ class ChainSweep(Sweep):
 
     def _past(self, selection: Selection, generator: torch.Generator | None) -> Tensor:
         """Messages of the earlier positions to every state, node scores included."""
+        if _suits_kernels(self.nodes, self.onward, selection):
+            assert isinstance(selection, Landmarks)
+            near = None if self.near is None else self.near.onward
+            found = self._fused().past(self._flat(self.future), self.onward, near, selection.k, generator)
+            return self._shaped(found)[0]
         messages = [self.nodes[..., 0, :]]
         for t in range(1, self.nodes.shape[-2]):
             kept = selection(messages[-1] + self.future[..., t - 1, :], generator)
@@ -105,7 +111,10 @@ class ChainSweep(Sweep):
             past = sweep.nodes if self.past is self.nodes else self._flat(self.past)
             messages, found = sweep.future(past, self.back, near, selection.k, generator)
             (messages,) = self._shaped(messages)
-            return messages, None if found is None else Subset(*self._shaped(found.index, found.log_weight))
+            if found is None:
+                return messages, None
+            index, log_weight = self._shaped(found.index, found.log_weight)
+            return messages, Subset(index, log_weight)
         messages, kept = torch.zeros_like(self.nodes), []
         for t in range(self.nodes.shape[-2] - 1, 0, -1):
             kept.append(selection(self.past[..., t, :] + messages[..., t, :], generator))
@@ -133,7 +142,12 @@ class ChainSweep(Sweep):
 
 def _suits_kernels(nodes: Tensor, potential: Potential, selection: Selection) -> bool:
     """Whether kernels can make this sweep: all steps and sequences share the scores, and fewer than all states are selected."""
-    if not fused(nodes) or not nodes.numel() or potential.lead.numel() != 1 or not isinstance(potential, Factored | Dense):
+    if (
+        not fused(nodes)
+        or not nodes.numel()
+        or potential.lead.numel() != 1
+        or not isinstance(potential, Factored | Dense)
+    ):
         return False
     if isinstance(potential, Factored) and potential.left.shape[-1] > WIDEST:
         return False

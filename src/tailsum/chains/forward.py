@@ -26,7 +26,7 @@ def forward_messages(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> 
     """Forward messages from scores `node [T, B, N]` and the `params` of a `Table`; `last [B]` is each last position."""
     if len(node) == 1:
         return _normalise(node)
-    if suits_log_steps(*node.shape[1:], params):
+    if suits_log_steps(node.shape[1], node.shape[2], params):
         return fused_messages(
             node.transpose(0, 1), params, last, lambda x, params: forward_messages(x.transpose(0, 1), params, last)
         )

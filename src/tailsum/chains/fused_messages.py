@@ -60,7 +60,11 @@ class _LogPartition(torch.autograd.Function):
         last, *found = ctx.saved_tensors
         messages, (node, *params) = Messages(*found[:4]), found[4:]
         if torch.is_grad_enabled():
-            return None, None, *_by_reference(ctx, grads[0], lambda: ctx.reference(node, tuple(params)), (node, *params))
+            return (
+                None,
+                None,
+                *_by_reference(ctx, grads[0], lambda: ctx.reference(node, tuple(params)), (node, *params)),
+            )
         flow = flow_back(messages, ctx.pairs, last, grad=grads[0].contiguous())
         total = flow.sum(-1)  # of a position: the gradient of log Z, but for rounding that adds up over the steps
         flow.mul_(torch.where(total == 0, 1.0, grads[0].to(flow.dtype)[:, None] / total)[..., None])

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.fused import landmarks
+from tailsum.numerics.fused.landmarks import Excess, Near, Sender
 from tailsum.numerics.fused.select import Selector
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Potential
@@ -22,35 +22,68 @@ class FusedSweep:
         self._selector = Selector(self.batch, self.n, self.length, nodes.device)
 
     def future(
-        self, past: Float[Tensor, "B T n"], back: Potential, near: NearMessages | None, k: int, generator: torch.Generator | None
+        self,
+        past: Float[Tensor, "B T n"],
+        back: Potential,
+        near: NearMessages | None,
+        k: int,
+        generator: torch.Generator | None,
     ) -> tuple[Float[Tensor, "B T n"], Subset | None]:
         """Messages of the later positions to every state, and the k states of each that were selected to send them."""
         messages = torch.zeros_like(self.nodes)
         if self.length == 1:
             return messages, None
-        send, kept = landmarks.Sender(_params(back)), self._subset(self.length - 1, k)
-        beside = None if near is None else _near(near)
-        marks = self._marks(generator)
-        sent = torch.empty_like(self.nodes[:, 0])
-        same = past is self.nodes
+        send, kept, marks = self._sender(back, near), self._subset(self.length - 1, k), self._marks(generator)
+        values = self.nodes.clone()  # of the states that a message is a sum over
+        same, excess = past is self.nodes, Excess(self._selector.excess, self._selector.highest)
         for t in range(self.length - 1, 0, -1):
-            value = self.nodes[:, t] + messages[:, t]
+            value, out, before = values[:, t], messages[:, t - 1], self.nodes[:, t - 1]
             log_q = value if same else past[:, t] + messages[:, t]
-            index, log_weight = kept.index[:, t - 1], kept.log_weight[:, t - 1]
-            self._selector(log_q, marks[t], index, log_weight, False, value)
-            send(sent, value, index, log_weight)
-            if beside is not None:
-                landmarks.join(sent, sent, value, self._selector.excess, self._selector.highest, beside)
-            found = sent if isinstance(back, Factored) else fill_unreached(sent)  # which reach every state
-            messages[:, t - 1] = found if self.lengths is None else torch.where((t < self.lengths)[:, None], found, 0.0)
+            chosen = kept.index[:, t - 1], kept.log_weight[:, t - 1]
+            self._selector(log_q, marks[t], *chosen, False, value)
+            send(out, value, *chosen, None if near is None else excess, t, also=before, log_q=values[:, t - 1])
+            if not isinstance(back, Factored):  # some states may not be reached
+                out.copy_(fill_unreached(out))
+                torch.add(out, before, out=values[:, t - 1])
         return messages, kept
+
+    def past(
+        self,
+        future: Float[Tensor, "B T n"],
+        onward: Potential,
+        near: NearMessages | None,
+        k: int,
+        generator: torch.Generator | None,
+    ) -> Float[Tensor, "B T n"]:
+        """Messages of the earlier positions to every state, node scores included, from k selected states of each."""
+        messages, marks = torch.empty_like(self.nodes), self._marks(generator)
+        messages[:, 0] = self.nodes[:, 0]
+        send, kept = self._sender(onward, near, ragged=False), self._subset(1, k)
+        log_q, excess = messages[:, 0] + future[:, 0], Excess(self._selector.excess, self._selector.highest)
+        for t in range(1, self.length):
+            value, out = messages[:, t - 1], messages[:, t]
+            chosen = kept.index.zero_()[:, 0], kept.log_weight.fill_(-torch.inf)[:, 0]
+            self._selector(log_q, marks[t], *chosen, False, value)
+            send(
+                out,
+                value,
+                *chosen,
+                None if near is None else excess,
+                add=self.nodes[:, t],
+                also=future[:, t],
+                log_q=log_q,
+            )
+            if not isinstance(onward, Factored):
+                out.copy_(fill_unreached(out))
+                torch.add(out, future[:, t], out=log_q)
+        return messages
 
     def sequence(
         self, future: Float[Tensor, "B T n"], onward: Potential, selection: Selection, generator: torch.Generator | None
     ) -> Subset:
         """States kept at position after position, by messages from those kept before and by the future."""
         assert isinstance(selection, Optimal | Landmarks)
-        send, kept = landmarks.Sender(_params(onward)), self._subset(self.length, selection.k)
+        send, kept = self._sender(onward, None, ragged=False), self._subset(self.length, selection.k)
         marks, ordered = self._marks(generator), isinstance(selection, Optimal)
         message = self.nodes[:, 0]
         log_q = message + future[:, 0]
@@ -61,6 +94,9 @@ class FusedSweep:
                 send(message, value, *before, add=self.nodes[:, t], also=future[:, t], log_q=log_q)
             self._selector(log_q, marks[t], kept.index[:, t], kept.log_weight[:, t], ordered)
         return kept
+
+    def _sender(self, pairs: Potential, near: NearMessages | None, ragged: bool = True) -> Sender:
+        return Sender(_params(pairs), None if near is None else _near(near), self.lengths if ragged else None)
 
     def _subset(self, length: int, k: int) -> Subset:
         device = self.nodes.device
@@ -77,5 +113,6 @@ def _params(potential: Potential) -> tuple[Tensor, ...]:
     return tuple(x.reshape(x.shape[-2:]) for x in potential.table_params())
 
 
-def _near(near: NearMessages) -> landmarks.Near:
-    return landmarks.Near(near.partners, near.scale.reshape(-1).float(), near.weight.reshape(near.partners.shape).float())
+def _near(near: NearMessages) -> Near:
+    weight = near.weight.reshape(near.partners.shape)
+    return Near(near.partners.T.int().contiguous(), near.scale.reshape(-1).float(), weight.T.float().contiguous())

@@ -79,9 +79,7 @@ class _Forward(torch.autograd.Function):
         return None, None, flow, *_table_gradient(ctx, table, mass, inverse * flow, params, first=3)
 
 
-def _forward_steps(
-    node: Tensor, peak: Tensor, table: Table, floor: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
+def _forward_steps(node: Tensor, peak: Tensor, table: Table, floor: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Messages `[T, B, N]` less their highest, the highest `[T, B]`, and the sum that entered each state."""
     log_mass, total, highest = torch.empty_like(node), torch.ones_like(node), torch.empty_like(peak)
     lowest = torch.finfo(node.dtype).min

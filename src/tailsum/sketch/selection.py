@@ -170,7 +170,7 @@ def _cumulative_by_magnitude(inclusion: Float64[Tensor, "*lead n"], levels: int 
         *lead, n = inclusion.shape
         place = level.long()[..., None, :]
         spread = inclusion.new_zeros(*lead, levels, n).scatter_(-2, place, inclusion[..., None, :])
-        reach = _cumulative(spread.flatten(-2)).unflatten(-1, (levels, n))
+        reach = cumulative(spread.flatten(-2)).unflatten(-1, (levels, n))
         return reach.gather(-2, place)[..., 0, :]
     reach = torch.zeros_like(inclusion)
     before: Tensor | float = 0.0

@@ -7,6 +7,10 @@ Scores of states are `[B, T, N]`, messages `[T, B, N]`; pair scores are a table 
 `numerics.table`. The reference is `chains.forward.log_space_scan`.
 """
 
+# Kernels are called with plain numbers for Triton's own types.
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
+# pyright: reportGeneralTypeIssues=false
+
 from typing import NamedTuple
 
 import torch
@@ -14,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tailsum.numerics.fused.scores import ALONE, Pairs, meet, meets, score_tile, unmasked
+from tailsum.numerics.fused.scores import ALONE, Pairs, add_product, meet, meets, score_tile, unmasked
 
 
 class Messages(NamedTuple):
@@ -64,7 +68,18 @@ def _enter_kernel(
                     i = i_start + tl.arange(0, I)
                     sent = tl.load(before + i, i < n, -float("inf"), cache_modifier=".cg") - shift
                     scores = score_tile(
-                        left + step * step_l, right + step * step_r, i, j, n, n, row_l, column_l, row_r, width, SIZE, PRECISION
+                        left + step * step_l,
+                        right + step * step_r,
+                        i,
+                        j,
+                        n,
+                        n,
+                        row_l,
+                        column_l,
+                        row_r,
+                        width,
+                        SIZE,
+                        PRECISION,
                     )
                     reach = sent[:, None] + (scores - base)
                     new = tl.maximum(most, tl.max(reach, 0))
@@ -153,7 +168,18 @@ def _flow_kernel(
                     total = tl.where(total == -float("inf"), float("inf"), total)
                     sent = tl.load(x + b * x_b + (t + 1) * x_t + j, j < n, 0.0, cache_modifier=".cg")
                     scores = score_tile(
-                        left + step * step_l, right + step * step_r, i, j, n, n, row_l, column_l, row_r, width, SIZE, PRECISION
+                        left + step * step_l,
+                        right + step * step_r,
+                        i,
+                        j,
+                        n,
+                        n,
+                        row_l,
+                        column_l,
+                        row_r,
+                        width,
+                        SIZE,
+                        PRECISION,
                     )
                     chance = tl.exp(mass[:, None] + (scores - base) - total[None, :])
                     flow += tl.sum(chance * sent[None, :], 1)
@@ -220,7 +246,7 @@ def _factor_gradient_kernel(
         j = start + tl.arange(0, J)
         scores = score_tile(own, other, i, j, n, n, row_own, 1, row_other, width, SIZE, PRECISION)
         weight = tl.zeros([I, J], tl.float32)
-        for row in range(0, rows):
+        for row in range(rows):
             t = step + row // per_group
             b = group * per_group + row % per_group
             if t < tl.load(last + b):
@@ -237,8 +263,10 @@ def _factor_gradient_kernel(
                     sent = tl.load(x + b * x_b + (t + 1) * x_t + i, i < n, 0.0)[:, None]
                 total = tl.where(total == -float("inf"), float("inf"), total)
                 weight += tl.exp(mass + scores - total) * sent
-        columns = tl.load(other + j[:, None].to(tl.int64) * row_other + d[None, :], (j < n)[:, None] & (d < width)[None, :], 0.0)
-        found += tl.dot(weight, columns, input_precision=PRECISION)
+        columns = tl.load(
+            other + j[:, None].to(tl.int64) * row_other + d[None, :], (j < n)[:, None] & (d < width)[None, :], 0.0
+        )
+        found = add_product(found, weight, columns, PRECISION)
     place = (table * n + i[:, None]) * width + d[None, :]
     tl.store(out + place, found, (i < n)[:, None] & (d < width)[None, :])
 
@@ -300,7 +328,8 @@ def pair_gradient(messages: Messages, x: Tensor, pairs: Pairs, last: Tensor) -> 
             out = torch.empty_like(own)
             _factor_gradient_kernel[triton.cdiv(n, 64), tables](
                 out, own, other, *state, *sizes, *x.stride()[:2], *own.stride()[:3], *other.stride()[:3], own.shape[-1],
-                SIZE=pairs.size, PRECISION=pairs.precision, I=64, J=32, LEFT=not found, num_warps=4,
+                SIZE=pairs.size, PRECISION=pairs.precision, I=64, J=64 if pairs.size <= 64 else 32, LEFT=not found, num_warps=4,
+                num_stages=2,
             )  # fmt: skip
             found.append(out)
         return tuple(found)

@@ -1,5 +1,8 @@
 """Pair scores within a kernel: tiles read from a table, or made from factors in registers."""
 
+# Kernels are called with plain numbers for Triton's own types.
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
+
 from functools import cached_property
 from typing import NamedTuple
 
@@ -44,6 +47,14 @@ def product(x, y, PRECISION: tl.constexpr):
     if PRECISION == "tf32":
         x, y = rounded(x), rounded(y)
     return tl.dot(x, y, input_precision=PRECISION)
+
+
+@triton.jit
+def add_product(total, x, y, PRECISION: tl.constexpr):
+    """`total` plus a product of tiles."""
+    if PRECISION == "tf32":
+        x, y = rounded(x), rounded(y)
+    return tl.dot(x, y, total, input_precision=PRECISION)
 
 
 @triton.jit

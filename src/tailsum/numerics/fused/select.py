@@ -4,6 +4,9 @@ The states of a row are split among programs, which meet after each pass. What t
 so that a seed gives the same states.
 """
 
+# Kernels are called with plain numbers for Triton's own types.
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
+
 import torch
 import triton
 import triton.language as tl
@@ -51,7 +54,7 @@ def _select_kernel(
     threshold = tl.full([], float("inf"), tl.float64)
     more = 1
     sure_before = tl.full([], -1.0, tl.float64)
-    for turn in range(0, PASSES):
+    for turn in range(PASSES):
         if more > 0:
             total = tl.zeros([BLOCK], tl.float64)
             sure = tl.zeros([BLOCK], tl.float32)
@@ -72,7 +75,9 @@ def _select_kernel(
             all_total = tl.sum(tl.load(slot + each, cache_modifier=".cg"), 0)
             all_sure = tl.sum(tl.load(slot + P + each, cache_modifier=".cg"), 0)
             more = tl.where((all_sure == sure_before) | (all_total == 0.0) | (all_sure >= k), 0, 1)
-            threshold = tl.where((all_total > 0.0) & (all_sure < k), all_total / (k - all_sure), tl.where(turn == 0, 0.0, threshold))
+            threshold = tl.where(
+                (all_total > 0.0) & (all_sure < k), all_total / (k - all_sure), tl.where(turn == 0, 0.0, threshold)
+            )
             sure_before = all_sure
     # Where fewer than k states are possible, the threshold is zero: each is kept.
     share = tl.where(threshold > 0.0, 1.0 / threshold, float("inf"))
@@ -84,7 +89,9 @@ def _select_kernel(
         given = tl.load(log_q + i, i < stop, -float("inf"))
         q = tl.where(given == -float("inf"), 0.0, tl.maximum(tl.exp(given - peak), 1e-38)).to(tl.float64)
         chance = tl.where(q > 0.0, tl.minimum(q * share, 1.0), 0.0)
-        level = tl.where(ordered > 0, tl.minimum(tl.ceil(-tl.log2(tl.maximum(chance.to(tl.float32), 1e-30))), LAST), 0.0).to(tl.int32)
+        level = tl.where(
+            ordered > 0, tl.minimum(tl.ceil(-tl.log2(tl.maximum(chance.to(tl.float32), 1e-30))), LAST), 0.0
+        ).to(tl.int32)
         sums += tl.sum(tl.where(level[None, :] == level_of[:, None], chance[None, :], 0.0), 1)
     tl.store(levels + (b * P + program) * LEVELS + level_of, sums)
     if MEET:
@@ -101,7 +108,9 @@ def _select_kernel(
         given = tl.load(log_q + i, i < stop, -float("inf"))
         q = tl.where(given == -float("inf"), 0.0, tl.maximum(tl.exp(given - peak), 1e-38)).to(tl.float64)
         chance = tl.where(q > 0.0, tl.minimum(q * share, 1.0), 0.0)
-        level = tl.where(ordered > 0, tl.minimum(tl.ceil(-tl.log2(tl.maximum(chance.to(tl.float32), 1e-30))), LAST), 0.0).to(tl.int32)
+        level = tl.where(
+            ordered > 0, tl.minimum(tl.ceil(-tl.log2(tl.maximum(chance.to(tl.float32), 1e-30))), LAST), 0.0
+        ).to(tl.int32)
         own = level[None, :] == level_of[:, None]
         spread = tl.where(own, chance[None, :], 0.0)
         after = tl.sum(tl.where(own, tl.cumsum(spread, 1) + reach[:, None], 0.0), 0)
@@ -125,7 +134,7 @@ class Selector:
     def __init__(self, batch: int, n: int, calls: int, device: torch.device) -> None:
         self.batch, self.n, self.block = batch, n, 512
         blocks = triton.cdiv(n, self.block)
-        several = torch.cuda.get_device_properties(device).multi_processor_count // max(1, batch) if meets() else 1
+        several = torch.cuda.get_device_properties(device).multi_processor_count * 2 // max(1, batch) if meets() else 1
         programs = max(1, min(64, several, blocks))
         self.programs = 1 << (programs.bit_length() - 1)  # a power of two
         self.chunk = triton.cdiv(blocks, self.programs) * self.block

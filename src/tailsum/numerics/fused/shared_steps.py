@@ -5,13 +5,29 @@ kernel. The entries of the table, `exp(score - scale)` with the highest score of
 factors in registers.
 """
 
+# Kernels are called with plain numbers for Triton's own types.
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
+
+from typing import Protocol
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from tailsum.numerics.fused.scores import meet, meets, product, score_tile
-from tailsum.numerics.table import Table
+from tailsum.numerics.fused.scores import add_product, meet, meets, product, score_tile
+
+
+class Table(Protocol):
+    """What is needed of a `numerics.table.Table`."""
+
+    params: tuple[Tensor, ...]
+    kept: Tensor | None
+    groups: int
+    steps: int
+    scales: Tensor
+    column_scale: Tensor
+    precision: str
 
 
 @triton.jit
@@ -25,7 +41,9 @@ def _entry_tile(
         entries = tl.load(left + i[:, None].to(tl.int64) * row_l + j[None, :].to(tl.int64) * column_l, inside, 0.0)
     else:
         d = tl.arange(0, SIZE)
-        rows = tl.load(left + i[:, None].to(tl.int64) * row_l + d[None, :], (i < n)[:, None] & (d < width)[None, :], 0.0)
+        rows = tl.load(
+            left + i[:, None].to(tl.int64) * row_l + d[None, :], (i < n)[:, None] & (d < width)[None, :], 0.0
+        )
         scores = product(rows, columns, PRECISION)
         if REVERSE:  # the scales are those of the states that are summed over
             scores -= tl.load(scale + i, i < n, 0.0)[:, None]
@@ -42,7 +60,9 @@ def _column_tile(right, j, m, row_r, width, SIZE: tl.constexpr):
         columns = 0.0
     else:
         d = tl.arange(0, SIZE)
-        columns = tl.load(right + j[None, :].to(tl.int64) * row_r + d[:, None], (j < m)[None, :] & (d < width)[:, None], 0.0)
+        columns = tl.load(
+            right + j[None, :].to(tl.int64) * row_r + d[:, None], (j < m)[None, :] & (d < width)[:, None], 0.0
+        )
     return columns
 
 
@@ -72,7 +92,7 @@ def _push_kernel(
                 entries = _entry_tile(
                     rows, factors, scale + scales, i, j, n, n, row_l, column_l, width, SIZE, PRECISION, False
                 )
-                sums += product(x, entries, PRECISION)
+                sums = add_product(sums, x, entries, PRECISION)
             here = (t * batch + r[:, None]) * n + j[None, :]
             within = inside[:, None] & (j < n)[None, :]
             tl.store(total + here, sums, within)
@@ -121,11 +141,13 @@ def _flow_kernel(
             sums = tl.zeros([R, J], tl.float32)
             for start in range(0, n, I):
                 i = start + tl.arange(0, I)
-                received = tl.load(sent[:, None] + i[None, :], inside[:, None] & (i < n)[None, :], 0.0, cache_modifier=".cg")
+                received = tl.load(
+                    sent[:, None] + i[None, :], inside[:, None] & (i < n)[None, :], 0.0, cache_modifier=".cg"
+                )
                 entries = _entry_tile(
                     rows, factors, scale + scales, i, j, n, n, row_l, column_l, width, SIZE, PRECISION, REVERSE
                 )
-                sums += product(received, entries, PRECISION)
+                sums = add_product(sums, received, entries, PRECISION)
             here = (t * batch + r[:, None]) * n + j[None, :]
             within = inside[:, None] & (j < n)[None, :]
             tl.store(h + here, sums, within)
@@ -141,18 +163,18 @@ def _flow_kernel(
 
 @triton.jit
 def _weight_kernel(
-    out, early, late, left, right, scale, rows, n, m, blocks_j, row_l, column_l, row_r, width, row_x, row_y,
+    out, early, late, left, right, scale, rows, n, m, blocks_j, row_l, column_l, row_r, width,
     SIZE: tl.constexpr, PRECISION: tl.constexpr, I: tl.constexpr, J: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
-    """`exp(score(i, j) - scale(j)) sum_r early(r, i) late(r, j)`: the gradient in the scores of one table."""
+    """`exp(score(i, j) - scale(j)) sum_r early(i, r) late(j, r)`: the gradient in the scores of one table."""
     i = (tl.program_id(0) // blocks_j) * I + tl.arange(0, I)
     j = (tl.program_id(0) % blocks_j) * J + tl.arange(0, J)
     sums = tl.zeros([I, J], tl.float32)
     for start in range(0, rows, R):
         r = start + tl.arange(0, R)
-        x = tl.load(early + r[None, :].to(tl.int64) * row_x + i[:, None], (r < rows)[None, :] & (i < n)[:, None], 0.0)
-        y = tl.load(late + r[:, None].to(tl.int64) * row_y + j[None, :], (r < rows)[:, None] & (j < m)[None, :], 0.0)
-        sums += product(x, y, PRECISION)
+        x = tl.load(early + i[:, None].to(tl.int64) * rows + r[None, :], (r < rows)[None, :] & (i < n)[:, None], 0.0)
+        y = tl.load(late + j[None, :].to(tl.int64) * rows + r[:, None], (r < rows)[:, None] & (j < m)[None, :], 0.0)
+        sums = add_product(sums, x, y, PRECISION)
     scores = score_tile(left, right, i, j, n, m, row_l, column_l, row_r, width, SIZE, PRECISION)
     entries = tl.exp(scores - tl.load(scale + j, j < m, 0.0)[None, :])
     within = (i < n)[:, None] & (j < m)[None, :]
@@ -221,14 +243,14 @@ def weights(x: Tensor, y: Tensor, params: tuple[Tensor, ...], scale: Tensor, pre
     groups, steps, n, rows = x.shape
     m, factors = y.shape[-1], len(params) == 2
     out = x.new_empty(groups, steps, n, m)
-    x, y = (x if x.stride(-2) == 1 else x.mT.contiguous().mT), y.contiguous()
+    x, y = x.contiguous(), y.mT.contiguous()  # along what is summed over, as tensor cores want it
     left, right = (p.contiguous() for p in (params[0], params[-1])) if factors else (params[0], params[0])
     blocks = triton.cdiv(m, 128)
     for g in range(groups):
         for s in range(steps):
             _weight_kernel[triton.cdiv(n, 128) * blocks,](
                 out[g, s], x[g, s], y[g, s], left[g, s], right[g, s], scale[g, s], rows, n, m, blocks,
-                *left.stride()[2:], right.stride(2), left.shape[-1], x.stride(-1), y.stride(-2),
+                *left.stride()[2:], right.stride(2), left.shape[-1],
                 SIZE=_padded(left) if factors else 0, PRECISION=precision, **WEIGHT_TILE,
             )  # fmt: skip
     return out
@@ -275,7 +297,12 @@ class _Launch:
         self.entries = (left, right, table.scales)
         strides = (*left.stride(), *right.stride()[:3], left.shape[-1])
         self.shape = (table.groups, per_group, table.steps, *strides)
-        self.options = {"SIZE": 0 if kept is not None else _padded(left), "PRECISION": table.precision, "R": rows, **tile}
+        self.options = {
+            "SIZE": 0 if kept is not None else _padded(left),
+            "PRECISION": table.precision,
+            "R": rows,
+            **tile,
+        }
         self.together = kept is not None and meets()
         row_blocks, programs = triton.cdiv(per_group, rows), triton.cdiv(n, tile["J"])
         if self.together:
