@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from harness.poison import poison
 from tailsum import PCFG, DependencyTree, LowRankRule, SpanTree, kernels
 from tailsum.dependencies import around, dependency_sweep
 
@@ -16,16 +17,7 @@ GPU = torch.cuda.is_available()
 
 @pytest.fixture(autouse=True)
 def _poisoned(monkeypatch):
-    """Every new tensor without given values is full of NaN, so that what a kernel does not write shows."""
-    for name in ("empty_like", "empty"):
-        plain = getattr(torch, name)
-        monkeypatch.setattr(torch, name, lambda *a, plain=plain, **k: _spoiled(plain(*a, **k)))
-    new_empty = torch.Tensor.new_empty
-    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *a, **k: _spoiled(new_empty(*a, **k)))
-
-
-def _spoiled(x):
-    return x.fill_(math.nan if x.is_floating_point() else -12345)
+    poison(monkeypatch)
 
 
 def randn(*shape, scale=2.0, forbidden=0.0):

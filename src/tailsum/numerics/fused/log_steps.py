@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tailsum.numerics.fused.scores import ALONE, Pairs, add_product, meet, meets, score_tile, unmasked
+from tailsum.numerics.fused.scores import ALONE, Pairs, add_product, at_once, meet, score_tile, unmasked
 
 
 class Messages(NamedTuple):
@@ -350,6 +350,6 @@ def _launches(like: Tensor, length: int, block: int) -> list[tuple[int, int, int
     batch, _, n = like.shape
     programs = 1 if n <= ALONE else triton.cdiv(n, block)
     counter = torch.zeros(batch if programs > 1 else 1, dtype=torch.int32, device=like.device)
-    if programs == 1 or meets():
+    if programs == 1 or programs <= at_once(like.device):
         return [(0, length, programs, counter)]
     return [(t, t + 1, programs, counter) for t in range(length)]

@@ -127,3 +127,13 @@ class Pairs:
 def meets() -> bool:
     """Whether programs can wait for one another: in the interpreter they run one after the other."""
     return torch.cuda.is_available()
+
+
+def at_once(device: torch.device, shared_memory: int = 0) -> int:
+    """How many programs of 4 warps, with so many bytes of shared memory each, surely run at once and so can meet."""
+    if not meets():
+        return 0
+    properties = torch.cuda.get_device_properties(device)
+    # Two fit the registers of a multiprocessor, however many they use. Some memory is reserved.
+    twice = 2 * (shared_memory + 4096) <= properties.shared_memory_per_multiprocessor and shared_memory
+    return properties.multi_processor_count * (2 if twice else 1)

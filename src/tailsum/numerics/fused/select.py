@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tailsum.numerics.fused.scores import meet, meets
+from tailsum.numerics.fused.scores import at_once, meet
 
 LEVELS = 16  # powers of two by which the states are ordered, as in the reference, padded
 PASSES = 12  # towards the threshold, at most
@@ -134,7 +134,7 @@ class Selector:
     def __init__(self, batch: int, n: int, calls: int, device: torch.device) -> None:
         self.batch, self.n, self.block = batch, n, 512
         blocks = triton.cdiv(n, self.block)
-        several = torch.cuda.get_device_properties(device).multi_processor_count * 2 // max(1, batch) if meets() else 1
+        several = at_once(device, 32 << 10) // max(1, batch)
         programs = max(1, min(64, several, blocks))
         self.programs = 1 << (programs.bit_length() - 1)  # a power of two
         self.chunk = triton.cdiv(blocks, self.programs) * self.block

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tailsum.numerics.fused.scores import add_product, meet, meets, product, score_tile
+from tailsum.numerics.fused.scores import add_product, at_once, meet, meets, product, score_tile
 
 
 class Table(Protocol):
@@ -282,8 +282,7 @@ def _table_tile(n: int) -> dict[str, int]:
 class _Launch:
     """How the steps of a chain are launched.
 
-    Products with a table are one launch, whose programs meet after each step: two on each multiprocessor, which have room for
-    that. With factors a step takes so long that it is a launch of its own.
+    Products with a table are one launch, whose programs meet after each step. With factors a step takes so long that it is a launch of its own.
     """
 
     def __init__(self, table: Table, n: int, batch: int, transposed: bool) -> None:
@@ -306,7 +305,8 @@ class _Launch:
         self.together = kept is not None and meets()
         row_blocks, programs = triton.cdiv(per_group, rows), triton.cdiv(n, tile["J"])
         if self.together:
-            programs = min(programs, 2 * torch.cuda.get_device_properties(left.device).multi_processor_count)
+            stage = 4 * tile["I"] * (tile["J"] + rows)
+            programs = min(programs, at_once(left.device, tile["num_stages"] * stage))
         self.grid = (programs, row_blocks, table.groups)
         self.counter = torch.zeros(row_blocks * table.groups, dtype=torch.int32, device=left.device)
 

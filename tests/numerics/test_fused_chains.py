@@ -1,0 +1,266 @@
+"""Kernels of chains against their references: on a CPU by Triton's interpreter."""
+
+import math
+
+import pytest
+import torch
+
+from harness.poison import poison
+from tailsum import Dense, Factored, LinearChain, Lookahead, Neighbours, Optimal, kernels, precision, table_budget
+from tailsum.chains import fused_messages
+from tailsum.sketch import selection
+from tailsum.sketch.neighbours import Near
+from tailsum.sketch.selection import Landmarks, Subset
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, in the interpreter: the logarithm of zero
+
+GPU = torch.cuda.is_available()
+needs_gpu = pytest.mark.skipif(not GPU, reason="no GPU")
+
+
+@pytest.fixture(autouse=True)
+def _poisoned(monkeypatch):
+    poison(monkeypatch)
+
+
+def table(n=19, length=4, batch=3, scale=2.0):
+    return [torch.randn(batch, length, n), scale * torch.randn(n, n)], lambda e, t: (e, t)
+
+
+def forbidden(n=19, length=4, batch=3, mask=-math.inf):
+    (nodes, pairs), make = table(n, length, batch)
+    nodes[:, 2, ::2], nodes[1], pairs[::3] = mask, mask, mask
+    return [nodes, pairs], make
+
+
+def own_tables(n=19, length=4, batch=2, scale=2.0):
+    return [torch.randn(batch, length, n), scale * torch.randn(batch, length - 1, n, n)], lambda e, t: (e, t)
+
+
+def step_tables(n=9, length=4, batch=3, scale=2.0):
+    return [torch.randn(batch, length, n), scale * torch.randn(length - 1, n, n)], lambda e, t: (e, t)
+
+
+def factors(n=37, length=3, batch=3, scale=1.0, size=5):
+    given = [torch.randn(batch, length, n), scale * torch.randn(n, size), torch.randn(n, size)]
+    return given, lambda e, left, right: (e, Factored(left, right))
+
+
+def own_factors(n=37, length=3, batch=2, size=5):
+    lead = (batch, length - 1, n, size)
+    return [torch.randn(batch, length, n), torch.randn(lead), torch.randn(lead)], lambda e, a, b: (e, Factored(a, b))
+
+
+KINDS = {
+    "table": table,
+    "wide": lambda: table(scale=300.0),
+    "forbidden": forbidden,
+    "masked": lambda: forbidden(mask=-1e30),
+    "own tables": own_tables,
+    "step tables": step_tables,
+    "factors": factors,
+    "own factors": own_factors,
+}
+# Up to how many states kernels work in log space; up to how many one program takes a whole step of it.
+WAYS = {"log space": (512, 512), "log space, several programs": (512, 16), "products": (4, 512)}
+
+
+@pytest.fixture(params=WAYS)
+def way(request, monkeypatch):
+    few, alone = WAYS[request.param]
+    from tailsum.numerics.fused import log_steps  # noqa: PLC0415
+
+    monkeypatch.setattr(fused_messages, "ALONE", few)
+    monkeypatch.setattr(log_steps, "ALONE", alone)
+
+
+def log_sums(kind, use, dtype=torch.float32, lengths=None, device="cpu"):
+    """Log-partitions, and the gradients of a weighted sum of those that are finite."""
+    tensors, make = kind
+    given = [x.to(device, dtype).requires_grad_() for x in tensors]
+    with kernels(use):
+        total = LinearChain(*make(*given), lengths=lengths).log_partition()
+        weights = torch.arange(1, total.numel() + 1, device=device)
+        grads = torch.autograd.grad((total.masked_fill(total == -math.inf, 0.0) * weights).sum(), given)
+    return total.detach(), grads
+
+
+def agree(kind, lengths=None, device="cpu", use="always", tolerance=2e-6):
+    found, grads = log_sums(kind, use, lengths=lengths, device=device)
+    wanted, exact = log_sums(kind, "never", torch.float64, lengths, device)
+    assert torch.equal(found == -math.inf, wanted == -math.inf)
+    size = wanted.abs().masked_fill(wanted == -math.inf, 1.0)
+    assert ((found - wanted).abs().nan_to_num(0.0) <= 3 * tolerance * (1 + size)).all()
+    for a, b in zip(grads, exact, strict=True):
+        assert torch.linalg.vector_norm(a - b) <= tolerance * (1 + torch.linalg.vector_norm(b)), (a - b).abs().max()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_log_partition_and_gradients(kind, way):
+    agree(KINDS[kind](), tolerance=2e-5 if kind == "wide" else 2e-6)
+
+
+@pytest.mark.parametrize("kind", ["table", "own tables", "factors"])
+def test_sequences_of_several_lengths(kind, way):
+    given = KINDS[kind]()
+    longest = given[0][0].shape[1]
+    agree(given, lengths=[longest, 1, 2][: len(given[0][0])])
+
+
+def test_factors_that_are_never_a_table(way):
+    with table_budget(0):
+        agree(factors())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_best_paths(kind, way):
+    tensors, make = KINDS[kind]()
+    chain = LinearChain(*make(*tensors))
+    with kernels("never"):
+        wanted = chain.argmax()
+    with kernels("always"):
+        found = chain.argmax()
+    assert torch.equal(found[:, 0] < 0, wanted[:, 0] < 0)
+    assert torch.allclose(chain.score(found), chain.score(wanted))
+
+
+@pytest.mark.parametrize("kind", ["table", "factors"])
+def test_samples_follow_the_distribution(kind):
+    tensors, make = KINDS[kind](n=3, length=2, batch=1)
+    chain, count = LinearChain(*make(*tensors)), 120
+    with kernels("always"):
+        drawn = chain.sample((count,))[:, 0]
+    chance = torch.zeros(3, 3)
+    for i in range(3):
+        for j in range(3):
+            chance[i, j] = chain.log_prob(torch.tensor([[i, j]])).exp()
+    seen = torch.zeros(3, 3).index_put_((drawn[:, 0], drawn[:, 1]), torch.ones(count), accumulate=True)
+    expected = count * chance
+    assert ((seen - expected).square() / expected.clamp(min=1.0)).sum() < 40  # eight degrees of freedom
+
+
+def test_a_seed_gives_the_same_samples():
+    chain = LinearChain(torch.randn(2, 3, 5), torch.randn(5, 5))
+    with kernels("always"):
+        first, again, other = (chain.sample((3,), torch.Generator().manual_seed(s)) for s in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("operation", ["entropy", "marginals", "rsample"])
+def test_derivatives_of_other_operations(operation):
+    (nodes, pairs), _ = table(n=7)
+    results = []
+    for use in ("never", "always"):
+        given = [x.clone().requires_grad_() for x in (nodes, pairs)]
+        chain = LinearChain(*given)
+        with kernels(use):
+            found = {
+                "entropy": chain.entropy,
+                "marginals": lambda chain=chain: chain.marginals().square(),
+                "rsample": lambda chain=chain: chain.rsample(0.7, generator=torch.Generator().manual_seed(0)).weights,
+            }[operation]()
+            results.append((found, *torch.autograd.grad((found * found.detach().cos()).sum(), given)))
+    for a, b in zip(*results, strict=True):
+        assert torch.allclose(a, b, atol=1e-5, rtol=1e-4)
+
+
+def test_fast_is_near_and_does_not_hang_on_torchs_switches(monkeypatch):
+    kind = factors(n=40, length=6, scale=1.3)
+    wanted, _ = log_sums(kind, "never", torch.float64)
+    with precision("fast"):
+        found, _ = log_sums(kind, "always")
+    assert (found - wanted).abs().max() < 0.02
+    full, _ = log_sums(kind, "always")
+    assert (full - wanted).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("scale", [1.0, 4.0, 12.0])
+@pytest.mark.parametrize("ordered", [True, False])
+def test_selection_is_that_of_the_reference(scale, ordered, monkeypatch):
+    from tailsum.numerics.fused.select import Selector  # noqa: PLC0415
+
+    log_q = scale * torch.randn(3, 700)
+    log_q[1, ::2], log_q[2, 5:] = -math.inf, -math.inf
+    mark, k = torch.rand(3, dtype=torch.float64), 20
+    monkeypatch.setattr(selection, "uniform", lambda shape, *_: mark.reshape(shape))
+    wanted = (Optimal if ordered else Landmarks)(k)(log_q)
+    index, log_weight = torch.zeros(3, k, dtype=torch.long), torch.full((3, k), -math.inf)
+    selector = Selector(3, 700, 1, log_q.device)
+    selector(log_q, mark, index, log_weight, ordered, value=log_q)
+    mass = (log_q - log_q.amax(-1, keepdim=True)).exp()
+    for b in range(3):
+        found, there = log_weight[b] > -math.inf, wanted.log_weight[b] > -math.inf
+        order, other = index[b][found].argsort(), wanted.index[b][there].argsort()
+        assert torch.equal(index[b][found][order], wanted.index[b][there][other])
+        assert torch.allclose(log_weight[b][found][order], wanted.log_weight[b][there][other], atol=1e-5)
+        mass[b, index[b][found]] -= mass[b, index[b][found]] * log_weight[b][found].exp()
+    assert torch.allclose(selector.excess, mass, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_messages_of_landmarks_and_neighbours(dense):
+    from tailsum.chains.fused_sweep import _near, _params  # noqa: PLC0415
+    from tailsum.numerics.fused.landmarks import Excess, Sender  # noqa: PLC0415
+    from tailsum.scores.message import message  # noqa: PLC0415
+
+    n, k = 150, 12
+    pairs = Factored(torch.randn(n, 6), torch.randn(n, 6))
+    pairs = Dense(pairs.block()) if dense else pairs
+    value, index = torch.randn(2, n), torch.stack([torch.randperm(n)[:k] for _ in range(2)])
+    kept = Subset(index, torch.rand(2, k))
+    near = Near(pairs, pairs.transposed(), Neighbours(pairs, 4), value.device).onward
+    plain = message(pairs, index, value.gather(-1, index) + kept.log_weight)
+    mass = (value - value.amax(-1, keepdim=True)).exp()
+    rest = mass.scatter_add(-1, index, -mass.gather(-1, index) * kept.log_weight.exp())
+    out, log_q, add = torch.empty(2, n), torch.empty(2, n), torch.randn(2, n)
+    Sender(_params(pairs))(out, value, index, kept.log_weight, add=add, also=value, log_q=log_q)
+    assert torch.allclose(out, plain + add, atol=5e-3)  # by rounded factors
+    assert torch.equal(log_q, out + value)
+    excess = Excess(rest, value.amax(-1))
+    Sender(_params(pairs), _near(near), torch.tensor([3, 2]))(out, value, index, kept.log_weight, excess, t=2)
+    assert torch.allclose(out[0], near.joined(plain, value, kept)[0], atol=1e-4)
+    assert not out[1].any()  # padding
+
+
+@pytest.mark.parametrize("kind", ["sticky", "table", "ragged"])
+def test_sketches_are_unbiased(kind):
+    n, length, k, replicates = 24, 3, 6, 12
+    states = torch.randn(n, 4)
+    pairs = Dense(torch.randn(n, n)) if kind == "table" else Factored(states, states)
+    lengths = [2] if kind == "ragged" else None
+    nodes = torch.randn(1, length, n)
+    exact = LinearChain(nodes, pairs, lengths=lengths).log_partition()
+    lengths = [2] * replicates if kind == "ragged" else None
+    many = LinearChain(nodes.expand(replicates, -1, -1), pairs, lengths=lengths)
+    proposal = Lookahead(landmarks=8, rounds=1, neighbours=4)
+    with kernels("always"):
+        small = many.sketch(k, proposal=proposal, generator=torch.Generator().manual_seed(0))
+    ratio = (small.log_partition() - exact).exp()
+    assert ratio.std() < 0.3
+    assert (ratio.mean() - 1).abs() < 4.5 * ratio.std() / math.sqrt(replicates) + 1e-5
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize(
+    ("n", "length", "batch"), [(20, 50, 32), (300, 40, 5), (700, 30, 1), (1000, 20, 33), (10_001, 5, 3)]
+)
+@pytest.mark.parametrize("make", [table, factors])
+def test_on_a_gpu(make, n, length, batch):
+    agree(make(n, length, batch), device="cuda", use="auto", tolerance=1e-5)
+    agree(
+        make(n, length, batch),
+        lengths=[1 + b % length for b in range(batch)],
+        device="cuda",
+        use="auto",
+        tolerance=1e-5,
+    )
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_own_scores_on_a_gpu():
+    for kind in (own_tables(130, 9, 4), own_factors(1000, 4, 3, 64), own_tables(700, 3, 2)):
+        agree(kind, device="cuda", use="auto", tolerance=1e-5)
