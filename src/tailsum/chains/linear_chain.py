@@ -153,15 +153,16 @@ class LinearChain(Structure[ChainTerms, Tensor]):
 
     def log_partition(self) -> Float[Tensor, "*batch"]:
         """Log of the sum of `exp(score)` over all paths; in a sketch, of its unbiased estimate."""
-        terms = self.terms()
-        if not suits_log_steps(self.batch_shape.numel(), self.n_states, terms.pairs.tensors):
-            return super().log_partition()
-        with full_precision(self.device):  # kernels see to finite masks
-            return self.log_sum(self.weighted(terms)).to(self.dtype)
+        if self.n_nodes > 1 and fused(*self._emission.tensors, *self._transition.tensors):
+            terms = self.terms()
+            if suits_log_steps(self.batch_shape.numel(), self.n_states, self._flat(terms)[1]):
+                with full_precision(self.device):  # the kernels see to finite masks
+                    return self.log_sum(self.weighted(terms)).to(self.dtype)
+        return super().log_partition()
 
     def _flat(self, terms: ChainTerms) -> tuple[Float[Tensor, "B T n"], tuple[Tensor, ...]]:
         nodes = terms.nodes.scores
-        return nodes.reshape(-1, *nodes.shape[-2:]), terms.pairs.flat_params(self.batch_shape)
+        return nodes.reshape(self.batch_shape.numel(), *nodes.shape[-2:]), terms.pairs.flat_params(self.batch_shape)
 
     def _messages(self, terms: ChainTerms) -> Forward:
         nodes, params = self._time_first(terms.nodes.scores), terms.pairs.flat_params(self.batch_shape)
