@@ -65,6 +65,15 @@ class ChainSweep(Sweep):
         """The message, finite also where it reached no state."""
         return fill_unreached(sent)
 
+    def suits_kernels(self, selection: Selection) -> bool:
+        """Whether kernels can sweep: all steps and sequences share the scores, and fewer than all states are selected."""
+        pairs = self.onward
+        if not fused(self.nodes) or not self.nodes.numel() or pairs.lead.numel() != 1:
+            return False
+        if not (isinstance(pairs, Dense) or (isinstance(pairs, Factored) and pairs.left.shape[-1] <= WIDEST)):
+            return False
+        return isinstance(selection, Optimal | Landmarks) and selection.k < self.nodes.shape[-1]
+
     # Sweeps.
 
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
@@ -76,7 +85,7 @@ class ChainSweep(Sweep):
         return self._past(self.selecting(landmarks), generator) + self.future
 
     def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
-        if _suits_kernels(self.nodes, self.onward, selection):
+        if self.suits_kernels(selection):
             found = self._fused().sequence(self._flat(self.future), self.onward, selection, generator)
             index, log_weight = self._shaped(found.index, found.log_weight)
             return Subset(index, log_weight, self.pilot)
@@ -91,7 +100,7 @@ class ChainSweep(Sweep):
 
     def _past(self, selection: Selection, generator: torch.Generator | None) -> Tensor:
         """Messages of the earlier positions to every state, node scores included."""
-        if _suits_kernels(self.nodes, self.onward, selection):
+        if self.suits_kernels(selection):
             assert isinstance(selection, Landmarks)
             near = None if self.near is None else self.near.onward
             found = self._fused().past(self._flat(self.future), self.onward, near, selection.k, generator)
@@ -105,7 +114,7 @@ class ChainSweep(Sweep):
 
     def _future(self, selection: Selection, generator: torch.Generator | None) -> tuple[Tensor, Subset | None]:
         """Messages of the later positions to every state, and the states selected to send them."""
-        if _suits_kernels(self.nodes, self.back, selection):
+        if self.suits_kernels(selection):
             assert isinstance(selection, Landmarks)
             sweep, near = self._fused(), None if self.near is None else self.near.back
             past = sweep.nodes if self.past is self.nodes else self._flat(self.past)
@@ -138,17 +147,3 @@ class ChainSweep(Sweep):
 
     def _shaped(self, *flat: Tensor) -> tuple[Tensor, ...]:
         return tuple(x.reshape(*self.nodes.shape[:-2], *x.shape[1:]) for x in flat)
-
-
-def _suits_kernels(nodes: Tensor, potential: Potential, selection: Selection) -> bool:
-    """Whether kernels can make this sweep: all steps and sequences share the scores, and fewer than all states are selected."""
-    if (
-        not fused(nodes)
-        or not nodes.numel()
-        or potential.lead.numel() != 1
-        or not isinstance(potential, Factored | Dense)
-    ):
-        return False
-    if isinstance(potential, Factored) and potential.left.shape[-1] > WIDEST:
-        return False
-    return isinstance(selection, Optimal | Landmarks) and selection.k < nodes.shape[-1]

@@ -34,6 +34,9 @@ class ShardedSweep(ChainSweep):
             raise ValueError("neighbours must be a number: lists of neighbours are not kept across ranks")
         self.with_itself = landmarks < self.shards.n_states
 
+    def suits_kernels(self, selection: Selection) -> bool:
+        return False
+
     def selecting(self, landmarks: int) -> Selection:
         return ShardedOptimal(landmarks, self.shards, levels=1)
 

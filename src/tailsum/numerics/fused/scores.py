@@ -85,20 +85,17 @@ class Tile(NamedTuple):
 class Pairs:
     """Pair scores as kernels take them: a table `[G, S, N, M]`, or factors `[G, S, N, d]` and `[G, S, M, d]`."""
 
-    def __init__(self, params: tuple[Tensor, ...], centre: Tensor | None = None) -> None:
+    def __init__(self, params: tuple[Tensor, ...]) -> None:
         # Kernels read factors along their last dimension.
         self.params = tuple(p.detach() if len(params) == 1 else p.detach().contiguous() for p in params)
         self.left, self.right = self.params[0], self.params[-1]
         self.groups, self.steps = self.left.shape[:2]
         self.size = 0 if len(params) == 1 else max(16, triton.next_power_of_2(self.left.shape[-1]))
         self.precision = "tf32" if is_fast() else "tf32x3"
-        self._centre = centre
 
     @cached_property
     def centre(self) -> Tensor:
         """What is subtracted from all scores of a table, `[G, S]`: an offset that they share costs no digits."""
-        if self._centre is not None:
-            return self._centre
         if self.size:
             return self.left.new_zeros(self.groups, self.steps)
         highest = self.left.amax((-2, -1))
