@@ -55,7 +55,8 @@ class _LogPartition(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        from tailsum.numerics.fused.log_steps import Messages, flow_back, pair_gradient  # noqa: PLC0415
+        from tailsum.numerics.fused.log_gradients import flow_back, pair_gradient  # noqa: PLC0415
+        from tailsum.numerics.fused.log_steps import Messages  # noqa: PLC0415
 
         last, *found = ctx.saved_tensors
         messages, (node, *params) = Messages(*found[:4]), found[4:]
@@ -91,7 +92,8 @@ class _Messages(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        from tailsum.numerics.fused.log_steps import Messages, flow_back, pair_gradient  # noqa: PLC0415
+        from tailsum.numerics.fused.log_gradients import flow_back, pair_gradient  # noqa: PLC0415
+        from tailsum.numerics.fused.log_steps import Messages  # noqa: PLC0415
 
         last, *found = ctx.saved_tensors
         messages, (node, *params), grad = Messages(*found[:4]), found[4:], grads[0]

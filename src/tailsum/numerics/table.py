@@ -89,7 +89,7 @@ class Table:
 
     def _column_max(self) -> Tensor:
         if len(self.params) == 2 and fused(*self.params) and self.params[0].shape[-1] <= 256:
-            from tailsum.numerics.fused.shared_steps import column_max  # noqa: PLC0415
+            from tailsum.numerics.fused.table_products import column_max  # noqa: PLC0415
 
             return column_max(*self.params, self.precision)[:, :, None]
         highest = self.params[0].new_full((self.groups, self.steps, 1, self.n_to), -math.inf)
@@ -170,7 +170,7 @@ class Table:
 
         def weights(x: Tensor, y: Tensor, params: tuple[Tensor, ...]) -> Tensor:
             if fused(x, y) and not torch.is_grad_enabled():
-                from tailsum.numerics.fused.shared_steps import weights  # noqa: PLC0415
+                from tailsum.numerics.fused.table_products import weights  # noqa: PLC0415
 
                 return weights(x, y, params, scale, self.precision)
             return (block_scores(params) - scale).exp() * product(x, y)

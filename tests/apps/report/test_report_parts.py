@@ -6,9 +6,8 @@ import pandas as pd
 import pytest
 
 from harness.outline import Outline
-from tailsum.apps.paper.report.tables import Section
 from tailsum.apps.report.page import TEMPLATES
-from tailsum.apps.report.table import Table
+from tailsum.apps.report.table import Section, Table
 from tailsum.apps.report.wording import NOTHING, number
 
 

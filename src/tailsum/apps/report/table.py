@@ -49,3 +49,13 @@ def groups(frame: pd.DataFrame, *columns: str) -> Iterator[tuple[Any, pd.DataFra
 def rows_of(frame: pd.DataFrame) -> Iterator[Any]:
     """The rows, with an attribute for each column."""
     return frame.itertuples(index=False)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading of a page, a sentence or two, and the tables below them."""
+
+    name: str
+    title: str
+    words: str
+    tables: list[Table]

@@ -19,6 +19,26 @@ PASSES = 12  # towards the threshold, at most
 
 
 @triton.jit
+def _mass(log_q, i, stop, peak):
+    """Q of the states i, the highest being one; what is possible does not underflow."""
+    given = tl.load(log_q + i, i < stop, -float("inf"))
+    return tl.where(given == -float("inf"), 0.0, tl.maximum(tl.exp(given - peak), 1e-38)).to(tl.float64)
+
+
+@triton.jit
+def _chance(q, share):
+    """The probability to be kept."""
+    return tl.where(q > 0.0, tl.minimum(q * share, 1.0), 0.0)
+
+
+@triton.jit
+def _level(chance, ordered, LAST: tl.constexpr):
+    """The power of two of a probability, counted from one downwards; zero for all unless they are ordered."""
+    power = tl.ceil(-tl.log2(tl.maximum(chance.to(tl.float32), 1e-30)))
+    return tl.where(ordered > 0, tl.minimum(power, LAST), 0.0).to(tl.int32)
+
+
+@triton.jit
 def _select_kernel(
     log_q, value, mark, index, log_weight, excess, highest, partial, levels, counter, n, k, chunk,
     log_q_b, value_b, index_b, ordered,
@@ -60,10 +80,9 @@ def _select_kernel(
             sure = tl.zeros([BLOCK], tl.float32)
             for start in range(begin, stop, BLOCK):
                 i = start + tl.arange(0, BLOCK)
-                given = tl.load(log_q + i, i < stop, -float("inf"))
-                q = tl.where(given == -float("inf"), 0.0, tl.maximum(tl.exp(given - peak), 1e-38))
-                above = q.to(tl.float64) >= threshold
-                total += tl.where(above, 0.0, q).to(tl.float64)
+                q = _mass(log_q, i, stop, peak)
+                above = q >= threshold
+                total += tl.where(above, 0.0, q)
                 sure += tl.where(above, 1.0, 0.0)
             slot = partial + (2 + 2 * turn) * P * tl.num_programs(1) + b * 2 * P
             tl.store(slot + program, tl.sum(total, 0))
@@ -86,13 +105,9 @@ def _select_kernel(
     sums = tl.zeros([LEVELS], tl.float64)
     for start in range(begin, stop, BLOCK):
         i = start + tl.arange(0, BLOCK)
-        given = tl.load(log_q + i, i < stop, -float("inf"))
-        q = tl.where(given == -float("inf"), 0.0, tl.maximum(tl.exp(given - peak), 1e-38)).to(tl.float64)
-        chance = tl.where(q > 0.0, tl.minimum(q * share, 1.0), 0.0)
-        level = tl.where(
-            ordered > 0, tl.minimum(tl.ceil(-tl.log2(tl.maximum(chance.to(tl.float32), 1e-30))), LAST), 0.0
-        ).to(tl.int32)
-        sums += tl.sum(tl.where(level[None, :] == level_of[:, None], chance[None, :], 0.0), 1)
+        chance = _chance(_mass(log_q, i, stop, peak), share)
+        own = _level(chance, ordered, LAST)[None, :] == level_of[:, None]
+        sums += tl.sum(tl.where(own, chance[None, :], 0.0), 1)
     tl.store(levels + (b * P + program) * LEVELS + level_of, sums)
     if MEET:
         meet(counter + tl.num_programs(1), P)
@@ -105,13 +120,8 @@ def _select_kernel(
     uniform = tl.load(mark + b)
     for start in range(begin, stop, BLOCK):
         i = start + tl.arange(0, BLOCK)
-        given = tl.load(log_q + i, i < stop, -float("inf"))
-        q = tl.where(given == -float("inf"), 0.0, tl.maximum(tl.exp(given - peak), 1e-38)).to(tl.float64)
-        chance = tl.where(q > 0.0, tl.minimum(q * share, 1.0), 0.0)
-        level = tl.where(
-            ordered > 0, tl.minimum(tl.ceil(-tl.log2(tl.maximum(chance.to(tl.float32), 1e-30))), LAST), 0.0
-        ).to(tl.int32)
-        own = level[None, :] == level_of[:, None]
+        chance = _chance(_mass(log_q, i, stop, peak), share)
+        own = _level(chance, ordered, LAST)[None, :] == level_of[:, None]
         spread = tl.where(own, chance[None, :], 0.0)
         after = tl.sum(tl.where(own, tl.cumsum(spread, 1) + reach[:, None], 0.0), 0)
         reach += tl.sum(spread, 1)

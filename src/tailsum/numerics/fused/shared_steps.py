@@ -15,7 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tailsum.numerics.fused.scores import add_product, at_once, meet, meets, product, score_tile
+from tailsum.numerics.fused.scores import add_product, at_once, meet, meets, product
+from tailsum.numerics.fused.table_products import column_tile, padded
 
 
 class Table(Protocol):
@@ -53,19 +54,6 @@ def _entry_tile(
     return entries
 
 
-@triton.jit
-def _column_tile(right, j, m, row_r, width, SIZE: tl.constexpr):
-    """The factors [SIZE, J] of states j, if entries are made from factors."""
-    if SIZE == 0:
-        columns = 0.0
-    else:
-        d = tl.arange(0, SIZE)
-        columns = tl.load(
-            right + j[None, :].to(tl.int64) * row_r + d[:, None], (j < m)[None, :] & (d < width)[:, None], 0.0
-        )
-    return columns
-
-
 @triton.jit(do_not_specialize=["first", "stop"])
 def _push_kernel(
     node, alpha, mass, total, shift, counter, column_scale, left, right, scale, first, stop, batch, n, groups, per_group,
@@ -84,7 +72,7 @@ def _push_kernel(
         sent = mass + r * n
         for block in range(program * J, n, programs * J):
             j = block + tl.arange(0, J)
-            factors = _column_tile(columns, j, n, row_r, width, SIZE)
+            factors = column_tile(columns, j, n, row_r, width, SIZE)
             sums = tl.zeros([R, J], tl.float32)
             for start in range(0, n, I):
                 i = start + tl.arange(0, I)
@@ -137,7 +125,7 @@ def _flow_kernel(
         scales = (step * groups + group) * n
         for block in range(program * J, n, programs * J):
             j = block + tl.arange(0, J)
-            factors = _column_tile(columns, j, n, row_r, width, SIZE)
+            factors = column_tile(columns, j, n, row_r, width, SIZE)
             sums = tl.zeros([R, J], tl.float32)
             for start in range(0, n, I):
                 i = start + tl.arange(0, I)
@@ -159,45 +147,6 @@ def _flow_kernel(
             tl.store(y + here, found, within)
         if MEET:
             meet(counter, (move - first + 1) * programs)
-
-
-@triton.jit
-def _weight_kernel(
-    out, early, late, left, right, scale, rows, n, m, blocks_j, row_l, column_l, row_r, width,
-    SIZE: tl.constexpr, PRECISION: tl.constexpr, I: tl.constexpr, J: tl.constexpr, R: tl.constexpr,
-):  # fmt: skip
-    """`exp(score(i, j) - scale(j)) sum_r early(i, r) late(j, r)`: the gradient in the scores of one table."""
-    i = (tl.program_id(0) // blocks_j) * I + tl.arange(0, I)
-    j = (tl.program_id(0) % blocks_j) * J + tl.arange(0, J)
-    sums = tl.zeros([I, J], tl.float32)
-    for start in range(0, rows, R):
-        r = start + tl.arange(0, R)
-        x = tl.load(early + i[:, None].to(tl.int64) * rows + r[None, :], (r < rows)[None, :] & (i < n)[:, None], 0.0)
-        y = tl.load(late + j[None, :].to(tl.int64) * rows + r[:, None], (r < rows)[:, None] & (j < m)[None, :], 0.0)
-        sums = add_product(sums, x, y, PRECISION)
-    scores = score_tile(left, right, i, j, n, m, row_l, column_l, row_r, width, SIZE, PRECISION)
-    entries = tl.exp(scores - tl.load(scale + j, j < m, 0.0)[None, :])
-    within = (i < n)[:, None] & (j < m)[None, :]
-    tl.store(out + i[:, None].to(tl.int64) * m + j[None, :], sums * entries, within)
-
-
-@triton.jit
-def _column_max_kernel(
-    out, left, right, n, m, group_l, row_l, group_r, row_r, width,
-    SIZE: tl.constexpr, PRECISION: tl.constexpr, I: tl.constexpr, J: tl.constexpr,
-):  # fmt: skip
-    """The highest score of each column of tables that are given by factors."""
-    table = tl.program_id(1).to(tl.int64)
-    j = tl.program_id(0) * J + tl.arange(0, J)
-    columns = _column_tile(right + table * group_r, j, m, row_r, width, SIZE)
-    top = tl.full([J], -float("inf"), tl.float32)
-    for start in range(0, n, I):
-        i, d = start + tl.arange(0, I), tl.arange(0, SIZE)
-        place = left + table * group_l + i[:, None].to(tl.int64) * row_l + d[None, :]
-        rows = tl.load(place, (i < n)[:, None] & (d < width)[None, :], 0.0)
-        scores = tl.where((i < n)[:, None], product(rows, columns, PRECISION), -float("inf"))
-        top = tl.maximum(top, tl.max(scores, 0))
-    tl.store(out + table * m + j, top, j < m)
 
 
 def forward_steps(node: Tensor, table: Table) -> tuple[Tensor, Tensor, Tensor]:
@@ -238,38 +187,7 @@ def flow_steps(
     return x, h
 
 
-def weights(x: Tensor, y: Tensor, params: tuple[Tensor, ...], scale: Tensor, precision: str) -> Tensor:
-    """`exp(score - scale) * (x @ y)` for x `[G, S, N, R]` and y `[G, S, R, M]`: the gradient in the scores `[G, S, N, M]`."""
-    groups, steps, n, rows = x.shape
-    m, factors = y.shape[-1], len(params) == 2
-    out = x.new_empty(groups, steps, n, m)
-    x, y = x.contiguous(), y.mT.contiguous()  # along what is summed over, as tensor cores want it
-    left, right = (p.contiguous() for p in (params[0], params[-1])) if factors else (params[0], params[0])
-    blocks = triton.cdiv(m, 128)
-    for g in range(groups):
-        for s in range(steps):
-            _weight_kernel[triton.cdiv(n, 128) * blocks,](
-                out[g, s], x[g, s], y[g, s], left[g, s], right[g, s], scale[g, s], rows, n, m, blocks,
-                *left.stride()[2:], right.stride(2), left.shape[-1],
-                SIZE=_padded(left) if factors else 0, PRECISION=precision, **WEIGHT_TILE,
-            )  # fmt: skip
-    return out
-
-
-def column_max(left: Tensor, right: Tensor, precision: str) -> Tensor:
-    """The highest score `[G, S, M]` of each column, for factors `[G, S, N, d]` and `[G, S, M, d]`."""
-    left, right = left.contiguous(), right.contiguous()
-    groups, steps, m, width = right.shape
-    out = right.new_empty(groups, steps, m)
-    _column_max_kernel[triton.cdiv(m, 64), groups * steps](
-        out, left, right, left.shape[-2], m, left.stride(1), width, right.stride(1), width, width,
-        SIZE=_padded(left), PRECISION=precision, I=64, J=64, num_warps=4,
-    )  # fmt: skip
-    return out
-
-
 # Tiles, measured on a Hopper GPU.
-WEIGHT_TILE = {"I": 128, "J": 128, "R": 32, "num_warps": 8, "num_stages": 3}
 FACTOR_TILE = {"I": 64, "J": 128, "num_warps": 4, "num_stages": 2}
 
 
@@ -297,7 +215,7 @@ class _Launch:
         strides = (*left.stride(), *right.stride()[:3], left.shape[-1])
         self.shape = (table.groups, per_group, table.steps, *strides)
         self.options = {
-            "SIZE": 0 if kept is not None else _padded(left),
+            "SIZE": 0 if kept is not None else padded(left),
             "PRECISION": table.precision,
             "R": rows,
             **tile,
@@ -313,7 +231,3 @@ class _Launch:
     def spans(self, first: int, stop: int) -> list[tuple[int, int]]:
         """First and last step of each launch."""
         return [(first, stop)] if self.together else [(t, t + 1) for t in range(first, stop)]
-
-
-def _padded(factors: Tensor) -> int:
-    return max(16, triton.next_power_of_2(factors.shape[-1]))

@@ -1,7 +1,6 @@
 """The tables of the page, by section."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pandas as pd
 
@@ -11,21 +10,11 @@ from tailsum.apps.bench.report.lines import AXES, Line, batches_of, duration, li
 from tailsum.apps.bench.rows import CHAIN, FAILED, OURS, SKIPPED, WRONG, Results, Row
 from tailsum.apps.bench.when import when_cells
 from tailsum.apps.report.page import words
-from tailsum.apps.report.table import Table
+from tailsum.apps.report.table import Section, Table
 from tailsum.apps.report.wording import NOTHING, capital, number
 
 WORDS = words("bench")
 MIB = 2**20
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of the page."""
-
-    name: str
-    title: str
-    words: str
-    tables: list[Table]
 
 
 def sections(results: Results, plan: Plan) -> list[Section]:

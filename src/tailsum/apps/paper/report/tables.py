@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -10,7 +9,7 @@ import pandas as pd
 from tailsum.apps.paper import published
 from tailsum.apps.paper.report.compare import by_method, is_ours, lower, methods_in, shown
 from tailsum.apps.report.page import words
-from tailsum.apps.report.table import Table, groups, rows_of
+from tailsum.apps.report.table import Section, Table, groups, rows_of
 from tailsum.apps.report.wording import NOTHING, capital, number, with_spread
 
 BLOCK = ["structure", "quantity", "states"]  # what stands in one table
@@ -27,16 +26,6 @@ _HEADERS: dict[str | int, str] = {
     "kept_text": "States kept",
     "parameter": "Parameter",
 }
-
-
-@dataclass(frozen=True)
-class Section:
-    """A heading, a sentence or two, and the tables below them."""
-
-    name: str
-    title: str
-    words: str
-    tables: list[Table]
 
 
 def sections(found: Mapping[str, pd.DataFrame]) -> list[Section]:
