@@ -264,3 +264,16 @@ def test_on_a_gpu(make, n, length, batch):
 def test_own_scores_on_a_gpu():
     for kind in (own_tables(130, 9, 4), own_factors(1000, 4, 3, 64), own_tables(700, 3, 2)):
         agree(kind, device="cuda", use="auto", tolerance=1e-5)
+
+
+def test_what_is_forbidden_is_never_kept():
+    nodes = torch.randn(2, 4, 40)
+    nodes[:, :, ::2] = -math.inf
+    pairs = torch.randn(40, 40).masked_fill(torch.rand(40, 40) < 0.7, -math.inf)
+    with kernels("always"):
+        small = LinearChain(nodes, pairs).sketch(
+            8, proposal=Lookahead(landmarks=6, rounds=1, neighbours=3, sequential=False)
+        )
+    kept = small.log_weight > -math.inf
+    assert (small.states[kept] % 2 == 1).all()
+    assert kept.sum(-1).min() == 8  # more than eight states are possible at each position

@@ -64,18 +64,13 @@ class FusedSweep:
             value, out = messages[:, t - 1], messages[:, t]
             chosen = kept.index.zero_()[:, 0], kept.log_weight.fill_(-torch.inf)[:, 0]
             self._selector(log_q, marks[t], *chosen, False, value)
-            send(
-                out,
-                value,
-                *chosen,
-                None if near is None else excess,
-                add=self.nodes[:, t],
-                also=future[:, t],
-                log_q=log_q,
-            )
-            if not isinstance(onward, Factored):
-                out.copy_(fill_unreached(out))
-                torch.add(out, future[:, t], out=log_q)
+            beside, node, later = None if near is None else excess, self.nodes[:, t], future[:, t]
+            if isinstance(onward, Factored):
+                send(out, value, *chosen, beside, add=node, also=later, log_q=log_q)
+            else:  # some states may not be reached
+                send(out, value, *chosen, beside)
+                out.copy_(fill_unreached(out)).add_(node)
+                torch.add(out, later, out=log_q)
         return messages
 
     def sequence(
