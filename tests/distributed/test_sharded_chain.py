@@ -1,6 +1,5 @@
 """Sharded chains on one, two and four ranks: `sharded_cases.py` has the checks, which each group of ranks runs once."""
 
-import functools
 import os
 import subprocess
 import sys
@@ -10,11 +9,6 @@ import pytest
 from sharded_cases import AMONG_SEVERAL, CHECKS, run
 
 
-@pytest.fixture(scope="module")
-def groups(tmp_path_factory):
-    return functools.cache(lambda world: run(world, tmp_path_factory.mktemp(f"ranks{world}")))
-
-
 @pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.__name__)
 def test_one_rank_alone(check):
     """Here, without a process group: shapes and types are checked."""
@@ -22,10 +16,12 @@ def test_one_rank_alone(check):
 
 
 @pytest.mark.parametrize("world", [2, 4])
-@pytest.mark.parametrize("name", [c.__name__ for c in CHECKS + AMONG_SEVERAL])
-def test_ranks_agree_with_one(groups, world, name):
-    for rank, error in enumerate(groups(world)[name]):
-        assert not error, f"rank {rank}: {error}"
+def test_ranks_agree_with_one(world, tmp_path):
+    """All checks by one group of ranks, which takes seconds to start."""
+    found = run(world, tmp_path)
+    assert set(found) == {check.__name__ for check in CHECKS + AMONG_SEVERAL}
+    errors = [f"{name}, rank {r}: {error}" for name, ranks in found.items() for r, error in enumerate(ranks) if error]
+    assert not errors, "\n".join(errors)
 
 
 def test_the_example_learns_on_two_ranks():
