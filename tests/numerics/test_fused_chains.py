@@ -277,3 +277,15 @@ def test_what_is_forbidden_is_never_kept():
     kept = small.log_weight > -math.inf
     assert (small.states[kept] % 2 == 1).all()
     assert kept.sum(-1).min() == 8  # more than eight states are possible at each position
+
+
+def test_tables_beyond_the_budget_and_wide_factors(way):
+    with table_budget(0):
+        agree(table())
+        agree(factors(n=80, size=70, scale=0.3))
+
+
+def test_no_samples():
+    chain = LinearChain(torch.randn(2, 3, 5), torch.randn(5, 5))
+    with kernels("always"):
+        assert chain.sample((0,)).shape == (0, 2, 3)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tailsum.chains.fused_messages import suits_log_steps
-from tailsum.numerics.kernels import fused
+from tailsum.numerics.kernels import fits_tiles, fused
 from tailsum.numerics.precision import product
 from tailsum.numerics.table import block_scores, tile_rows, transposed
 from tailsum.numerics.tensors import finite, unmasked
@@ -24,7 +24,7 @@ def best_paths(node: Tensor, params: tuple[Tensor, ...], last: Tensor, k: int) -
     """The k best paths of each sequence, best first, which ends at `last [B]`; fewer if N^T is less than k."""
     node = unmasked(node)
     node = node - finite(node.amax(-1, keepdim=True))
-    if k == 1 and node.numel() and fused(node, *params):
+    if k == 1 and node.numel() and fits_tiles(params) and fused(node, *params):
         return _fused_best_path(node, params, last)
     steps = _Steps(params)
     return _best_path(node, steps, last) if k == 1 else _ranked_paths(node, steps, last, k)

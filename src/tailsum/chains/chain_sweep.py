@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.kernels import fused
+from tailsum.numerics.kernels import fits_tiles, fused
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.neighbours import Near, Neighbours
@@ -15,8 +15,6 @@ from tailsum.sketch.sweep import Sweep, fill_unreached, send, together
 
 if TYPE_CHECKING:
     from tailsum.chains.fused_sweep import FusedSweep
-
-WIDEST = 256  # of factors, for kernels
 
 
 class ChainSweep(Sweep):
@@ -70,7 +68,7 @@ class ChainSweep(Sweep):
         pairs = self.onward
         if not fused(self.nodes) or not self.nodes.numel() or pairs.lead.numel() != 1:
             return False
-        if not (isinstance(pairs, Dense) or (isinstance(pairs, Factored) and pairs.left.shape[-1] <= WIDEST)):
+        if not isinstance(pairs, Dense | Factored) or not fits_tiles(pairs.tensors):
             return False
         return isinstance(selection, Optimal | Landmarks) and selection.k < self.nodes.shape[-1]
 

@@ -7,12 +7,11 @@ import torch
 from torch import Tensor
 
 from tailsum.chains.scan import Forward, regained
-from tailsum.numerics.kernels import fused, kernels
+from tailsum.numerics.kernels import fits_tiles, fused, kernels
 from tailsum.numerics.precision import product
 from tailsum.numerics.tensors import finite
 
 ALONE = 512  # up to so many states the kernels in log space are faster than products of matrices
-WIDEST = 256  # of factors
 
 Params = tuple[Tensor, ...]
 
@@ -22,7 +21,7 @@ def suits_log_steps(batch: int, n: int, params: Params) -> bool:
     if not batch or not fused(*params):
         return False
     few, own = n <= ALONE, len(params[0]) == batch
-    return (few or own) and (len(params) == 1 or (few and not own) or params[0].shape[-1] <= WIDEST)
+    return (few or own) and (fits_tiles(params) or (few and not own))  # few states of the whole batch get a table
 
 
 def fused_log_partition(node: Tensor, params: Params, last: Tensor, reference: Callable[..., Tensor]) -> Tensor:
@@ -61,11 +60,7 @@ class _LogPartition(torch.autograd.Function):
         last, *found = ctx.saved_tensors
         messages, (node, *params) = Messages(*found[:4]), found[4:]
         if torch.is_grad_enabled():
-            return (
-                None,
-                None,
-                *_by_reference(ctx, grads[0], lambda: ctx.reference(node, tuple(params)), (node, *params)),
-            )
+            return None, None, *_by_reference(ctx, grads[0], lambda x, *y: ctx.reference(x, y), (node, *params))
         flow = flow_back(messages, ctx.pairs, last, grad=grads[0].contiguous())
         total = flow.sum(-1)  # of a position: the gradient of log Z, but for rounding that adds up over the steps
         flow.mul_(torch.where(total == 0, 1.0, grads[0].to(flow.dtype)[:, None] / total)[..., None])
@@ -100,22 +95,21 @@ class _Messages(torch.autograd.Function):
         if grad is None:
             return None, None, None, *(None for _ in params)
         if torch.is_grad_enabled():
-            found = lambda: ctx.reference(node, tuple(params)).log_mass  # noqa: E731
-            return None, None, *_by_reference(ctx, grad, found, (node, *params))
+            return None, None, *_by_reference(ctx, grad, lambda x, *y: ctx.reference(x, y).log_mass, (node, *params))
         flow = flow_back(messages, ctx.pairs, last, source=grad)
         flow.mul_(regained(grad, flow.transpose(0, 1)).transpose(0, 1))
         wanted = any(ctx.needs_input_grad[3:]) and node.shape[1] > 1
         return None, None, flow, *(pair_gradient(messages, flow, ctx.pairs, last) if wanted else _zeros(params))
 
 
-def _by_reference(ctx: Any, grad: Tensor, reference: Callable[[], Tensor], inputs: Params) -> list[Tensor | None]:
+def _by_reference(
+    ctx: Any, grad: Tensor, reference: Callable[..., Tensor], inputs: Params
+) -> tuple[Tensor | None, ...]:
     """The gradient, which will be differentiated."""
-    wanted = ctx.needs_input_grad[2:]
+    from tailsum.numerics.fused.reference import reference_gradients  # noqa: PLC0415
+
     with kernels("never"):
-        found = reference()
-        active = [x for x, want in zip(inputs, wanted, strict=True) if want]
-        results = iter(torch.autograd.grad(found, active, grad, create_graph=True, materialize_grads=True))
-    return [next(results) if want else None for want in wanted]
+        return reference_gradients(reference, inputs, ctx.needs_input_grad[2:], grad)
 
 
 def _zeros(params: list[Tensor]) -> list[Tensor]:

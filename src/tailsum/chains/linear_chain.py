@@ -25,7 +25,7 @@ from tailsum.chains.fused_messages import suits_log_steps
 from tailsum.chains.mean_score import mean_score
 from tailsum.chains.refine import Refined
 from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape, check_temperature
-from tailsum.numerics.kernels import fused
+from tailsum.numerics.kernels import fits_tiles, fused
 from tailsum.numerics.noise import gumbel, seed_from
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp
@@ -330,7 +330,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
             possible = self._possible(messages)
             chunk = tile_rows(messages[0].numel(), self.device)
             params = self.pair_scores().flat_params(self.batch_shape)
-            kernel = bool(messages.numel()) and fused(messages, *params)
+            kernel = bool(messages.numel()) and fits_tiles(params) and fused(messages, *params)
 
             def draw(count: int) -> Tensor:
                 if kernel:
@@ -339,7 +339,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
                 return torch.where(possible[..., None, None], found, -1).movedim(-1, 0)
 
             count = math.prod(sample_shape)
-            return self.to_global(self.chunked(draw, count, count if kernel else chunk, sample_shape))
+            return self.to_global(self.chunked(draw, count, max(1, count) if kernel else chunk, sample_shape))
 
     def rsample(
         self,

@@ -51,7 +51,7 @@ class _Forward(torch.autograd.Function):
     def forward(ctx: Any, table: Table, floor: Tensor | None, node: Tensor, *params: Tensor) -> Any:
         lowest = torch.finfo(node.dtype).min  # in place of minus infinity, which must not be subtracted from itself
         peak = table.highest(node).clamp_(min=lowest)
-        if floor is None and table.whole and fused(node) and node.numel():
+        if floor is None and table.suits_kernels and fused(node) and node.numel():
             from tailsum.numerics.fused.shared_steps import forward_steps  # noqa: PLC0415
 
             log_mass, highest, total = forward_steps(node - peak[..., None], table)
@@ -136,7 +136,7 @@ class _Flow(torch.autograd.Function):
         before: Tensor,
         *params: Tensor,
     ) -> Any:
-        if table.whole and fused(source) and source.numel():
+        if table.suits_kernels and fused(source) and source.numel():
             from tailsum.numerics.fused.shared_steps import flow_steps  # noqa: PLC0415
 
             x, h = flow_steps(table, reverse, source, inlet, after, before)

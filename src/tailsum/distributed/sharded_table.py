@@ -29,8 +29,6 @@ class ShardedTable(Table):
     `params` are `(scores [G, S, n, N],)` or `(left [G, S, n, d], right [G, S, n, d])`, of this rank's n states.
     """
 
-    whole = False
-
     def __init__(self, params: tuple[Tensor, ...], shards: Shards) -> None:
         self.params, self.shards = tuple(p.detach() for p in params), shards
         self.groups, self.steps, self.n_from = params[0].shape[:3]
@@ -46,6 +44,10 @@ class ShardedTable(Table):
             # Every rank must decide alike: by the largest slice.
             size = math.prod((self.groups, self.steps, max(shards.sizes), self.n_to)) * params[0].element_size()
             self.kept = self._fill() if fits_budget(size) else None
+
+    @property
+    def suits_kernels(self) -> bool:
+        return False
 
     def highest(self, x: Tensor) -> Tensor:
         return self.shards.highest(x)

@@ -9,20 +9,22 @@ import contextvars
 import functools
 import importlib.util
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
+_WIDEST = 64  # numbers of a factor: the tiles of kernels have room for no more
+
 Use = Literal["auto", "never", "always"]
 Precision = Literal["full", "fast"]
+Value = TypeVar("Value")
 
 _use: contextvars.ContextVar[Use] = contextvars.ContextVar("kernels", default="auto")
 _precision: contextvars.ContextVar[Precision] = contextvars.ContextVar("precision", default="full")
 
 
-@contextlib.contextmanager
-def kernels(use: Use) -> Iterator[None]:
+def kernels(use: Use) -> contextlib.AbstractContextManager[None]:
     """Within it, Triton kernels are used on a GPU where they exist ("auto", the default), or "never".
 
     "always" uses them on a CPU too, which needs Triton's interpreter (`TRITON_INTERPRET=1`): for tests.
@@ -34,20 +36,15 @@ def kernels(use: Use) -> Iterator[None]:
     """
     if use not in {"auto", "never", "always"}:
         raise ValueError(f"kernels must be 'auto', 'never' or 'always': got {use!r}")
-    token = _use.set(use)
-    try:
-        yield
-    finally:
-        _use.reset(token)
+    return within(_use, use)
 
 
-@contextlib.contextmanager
-def precision(name: Precision) -> Iterator[None]:
+def precision(name: Precision) -> contextlib.AbstractContextManager[None]:
     """Within it, float32 products on a GPU are "full" (the default) or "fast": tf32, on rounded operands.
 
     Full: log Z is within 1e-3 nats of float64 over 100 steps, for scores of standard deviation up to 3. Fast: within
-    0.05 nats, and errors of gradients of about one in a thousand. Torch's own switches for tf32 change neither. Backward passes
-    are as precise as the forward pass that they belong to.
+    0.05 nats, and errors of gradients of about one in a thousand. Torch's own switches for tf32 change neither. Call
+    backward within it too.
 
     >>> import tailsum as ts
     >>> with ts.precision("fast"):
@@ -56,11 +53,17 @@ def precision(name: Precision) -> Iterator[None]:
     """
     if name not in {"full", "fast"}:
         raise ValueError(f"precision must be 'full' or 'fast': got {name!r}")
-    token = _precision.set(name)
+    return within(_precision, name)
+
+
+@contextlib.contextmanager
+def within(variable: contextvars.ContextVar[Value], value: Value) -> Iterator[None]:
+    """A context in which a variable has a value."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        _precision.reset(token)
+        variable.reset(token)
 
 
 def is_fast() -> bool:
@@ -76,6 +79,11 @@ def fused(*tensors: Tensor) -> bool:
     if use == "always":
         return _has_triton()
     return all(x.is_cuda and x.device.index == torch.cuda.current_device() for x in tensors) and _has_triton()
+
+
+def fits_tiles(params: tuple[Tensor, ...]) -> bool:
+    """Whether kernels have room for pair scores: a table, or factors that are not too wide."""
+    return len(params) == 1 or params[0].shape[-1] <= _WIDEST
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from tailsum.numerics.kernels import fused, is_fast
+from tailsum.numerics.kernels import fits_tiles, fused, is_fast, within
 from tailsum.numerics.precision import product
 from tailsum.numerics.stream import Parts, streamed
 
@@ -24,8 +24,7 @@ _TILE = {"cpu": 1 << 20}
 _TILE_ELSEWHERE = 1 << 26
 
 
-@contextlib.contextmanager
-def table_budget(size: int) -> Iterator[None]:
+def table_budget(size: int) -> contextlib.AbstractContextManager[None]:
     """Within it, tables of pair scores up to `size` bytes (default 4 GiB) are kept; larger ones are streamed in tiles.
 
     >>> import torch, tailsum as ts
@@ -36,11 +35,7 @@ def table_budget(size: int) -> Iterator[None]:
     >>> bool(torch.isclose(streamed, chain.log_partition()))
     True
     """
-    token = _budget.set(size)
-    try:
-        yield
-    finally:
-        _budget.reset(token)
+    return within(_budget, size)
 
 
 def fits_budget(size: int) -> bool:
@@ -64,8 +59,6 @@ class Table:
     `params` are either `(scores [G, S, N, M],)` or `(left [G, S, N, d], right [G, S, M, d])`.
     """
 
-    whole = True  # all states are on one device, and kernels may be used
-
     def __init__(self, params: tuple[Tensor, ...]) -> None:
         self.params = tuple(p.detach() for p in params)
         self.groups, self.steps, self.n_from = params[0].shape[:3]
@@ -88,10 +81,11 @@ class Table:
         return block_scores(tuple(p[:, step] for p in self.params), slice(start, stop))
 
     def _column_max(self) -> Tensor:
-        if len(self.params) == 2 and fused(*self.params) and self.params[0].shape[-1] <= 256:
+        if len(self.params) == 2 and fits_tiles(self.params) and fused(*self.params):
             from tailsum.numerics.fused.table_products import column_max  # noqa: PLC0415
 
-            return column_max(*self.params, self.precision)[:, :, None]
+            left, right = self.params
+            return column_max(left, right, self.precision)[:, :, None]
         highest = self.params[0].new_full((self.groups, self.steps, 1, self.n_to), -math.inf)
         for step, start, stop in self._tiles():
             rows = self._rows(step, start, stop).amax(-2, keepdim=True)
@@ -115,6 +109,11 @@ class Table:
     def _tile(self, step: int, start: int, stop: int) -> Tensor:
         scores = self._rows(slice(step, step + 1), start, stop)[:, 0]
         return (scores - self.scale[:, step]).exp_()
+
+    @property
+    def suits_kernels(self) -> bool:
+        """Whether kernels can multiply with it: it is kept, or made from factors that their tiles have room for."""
+        return self.kept is not None or (len(self.params) == 2 and fits_tiles(self.params))
 
     # What is asked about all states: a table whose states are on several devices asks the others too.
 
@@ -169,7 +168,7 @@ class Table:
         scale, chunk = self.scale, tile_rows(self.groups * self.steps * self.n_to, self.device)
 
         def weights(x: Tensor, y: Tensor, params: tuple[Tensor, ...]) -> Tensor:
-            if fused(x, y) and not torch.is_grad_enabled():
+            if fits_tiles(params) and fused(x, y) and not torch.is_grad_enabled():
                 from tailsum.numerics.fused.table_products import weights  # noqa: PLC0415
 
                 return weights(x, y, params, scale, self.precision)
