@@ -1,7 +1,10 @@
-"""What the README, the documents and the examples show is run."""
+"""What the README, the documents and the examples show is run; the site is built, and its links lead somewhere."""
 
+import os
 import re
+import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -10,11 +13,15 @@ import torch
 import tailsum as ts
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(page):
-    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    return re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def name_of(page):
+    return str(page.relative_to(ROOT))
 
 
 def test_the_readme_has_an_example_of_ten_lines():
@@ -22,17 +29,104 @@ def test_the_readme_has_an_example_of_ten_lines():
     assert len(example.strip().splitlines()) <= 13
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.name)
-def test_code_in_documents(page):
-    states = torch.randn(300, 8) * 0.3
-    context = torch.randn(2, 5, 8)
-    names = {
-        "torch": torch,
-        "ts": ts,
-        "chain": ts.LinearChain(ts.Factored(context, states), ts.Factored(states, states)),
-    }
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=name_of)
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")  # supar, on the page that compares with it
+def test_code_in_documents(page, request, capsys):
+    """A page runs from its first block to its last, with nothing but what it imports."""
+    if "from supar" in page.read_text():
+        request.getfixturevalue("supar")
+    names = {}
     for block in blocks(page):
-        exec(compile(block, page.name, "exec"), names)
+        exec(compile(block, name_of(page), "exec"), names)
+
+
+def test_no_block_of_python_is_left_out():
+    """Python in documents stands in blocks that are run: ```python at the start of a line, nothing else."""
+    for page in PAGES:
+        fences = re.findall(r"^[ >]*```+ *\{?\.?(py\w*)", page.read_text(), re.MULTILINE | re.IGNORECASE)
+        assert [fence for fence in fences if fence != "pycon"] == ["python"] * len(blocks(page)), page
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if "docs/bench/when.md -->" in p.read_text()], ids=name_of)
+def test_the_table_of_the_last_run_is_shown(page):
+    expected = (ROOT / "docs" / "bench" / "when.md").read_text()
+    assert f"<!-- docs/bench/when.md -->\n{expected}<!-- end -->" in page.read_text()
+
+
+# The site.
+
+
+class Anchors(HTMLParser):
+    """The ids of a page, and what it links to or loads."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.ids, self.links, self.loads = set(), [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.ids |= {given[name] for name in ("id", "name") if given.get(name)}
+        if tag == "a" and given.get("href"):
+            self.links.append(given["href"])
+        elif tag in {"script", "img", "source", "iframe"} and given.get("src"):
+            self.loads.append(given["src"])
+        elif tag == "link" and given.get("rel") != "canonical":
+            self.loads.append(given["href"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site as `make docs` builds it, where a warning is an error."""
+    pytest.importorskip("material")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_the_site_needs_nothing_from_elsewhere(site):
+    pages = [page for page in site.rglob("*.html") if page.name != "404.html"]
+    assert len(pages) > 40
+    for page in pages:
+        for target in Anchors(page.read_text()).loads:
+            assert target.startswith("data:") or (page.parent / target.split("?")[0]).exists(), (page, target)
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"url\(['\"]?https?:", sheet.read_text()), sheet
+
+
+def test_links_of_the_site_lead_somewhere(site):
+    pages = {page: Anchors(page.read_text()) for page in site.rglob("*.html") if page.name != "404.html"}
+    for page, found in pages.items():
+        for link in found.links:
+            if re.match(r"[a-z]+:", link):
+                continue
+            path, _, anchor = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            target = target / "index.html" if target.is_dir() else target
+            assert target.exists(), (page.name, link)
+            if anchor and target in pages:
+                assert anchor in pages[target].ids, (page.name, link)
+
+
+def test_formulas_are_written_out(site):
+    page = (site / "mathematics.html").read_text()
+    assert page.count("<math") > 100
+    assert "arithmatex" not in page
+    assert "\\sum" not in page
+
+
+def test_every_public_name_is_in_the_reference():
+    pages = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
+    shown = set(re.findall(r"^::: tailsum\.(\S+)$", pages, re.MULTILINE))
+    rooms = {"": ts, "nn.": ts.nn, "plot.": ts.plot, "distributed.": ts.distributed}
+    missing = [f"{room}{name}" for room, module in rooms.items() for name in module.__all__ if room + name not in shown]
+    assert not missing
+
+
+# From the paper to the code.
 
 
 ROWS = re.findall(r"^\| (.+?) \| .+? \| (.+?) \|$", (ROOT / "docs" / "paper_to_code.md").read_text(), re.MULTILINE)
@@ -53,9 +147,11 @@ def test_the_table_of_the_paper_is_read():
     assert {"Algorithm 1", "Algorithm 4", "Eqs. 4 to 7", "Table 5", "Figure 2"} <= {name for name, _ in NAMED}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+    """Where the repository is browsed; the site has its own test above."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
         assert (page.parent / target).exists(), target
 
 

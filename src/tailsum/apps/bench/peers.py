@@ -136,7 +136,7 @@ def _hmmlearn(initial: Tensor, transition: Tensor, emission: Tensor, observed: T
 
 def _spans(n: int, length: int, batch: int) -> Problem:
     def supar(span: Tensor) -> Answers:
-        made = _supar().ConstituencyCRF(pad(span.logsumexp(-1), (1, 0, 0, 1)), _lengths(span))
+        made = supar_structs().ConstituencyCRF(pad(span.logsumexp(-1), (1, 0, 0, 1)), _lengths(span))
         return Answers(lambda: made.log_partition)
 
     return Problem(
@@ -180,7 +180,7 @@ def _arcs(length: int, batch: int, *, projective: bool) -> Problem:
     def supar(arc: Tensor) -> Answers:
         root = arc.diagonal(0, 1, 2)[..., None]
         scores = pad(torch.cat((root, arc.mT), -1), (0, 0, 1, 0))  # [batch, child, head], word 0 for the root
-        made = (_supar().DependencyCRF if projective else _supar().MatrixTree)(scores, _lengths(arc))
+        made = (supar_structs().DependencyCRF if projective else supar_structs().MatrixTree)(scores, _lengths(arc))
         return Answers(lambda: made.log_partition)
 
     return Problem(
@@ -196,7 +196,7 @@ def _lengths(scores: Tensor) -> Tensor:
 
 
 @cache
-def _supar() -> Any:
+def supar_structs() -> Any:
     """`supar.structs`, without what `import supar` runs: its parsers, which want many more packages."""
     spec = importlib.util.find_spec("supar")
     assert spec is not None
