@@ -22,4 +22,5 @@ def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files
 
 
 def _mathml(latex: str, display: str) -> str:
-    return convert(html.unescape(latex).strip(), display=display)
+    found = convert(html.unescape(latex).strip(), display=display)
+    return found.replace("<mi>log</mi>", '<mi>log</mi><mspace width="0.17em"/>')  # "log Z", not "logZ"
