@@ -46,6 +46,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return LINK.sub(inside, markdown)
 
 
+def on_post_build(config: MkDocsConfig) -> None:
+    """Reports in `docs/` that are HTML already link to the Markdown files beside them: here these are pages."""
+    for report in Path(config.docs_dir).rglob("*.html"):
+        copied = Path(config.site_dir) / report.relative_to(config.docs_dir)
+        copied.write_text(re.sub(r'(?<=href=")([\w/]+)\.md(?=")', r"\1.html", report.read_text()))
+
+
 def _outside(page: str, target: str) -> str | None:
     """The path of a linked file in the repository, None if it is within `docs/`."""
     path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), target))
