@@ -27,7 +27,7 @@ def found_in(case, model, distinct, b):
 @pytest.mark.parametrize(("name", "way"), BOTH)
 def test_all_that_exist_once_each(name, way):
     """With forbidden parts and ragged lengths, and repeated states in the restricted models."""
-    case, model = possible(name, way, forbidden=0.3)
+    case, model = possible(name, way, forbidden=0.2)
     counts = [int((truth.scores > -math.inf).sum()) for truth in case.truths(model)]
     k = min(12, max(counts) + 2)
     found = model.sample_distinct(k, generator=seeded(0))
@@ -49,8 +49,11 @@ def test_all_that_exist_once_each(name, way):
 def drawn_pairs(name, way, count):
     """Of many copies of a model of one sentence: the first two configurations, and the truth of the sentence."""
     case, model = possible(name, way, ragged=False, batch=(1,), scale=0.7, k=3)
-    many = case.many(count)
-    found = (many if model.kept is None else many.restrict(model.kept)).sample_distinct(2, generator=seeded(1))
+    if name.startswith("ring"):  # a user's structure, whose terms are not broadcast
+        many = case.many(count) if model.kept is None else case.many(count).restrict(model.kept)
+    else:
+        many = model.in_batch((count, 1))
+    found = many.sample_distinct(2, generator=seeded(1))
     flat = case.rows(found.configurations).reshape(2, count, -1)
     kinds, which = flat.flatten(0, 1).unique(dim=0, return_inverse=True)
     truth = case.truths(model)[0]
@@ -77,7 +80,7 @@ def deviations(p, places):
 
 @pytest.mark.parametrize(("name", "way"), SOME)
 def test_order_of_draws(name, way):
-    p, places, found = drawn_pairs(name, way, 3000)
+    p, places, found = drawn_pairs(name, way, 2000)
     assert deviations(p, places) < 5
     weights = found.weights()[..., 0]
     values = torch.randn(len(p), generator=seeded(2), dtype=torch.float64)
