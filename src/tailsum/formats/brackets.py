@@ -98,7 +98,9 @@ class Node(NamedTuple):
         if tree.states.dim() != 1:
             raise ValueError(f"tree must be of one sentence, as .at(0) gives: got {list(tree.states.shape)}")
         inner, leaves = names_by_kind(names)
-        rows = [row for row in zip(tree.spans.tolist(), tree.states.tolist(), strict=True) if row[1] >= 0]
+        rows: list[tuple[list[int], int]] = [
+            row for row in zip(tree.spans.tolist(), tree.states.tolist(), strict=True) if row[1] >= 0
+        ]
         if not rows:
             raise ValueError("tree must have spans: got none, as where no tree is possible")
         if len(words) != (len(rows) + 1) // 2:
@@ -139,23 +141,24 @@ def parse_brackets(text: str) -> list[Node]:
     ['(S (NP we) (VP are))', '(X a)']
     """
     found = list[Node]()
-    opened = list[tuple[int, list[str], list[Node | str]]]()  # the place, the label if any, and the children so far
+    opened = list[_Open]()
     after_bracket = False
     for token in re.finditer(r"[()]|[^()\s]+", text):
         at, name = token.start(), token.group()
         if name == "(":
-            opened.append((at, [], []))
+            opened.append(_Open(at, [], []))
         elif not opened:
             raise ValueError(f"{_place(text, at)}: {name!r} stands outside of all brackets")
         elif name == ")":
-            start, label, children = opened.pop()
-            node = _closed(text, start, label, children, outermost=not opened)
-            (opened[-1][2] if opened else found).append(node)
+            node = _closed(text, opened.pop(), outermost=not opened)
+            (opened[-1].children if opened else found).append(node)
+        elif after_bracket:
+            opened[-1].label.append(name)
         else:
-            opened[-1][1 if after_bracket else 2].append(name)
+            opened[-1].children.append(name)
         after_bracket = name == "("
     if opened:
-        raise ValueError(f"{_place(text, opened[-1][0])}: the bracket is not closed")
+        raise ValueError(f"{_place(text, opened[-1].start)}: the bracket is not closed")
     return found
 
 
@@ -221,7 +224,16 @@ def _without_added(node: Node) -> "tuple[Node | str, ...]":
     return node.children if node.label.endswith(ADDED) else (node,)
 
 
-def _closed(text: str, start: int, label: list[str], children: list[Node | str], *, outermost: bool) -> Node:
+class _Open(NamedTuple):
+    """A bracket that is not closed yet: where it stands, its label if it has one, and its children so far."""
+
+    start: int
+    label: list[str]
+    children: list[Any]
+
+
+def _closed(text: str, bracket: _Open, *, outermost: bool) -> Node:
+    start, label, children = bracket
     if not children:
         raise ValueError(f"{_place(text, start)}: the bracket must have a label and something below it")
     if label:

@@ -25,9 +25,13 @@ def stack(configurations: Sequence[Configuration]) -> tuple[Configuration, Int[T
     >>> batch.tolist(), lengths.tolist()
     ([[4, 2, -1], [1, 5, 3]], [2, 3])
     """
+    return _stacked(configurations)
+
+
+def _stacked(configurations: Any) -> Any:
     if not configurations:
         raise ValueError("configurations must be at least one: got none")
-    kind: Any = type(configurations[0])
+    kind = type(configurations[0])
     for i, given in enumerate(configurations):
         if type(given) is not kind:
             raise ValueError(f"configurations must be of one kind, {kind.__name__}: got {type(given).__name__} at {i}")

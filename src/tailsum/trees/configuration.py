@@ -66,7 +66,7 @@ class Trees(NamedTuple):
 torch.serialization.add_safe_globals([Trees])  # for torch.load(.., weights_only=True)
 
 
-def names_by_kind(names: Any) -> tuple[Names | None, Names | None]:
+def names_by_kind(names: Any) -> tuple[Any, Any]:
     """The names of spans of several positions and of one: a pair, unless it is a list of two names."""
     pair = isinstance(names, tuple) and len(names) == 2 and not any(isinstance(x, str) for x in names)
     return names if pair else (names, names)
