@@ -29,6 +29,7 @@ paper: .venv/ready
 # The documentation as a site, in site/index.html: no server and no network needed. Warnings are errors.
 docs: .venv/ready
 	$(BIN)/python examples/draw_structures.py docs
+	$(BIN)/python examples/draw_sketch.py docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
