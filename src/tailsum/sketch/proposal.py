@@ -69,7 +69,7 @@ class Global(Proposal):
 
 @dataclass(frozen=True)
 class LocalGlobal(Proposal):
-    """The paper's proposal (its Section 4): the mean of `Local` and `Global`."""
+    """The paper's proposal (its Section 4, Eq. 34): the mean of `Local` and `Global`."""
 
     softmax: bool = False
 

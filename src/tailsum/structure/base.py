@@ -296,7 +296,7 @@ class Structure(Model, Generic[Terms, Configuration]):
     def entropy(self) -> Float[Tensor, "*batch"]:
         """Shannon entropy in nats: `log Z - E[score]`; minus infinity, as log Z, for an impossible model.
 
-        In a sketch the weights enter the sums and not the score: algebraically the paper's Algorithm 3.
+        In a sketch the weights enter the sums and not the score: algebraically the paper's Algorithm 3, Eqs. 19 to 22.
         """
         with full_precision(self.device):
             terms = self.centred(self.unmasked())

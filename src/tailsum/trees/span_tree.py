@@ -2,7 +2,7 @@
 
 Positions are numbered `0 .. T-1`; span (i, j) has first position i and last position j, both included, so `span` is
 `[*batch, T, T, N]`, or `Factored(context [*batch, T, T, d], states [N, d])`, ignored below its diagonal. A tree has a state at each span, leaves (i, i) included. This is the
-hypertree of the paper's experiments, and its Algorithm 2 (Randomized Inside) is
+hypertree of the paper's experiments, and its Algorithm 2 (Randomized Inside, Eq. 18) is
 `tree.sketch(proposal=Uniform(), selection=TopAndSample(K1, K2)).log_partition()`.
 
 The states of a span and of its children are independent, so the sum over states is taken once for each span: exact
