@@ -405,7 +405,8 @@ class Structure(Model, Generic[Terms, Configuration]):
     def max(self) -> Float[Tensor, "*batch"]:
         """The score of the configuration that `argmax` finds; minus infinity where none is possible.
 
-        Differentiable: the gradient is one for each part of that configuration, and zero for the others.
+        Differentiable: the gradient is one for each part of that configuration, and zero for the others. As `argmax`, of
+        the kept states of a sketch, without their weights; on graphs with loops that are not exact, of the best found.
 
         >>> from tailsum import LinearChain
         >>> LinearChain(torch.eye(3), torch.zeros(3, 3)).max()
