@@ -69,10 +69,10 @@ def deviations(p, places):
     seen = torch.zeros_like(expected).index_put(tuple(places), torch.ones(count).double(), accumulate=True) / count
     assert seen.diagonal().eq(0).all()
     assert seen[expected == 0].eq(0).all()
-    often = expected * count >= 10
+    often = expected * count >= 30
     expected, seen = (torch.cat((x[often], x[~often].sum()[None])) for x in (expected, seen))
     first = torch.bincount(places[0], minlength=len(p)).double() / count
-    common = p * count >= 10
+    common = p * count >= 30
     off = [(seen - expected) / (expected * (1 - expected) / count + 1e-12).sqrt()]
     off.append(((first - p) / (p * (1 - p) / count + 1e-12).sqrt())[common])
     return torch.cat(off).abs().max().item()
