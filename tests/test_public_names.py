@@ -38,9 +38,10 @@ def test_every_public_name_can_be_imported():
 
 def test_rooms_are_there_without_an_import_of_their_own():
     pytest.importorskip("matplotlib")
-    assert {"distributed", "nn", "plot"} <= set(dir(tailsum))
+    assert {"distributed", "formats", "nn", "plot"} <= set(dir(tailsum))
     assert alone("import tailsum as ts; print(ts.nn.__name__, ts.plot.__name__)") == "tailsum.nn tailsum.plot\n"
     assert alone("import tailsum as ts; print(ts.distributed.ShardedChain.__name__)") == "ShardedChain\n"
+    assert alone("import tailsum as ts; print(ts.formats.Node.__name__)") == "Node\n"
 
 
 def test_torch_is_loaded_with_the_first_name():

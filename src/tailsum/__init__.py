@@ -6,8 +6,9 @@ from tailsum.lazy import on_demand
 
 if TYPE_CHECKING:
     from tailsum import distributed as distributed
+    from tailsum import formats as formats
     from tailsum import nn as nn
     from tailsum import plot as plot
     from tailsum.public import *  # noqa: F403
 
-__getattr__, __dir__ = on_demand(__name__, "distributed", "nn", "plot")
+__getattr__, __dir__ = on_demand(__name__, "distributed", "formats", "nn", "plot")

@@ -24,6 +24,7 @@ from tailsum.sketch.proposal import Global, Local, LocalGlobal, Lookahead, Propo
 from tailsum.sketch.selection import Optimal, Selection, Subset, TopAndSample, TopK
 from tailsum.structure.base import Structure
 from tailsum.structure.check_sketch import SketchWarning, check_sketch
+from tailsum.structure.distinct import Distinct
 from tailsum.structure.estimate import Estimate, estimate
 from tailsum.structure.k_best import Best
 from tailsum.structure.relaxed import RelaxedSample
@@ -48,6 +49,7 @@ __all__ = [
     "DenseRule",
     "Dependencies",
     "DependencyTree",
+    "Distinct",
     "Durations",
     "Estimate",
     "FactorGraph",

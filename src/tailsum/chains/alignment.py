@@ -116,6 +116,25 @@ class Alignment(Structure[MoveTerms, Tensor]):
         moves = super().marginals()
         return moves[..., 1:, :, 1], moves[..., 1:, 2]
 
+    def rivals(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
+        """The moves that neither lead to a demanded one nor follow it: a path without them has it."""
+        (wanted,) = demanded
+        heads, moves = wanted.any(-1).long(), wanted.long().unbind(-1)
+        steps = (1, 1), (1, 0), (0, 1)  # of a match, a delete and an insert, by rows and columns
+        tails = torch.zeros_like(heads)
+        for move, (rows, columns) in zip(moves, steps, strict=True):
+            tails = tails + F.pad(move[..., rows:, columns:], (0, columns, 0, rows))
+        follow = (
+            tails.flip(-2, -1).cumsum(-2).cumsum(-1).flip(-2, -1)
+        )  # how many demanded moves start at a cell or later
+        lead = heads.cumsum(-2).cumsum(-1)  # how many end at a cell or earlier
+        total = heads.sum((-2, -1), keepdim=True)
+        rivals = []
+        for move, (rows, columns) in zip(moves, steps, strict=True):
+            before = F.pad(lead, (columns, 0, rows, 0))[..., : lead.shape[-2], : lead.shape[-1]]
+            rivals.append(follow + before + move < total)
+        return [torch.stack(rivals, -1)]
+
     def form(self) -> tuple[object, ...]:
         return tuple(self.columns.expand(self.batch_shape).flatten().tolist())
 

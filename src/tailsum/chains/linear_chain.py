@@ -316,30 +316,28 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         paths = best_paths(nodes, params, self.sequence_lengths() - 1, k)
         return paths.reshape(len(paths), *self.batch_shape, self.n_nodes)
 
-    def sample(
-        self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None
+    def drawn(
+        self, terms: ChainTerms, sample_shape: Sequence[int], generator: torch.Generator | None
     ) -> Int[Tensor, "*sample_batch T"]:
-        """Exact samples from the model (forward filtering, backward sampling), in global ids.
+        """Forward filtering, backward sampling.
 
         >>> LinearChain(torch.randn(5, 3), torch.randn(3, 3)).sample((1000,)).shape
         torch.Size([1000, 5])
         """
-        with torch.no_grad():
-            check_sample_shape(sample_shape)
-            messages = self._column_messages()
-            possible = self._possible(messages)
-            chunk = tile_rows(messages[0].numel(), self.device)
-            params = self.pair_scores().flat_params(self.batch_shape)
-            kernel = bool(messages.numel()) and fits_tiles(params) and fused(messages, *params)
+        messages = self._column_messages(terms)
+        possible = self._possible(messages)
+        chunk = tile_rows(messages[0].numel(), self.device)
+        params = terms.pairs.flat_params(self.batch_shape)
+        kernel = bool(messages.numel()) and fits_tiles(params) and fused(messages, *params)
 
-            def draw(count: int) -> Tensor:
-                if kernel:
-                    return self._walked(messages, params, count, seed_from(generator), possible)
-                found = self._walk_back(messages, count, lambda x: gumbel(x, generator).argmax(-2))
-                return torch.where(possible[..., None, None], found, -1).movedim(-1, 0)
+        def draw(count: int) -> Tensor:
+            if kernel:
+                return self._walked(messages, params, count, seed_from(generator), possible)
+            found = self._walk_back(messages, terms.pairs, count, lambda x: gumbel(x, generator).argmax(-2))
+            return torch.where(possible[..., None, None], found, -1).movedim(-1, 0)
 
-            count = math.prod(sample_shape)
-            return self.to_global(self.chunked(draw, count, max(1, count) if kernel else chunk, sample_shape))
+        count = math.prod(sample_shape)
+        return self.chunked(draw, count, max(1, count) if kernel else chunk, sample_shape)
 
     def rsample(
         self,
@@ -359,7 +357,8 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         """
         check_temperature(temperature)
         check_sample_shape(sample_shape)
-        messages, noises = self._column_messages(), list[Tensor]()
+        terms, noises = self.summed(), list[Tensor]()
+        messages = self._column_messages(terms)
         possible = self._possible(messages)[..., None]  # [*batch, 1]
 
         def choose(logits: Tensor) -> Tensor:
@@ -367,9 +366,9 @@ class LinearChain(Structure[ChainTerms, Tensor]):
             return (logits.masked_fill(_impossible(logits), 0.0) + noises[-1]).argmax(-2)
 
         with torch.no_grad():
-            states = self._walk_back(messages, math.prod(sample_shape), choose)
+            states = self._walk_back(messages, terms.pairs, math.prod(sample_shape), choose)
         # Given the chosen states, the logits of all positions at once: these carry the gradient.
-        following = self.pair_scores().block(None, states[..., 1:, :])
+        following = terms.pairs.block(None, states[..., 1:, :])
         following = torch.where(self.inside()[..., 1:, None, None], following, 0.0)
         logits = messages.movedim(0, -3) + F.pad(following, (0, 0, 0, 0, 0, 1))  # [*batch, T, N, count]
         impossible = _impossible(logits)
@@ -383,9 +382,9 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         states = self.to_global(self._samples_first(torch.where(possible[..., None], states, -1), sample_shape))
         return RelaxedSample(weights, self.states, states, chances)
 
-    def _column_messages(self) -> Tensor:
+    def _column_messages(self, terms: ChainTerms) -> Tensor:
         """Forward messages, each up to a constant, as `[T, *batch, N, 1]`."""
-        messages = self._messages(self.summed()).log_mass
+        messages = self._messages(terms).log_mass
         return messages.reshape(self.n_nodes, *self.batch_shape, self.n_states, 1)
 
     def _possible(self, messages: Tensor) -> Tensor:
@@ -403,12 +402,11 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         paths = walk(flat, Pairs(params), self.sequence_lengths() - 1, count, seed)
         return torch.where(possible[..., None], paths.reshape(count, *self.batch_shape, self.n_nodes), -1)
 
-    def _walk_back(self, messages: Tensor, count: int, choose: Callable[[Tensor], Tensor]) -> Tensor:
+    def _walk_back(self, messages: Tensor, pairs: Potential, count: int, choose: Callable[[Tensor], Tensor]) -> Tensor:
         """`count` paths `[*batch, T, count]`, from the last position back.
 
         `choose(logits [.., N, count])` draws each state, by its logits given the state chosen at the next position.
         """
-        pairs = self.pair_scores()
         last = self.sequence_lengths().reshape(*self.batch_shape, 1, 1) - 1
         states: list[Tensor] = []
         for t in range(self.n_nodes - 1, -1, -1):

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Bool, Int
 from torch import Tensor
 
@@ -35,6 +36,18 @@ class Segments(NamedTuple):
         """Whether a segment starts at each position."""
         present = (self.starts >= 0).long()
         return torch.zeros_like(self.starts).scatter_add(-1, self.starts.clamp(min=0), present) > 0
+
+
+def overlapping(segments: Bool[Tensor, "*lead T D n"]) -> Bool[Tensor, "*lead T D n"]:
+    """The segments (start, duration - 1, state) that share a position with one of the given ones, except for these."""
+    length, longest = segments.shape[-3:-1]
+    given = segments.any(-1).long()
+    after = torch.arange(length, device=given.device)[:, None] + torch.arange(1, longest + 1, device=given.device)
+    ended = given.new_zeros(*given.shape[:-2], length + longest).index_add(-1, after.flatten(), given.flatten(-2))
+    covered = given.sum(-1).cumsum(-1) > ended.cumsum(-1)[..., :length]
+    before = F.pad(covered.long().cumsum(-1), (1, 0))  # how many positions before each are covered
+    shared = before[..., after.clamp(max=length)] > before[..., :length, None]
+    return shared[..., None] & ~segments
 
 
 torch.serialization.add_safe_globals([Segments])  # for torch.load(.., weights_only=True)

@@ -27,8 +27,8 @@ from tailsum.chains.segment_scores import (
 )
 from tailsum.chains.segment_sweep import SegmentSweep
 from tailsum.chains.segment_walk import endings, places_in_batch, walk_back
-from tailsum.chains.segments import Segments
-from tailsum.numerics.check import check_broadcast, check_in_range, check_sample_shape, check_whole
+from tailsum.chains.segments import Segments, overlapping
+from tailsum.numerics.check import check_broadcast, check_in_range, check_whole
 from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
@@ -39,6 +39,7 @@ from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.sweep import Sweep
 from tailsum.structure.base import Structure
 from tailsum.structure.check import check_lead, check_potential, checked_lengths
+from tailsum.structure.distinct import Distinct
 from tailsum.structure.k_best import Best
 from tailsum.structure.terms import recordable, requires_grad
 
@@ -211,6 +212,9 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
     def topk(self, k: int) -> Best:
         return self.tabled().topk(k) if self._without_table else super().topk(k)
 
+    def sample_distinct(self, k: int, generator: torch.Generator | None = None) -> Distinct:
+        return (self.tabled() if self._without_table else super()).sample_distinct(k, generator)
+
     def relaxed(
         self, temperature: float, hard: bool, generator: torch.Generator | None, sample_shape: Sequence[int]
     ) -> tuple[list[Tensor], Segments]:
@@ -245,22 +249,20 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         found = walk_back(*terms, messages, self.sequence_lengths(), 1, lambda logits: logits.argmax(-1))
         return Segments(*(x[0] for x in found))
 
-    @torch.no_grad()
-    def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Segments:
-        """Exact samples (forward filtering, backward sampling), in global ids; -1 where none is possible.
+    def drawn(self, terms: SegmentTerms, sample_shape: Sequence[int], generator: torch.Generator | None) -> Segments:
+        """Forward filtering, backward sampling.
 
         >>> SemiMarkov(torch.randn(6, 3, 4), torch.randn(4, 4)).sample((1000,)).labels().shape
         torch.Size([1000, 6])
         """
-        check_sample_shape(sample_shape)
-        terms, lengths = self.summed(), self.sequence_lengths()
+        lengths = self.sequence_lengths()
         messages = entering(terms.segments, terms.pairs, self.batch_shape, log_sum_exp)
 
         def draw(count: int) -> Segments:
             return walk_back(*terms, messages, lengths, count, lambda x: gumbel(x, generator).argmax(-1))
 
         chunk = tile_rows(len(lengths) * min(self.longest, len(messages)) * self.n_states, self.device)
-        return self.to_global(self.chunked(draw, math.prod(sample_shape), chunk, sample_shape))
+        return self.chunked(draw, math.prod(sample_shape), chunk, sample_shape)
 
     def used(self, configuration: Segments) -> tuple[Float[Tensor, "*sample_batch T D n"], ...]:
         starts, durations, states = configuration
@@ -322,6 +324,10 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
                 f"D = {self.longest} positions: got some that do not"
             )
         return Segments(starts, durations, states)
+
+    def rivals(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
+        """All other segments over the positions of a demanded one: a segmentation without them has it."""
+        return [overlapping(segments) for segments in demanded]
 
     def to_global(self, configuration: Segments) -> Segments:
         if self.kept is None:

@@ -31,7 +31,6 @@ from tailsum.numerics.check import (
     check_device,
     check_floating,
     check_in_range,
-    check_sample_shape,
     check_scores,
     check_whole,
 )
@@ -238,19 +237,19 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
     def best(self, terms: DependencyTerms) -> Dependencies:
         return self.chunked(self._reader(terms, highest, lambda logits: logits.argmax(-1)), 1, 1, ())
 
-    @torch.no_grad()
-    def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Dependencies:
-        """Exact samples, in global ids; -1 throughout where no tree is possible.
+    def drawn(
+        self, terms: DependencyTerms, sample_shape: Sequence[int], generator: torch.Generator | None
+    ) -> Dependencies:
+        """From the charts of projective trees; of others, by an elimination in reverse (`arborescence.py`).
 
         >>> DependencyTree(torch.randn(6, 6), projective=False).sample((1000,)).heads.shape
         torch.Size([1000, 6])
         """
-        check_sample_shape(sample_shape)
         count, size = math.prod(sample_shape), self.node_shape[0] ** 2 * self.n_states
         chunk = tile_rows(self.batch_shape.numel() * size, self.device) if self.projective else max(1, count)
         choose = lambda logits: gumbel(logits, generator).argmax(-1)  # noqa: E731
-        read = self._reader(self.summed(), log_sum_exp, choose, generator)
-        return self.to_global(self.chunked(read, count, chunk, sample_shape))
+        read = self._reader(terms, log_sum_exp, choose, generator)
+        return self.chunked(read, count, chunk, sample_shape)
 
     def _reader(
         self, terms: DependencyTerms, reduce: Reduce, choose: Choose, generator: torch.Generator | None = None

@@ -24,7 +24,7 @@ from tailsum.graphs.order import LIMIT, Bucket, elimination_order
 from tailsum.graphs.search import best_states
 from tailsum.graphs.solver import Solver
 from tailsum.graphs.unary import padded_unary
-from tailsum.numerics.check import at_least, check_sample_shape
+from tailsum.numerics.check import at_least
 from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
@@ -318,28 +318,24 @@ class Graph(Structure[GraphTerms, Tensor]):
         order = found.scores.detach().argsort(dim=0, descending=True, stable=True)
         return Best(found.configurations.take_along_dim(order[..., None], 0), found.scores.take_along_dim(order, 0))
 
-    @torch.no_grad()
-    def sample(
-        self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None
+    def drawn(
+        self, terms: GraphTerms, sample_shape: Sequence[int], generator: torch.Generator | None
     ) -> Int[Tensor, "*sample_batch V"]:
-        """Samples, in global ids: exact where the graph is; -1 throughout where none is possible.
+        """Exact where the graph is.
 
         By messages on a graph with loops they are approximate: variables are drawn layer after layer, each given its neighbours drawn
         before it and the messages of the others, which do not depend on what was drawn. Where states are forbidden, a
         draw may reach a dead end; it is then -1 throughout.
         """
-        check_sample_shape(sample_shape)
-        with full_precision(self.device):
-            terms = self.summed()
-            exact = self._elimination(terms, log_sum_exp)
-            solver = self.solver(terms, log_sum_exp) if exact is None else exact
-            chunk = tile_rows(self.batch_shape.numel() * self.node_shape[0] * self.n_states, self.device)
+        exact = self._elimination(terms, log_sum_exp)
+        solver = self.solver(terms, log_sum_exp) if exact is None else exact
+        chunk = tile_rows(self.batch_shape.numel() * self.node_shape[0] * self.n_states, self.device)
 
-            def draw(count: int) -> Tensor:
-                states = solver.decode(count, lambda logits: gumbel(logits, generator).argmax(-1))
-                return states.reshape(count, *self.batch_shape, *self.node_shape)
+        def draw(count: int) -> Tensor:
+            states = solver.decode(count, lambda logits: gumbel(logits, generator).argmax(-1))
+            return states.reshape(count, *self.batch_shape, *self.node_shape)
 
-            return self.to_global(self.chunked(draw, math.prod(sample_shape), chunk, sample_shape))
+        return self.chunked(draw, math.prod(sample_shape), chunk, sample_shape)
 
     def check_configuration(self, configuration: Int[Tensor, "*#sample_batch V"]) -> Int[Tensor, "*sample_batch V"]:
         return check_states(configuration, self.inside(), self.node_shape, self.n_states, "V")

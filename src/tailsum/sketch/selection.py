@@ -36,6 +36,17 @@ class Subset:
         again = F.pad(ordered[..., 1:] == ordered[..., :-1], (1, 0))
         return torch.zeros_like(again).scatter(-1, order, again) | empty
 
+    def merged(self) -> "Subset":
+        """The same states, the weights of copies added up in the first place of each; the other places are empty."""
+        top = finite(self.log_weight.detach().amax(-1, keepdim=True))
+        which = self.index.masked_fill(self.log_weight == -math.inf, -1)
+        ordered, order = which.sort(dim=-1, stable=True)
+        group = F.pad((ordered[..., 1:] != ordered[..., :-1]).long(), (1, 0)).cumsum(-1)
+        group = torch.zeros_like(group).scatter(-1, order, group)
+        weight = (self.log_weight - top).exp()
+        total = torch.zeros_like(weight).scatter_add(-1, group, weight).gather(-1, group)
+        return Subset(self.index, (total.log() + top).masked_fill(self.repeated(), -math.inf))
+
 
 class Selection(ABC):
     """A way to keep states by how much they matter."""

@@ -27,24 +27,26 @@ from tailsum.numerics.check import (
     check_sample_shape,
     check_temperature,
     check_tensor,
-    first_index,
 )
 from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Draw, Reduce, highest, log_sum_exp
 from tailsum.numerics.table import tile_size
 from tailsum.numerics.tensors import unmasked
-from tailsum.scores.base import Scores
 from tailsum.scores.potential import Dense
 from tailsum.sketch.model import Model, Propose
 from tailsum.sketch.proposal import Lookahead, proposal_from
 from tailsum.sketch.selection import Selection, Subset, selection_from
 from tailsum.sketch.sweep import Sweep
 from tailsum.structure.check import check_states, check_subset
+from tailsum.structure.compare import infinite_where_forbidden, matching
+from tailsum.structure.distinct import Distinct, sample_distinct
+from tailsum.structure.expectation import expectation
 from tailsum.structure.k_best import Best, Constraints, Found, k_best, stacked
 from tailsum.structure.landmark_sweep import LandmarkSweep, by_restriction
 from tailsum.structure.relaxed import RelaxedSample
-from tailsum.structure.terms import Terms, each, recordable, requires_grad, tensors_in, with_tables
+from tailsum.structure.slope import log_sum_and_slope
+from tailsum.structure.terms import Terms, each, in_float64, recordable, requires_grad, tensors_in, with_tables
 
 Configuration = TypeVar("Configuration")
 This = TypeVar("This", bound="Structure")
@@ -138,24 +140,8 @@ class Structure(Model, Generic[Terms, Configuration]):
         return 2 * self.node_shape.numel()
 
     def log_sum_and_mean(self, own: Terms, values: Terms) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-        """The log-partition under `own`, and its slope in the direction of `values`: the mean of their sum.
-
-        The slope of the batch's sum is linear in a factor on each sequence. Its gradient in the factors is the slope of
-        each sequence, in one pass.
-        """
-        recording = torch.is_grad_enabled()
-        with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
-            own, values = recordable(own), recordable(values)
-            recording &= requires_grad(own, values)
-            tilt = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=True)
-            factor = torch.ones(self.batch_shape, dtype=self.dtype, device=self.device, requires_grad=True)
-            tilted = each(lambda a, b: a.scaled(1.0 + tilt) if a is b else a.plus(b.finite().scaled(tilt)), own, values)
-            total = self.log_sum(tilted)
-            if not total.requires_grad:  # nothing is summed, as in a sentence of one word without a tree
-                return total, torch.zeros_like(total)
-            (slope,) = torch.autograd.grad((factor * total).sum(), tilt, create_graph=True)
-            (mean,) = torch.autograd.grad(slope, factor, create_graph=recording, materialize_grads=True)
-        return total if recording else total.detach(), mean
+        """The log-partition under `own`, and the mean of the sum of `values` over the parts of a configuration."""
+        return log_sum_and_slope(self, own, values)
 
     def _log_mass_of_states(self, subset: Subset) -> Tensor:
         """Log of the sum over all configurations through each state of `subset [chunk, *batch, V, K]`."""
@@ -306,10 +292,11 @@ class Structure(Model, Generic[Terms, Configuration]):
     def cross_entropy(self, other: "Structure[Terms, Configuration]") -> Float[Tensor, "*batch"]:
         """`E[-log_prob of other]` under this model, in nats; infinite where other forbids what this one allows."""
         with full_precision(self.device):
-            other = self._matching(other)
+            other = matching(self, other)
             own, terms = self.weighted(self.centred(self.unmasked())), other.centred(other.unmasked())
             _, mean = self.log_sum_and_mean(own, terms)
-            return self._forbid(other.log_sum(other.weighted(terms)) - mean, own, terms).to(self.dtype)
+            cross = other.log_sum(other.weighted(terms)) - mean
+            return infinite_where_forbidden(self, cross, own, terms).to(self.dtype)
 
     def kl(self, other: "Structure[Terms, Configuration]") -> Float[Tensor, "*batch"]:
         """Kullback-Leibler divergence from `other`, in nats; infinite for an impossible model.
@@ -317,50 +304,28 @@ class Structure(Model, Generic[Terms, Configuration]):
         In a sketch both models are summed over the kept states.
         """
         with full_precision(self.device):
-            other = self._matching(other)
+            other = matching(self, other)
             mine, theirs = self.centred(self.unmasked()), other.centred(other.unmasked())
             difference = each(lambda a, b: a.finite().plus(b.finite().scaled(-1.0)), mine, theirs)
             own = self.weighted(mine)
             log_sum, mean = self.log_sum_and_mean(own, difference)
             divergence = mean - log_sum + other.log_sum(other.weighted(theirs))
-            return self._forbid(divergence, own, theirs).masked_fill(log_sum == -math.inf, math.inf).to(self.dtype)
+            divergence = infinite_where_forbidden(self, divergence, own, theirs)
+            return divergence.masked_fill(log_sum == -math.inf, math.inf).to(self.dtype)
 
-    def _forbid(self, value: Tensor, own: Terms, terms: Terms) -> Tensor:
-        """`value`, infinite where a part that is forbidden in `terms` has positive probability under `own`."""
-        if not any((unmasked(x) == -math.inf).any() for term in terms for x in term.tensors):
-            return value
-        with torch.no_grad():
-            # Not by an override, which may round: the slope is exactly zero where nothing forbidden has a chance.
-            forbidden = each(lambda term: term.forbidden(self.dtype), terms)
-            _, chance = Structure.log_sum_and_mean(self, own, forbidden)
-        return value.masked_fill(chance > 0, math.inf)
+    def expectation(self, values: "Tensor | Structure[Terms, Configuration]") -> Float[Tensor, "*sample_batch"]:
+        """The mean under the model of a sum of values over the parts of a configuration, such as a count or a risk.
 
-    def _matching(self, other: "Structure[Terms, Configuration]") -> "Structure[Terms, Configuration]":
-        """`other` over the states of this model; a ValueError if they cannot be compared."""
-        if not (isinstance(other, type(self)) or isinstance(self, type(other))):
-            raise ValueError(f"other must be a {type(self).__name__}: got {type(other).__name__}")
-        if (other.node_shape, other.whole.n_states) != (self.node_shape, self.whole.n_states):
-            raise ValueError(f"other must have the same positions and states as {self}: got {other}")
-        if check_broadcast("other", other.batch_shape, self.batch_shape, "this model's") != self.batch_shape:
-            raise ValueError(
-                f"other must have a batch shape within {list(self.batch_shape)}: got {list(other.batch_shape)}"
-            )
-        other = other.in_batch(self.batch_shape)
-        if self.kept is not None and other.kept is None:
-            other = other.restrict(self.kept)
-        same = f"other must have the same positions and states as {self}: got {other}"
-        if other.form() != self.form():
-            raise ValueError(f"{same}, another form of {type(self).__name__}" if str(self) == str(other) else same)
-        if self.states.shape != other.states.shape:
-            raise ValueError(same)
-        differ = (self.states != other.states).any(-1)
-        if differ.any():
-            place = tuple(first_index(differ))
-            here, there = (sorted(x.states[place].tolist()) for x in (self, other))
-            raise ValueError(f"{same}, which keeps others: at {list(place)} {_few(there)}, and this model {_few(here)}")
-        if not torch.equal(self.sequence_lengths(), other.sequence_lengths()):
-            raise ValueError("other must have the same lengths")
-        return other
+        `values` are those of the parts that `marginals` counts, in the same shape, over all N states also in a sketch, or
+        a model of the same kind whose scores are the values: `chain.expectation(LinearChain(values, pair_values))`.
+        Differentiable in scores and values: the gradient in the scores is the covariance of the values with each part.
+
+        >>> from tailsum import LinearChain
+        >>> chain = LinearChain(torch.zeros(6, 2), torch.zeros(2, 2))
+        >>> chain.expectation(torch.tensor([0.0, 1.0]).expand(6, 2))  # how many positions have state 1
+        tensor(3.)
+        """
+        return expectation(self, values)
 
     # Copies and positions.
 
@@ -437,6 +402,18 @@ class Structure(Model, Generic[Terms, Configuration]):
         """The configuration of highest score; in a sketch, among the kept states, without their weights."""
         return self.to_global(self.best(self.distinct()))
 
+    def max(self) -> Float[Tensor, "*batch"]:
+        """The score of the configuration that `argmax` finds; minus infinity where none is possible.
+
+        Differentiable: the gradient is one for each part of that configuration, and zero for the others. As `argmax`, of
+        the kept states of a sketch, without their weights; on graphs with loops that are not exact, of the best found.
+
+        >>> from tailsum import LinearChain
+        >>> LinearChain(torch.eye(3), torch.zeros(3, 3)).max()
+        tensor(3.)
+        """
+        return self.score(self.argmax())
+
     def topk(self, k: int) -> Best:
         """The k configurations of highest score, best first, and their scores (Lawler's partition).
 
@@ -451,14 +428,14 @@ class Structure(Model, Generic[Terms, Configuration]):
             return Found(found, model.used(best), self.score(found))
 
         with torch.no_grad():
-            terms = each(_for_search, self.distinct())
+            terms = in_float64(self.distinct())
             parts = [term.tensors[0] for term in terms[: self.part_terms]]
             bonus = 1.0 + 2 * self.n_scores() * sum(term.bound() for term in terms)
-            configurations = k_best(k, parts, self.batch_shape, Constraints(self.rivals, bonus), solve)
+            configurations, _ = k_best(k, parts, self.batch_shape, Constraints(self.rivals, bonus), solve)
         return Best(configurations, self.score(configurations))
 
     def rivals(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
-        """Parts of each part term that no configuration has beside the demanded ones; `topk` bans them.
+        """Parts of each part term that no configuration has beside the demanded ones; they are banned to demand parts.
 
         At best so many that whatever has none of them has the demanded parts: by default, if each node has one state.
         """
@@ -476,7 +453,12 @@ class Structure(Model, Generic[Terms, Configuration]):
     def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Configuration:
         """Exact samples from the model, in global ids; -1 throughout where no configuration is possible."""
         check_sample_shape(sample_shape)
-        terms, count = self.summed(), math.prod(sample_shape)
+        with full_precision(self.device):
+            return self.to_global(self.drawn(self.summed(), sample_shape, generator))
+
+    def drawn(self, terms: Terms, sample_shape: Sequence[int], generator: torch.Generator | None) -> Configuration:
+        """Samples under the given scores, in local ids; -1 throughout where no configuration is possible."""
+        count = math.prod(sample_shape)
         size = sum(term.tensors[0].numel() for term in terms[: self.part_terms])
         chunk = max(1, tile_size(self.device) // max(1, size))
 
@@ -485,7 +467,19 @@ class Structure(Model, Generic[Terms, Configuration]):
             model = self.in_batch((count, *self.batch_shape))
             return model.read(model.chosen(with_tables(terms, tables), Draw(generator)))
 
-        return self.to_global(self.chunked(draw, count, chunk, sample_shape))
+        return self.chunked(draw, count, chunk, sample_shape)
+
+    def sample_distinct(self, k: int, generator: torch.Generator | None = None) -> Distinct:
+        """Draw k different configurations one after the other, without replacement, in global ids.
+
+        Fewer where fewer exist. Each costs one sum and one draw per part of a configuration.
+
+        >>> from tailsum import LinearChain
+        >>> chain = LinearChain(torch.zeros(2, 2), torch.zeros(2, 2))
+        >>> sorted(chain.sample_distinct(9).configurations.tolist())
+        [[0, 0], [0, 1], [1, 0], [1, 1]]
+        """
+        return sample_distinct(self, k, generator)
 
     def chunked(
         self, draw: Callable[[int], Configuration], count: int, chunk: int, sample_shape: Sequence[int]
@@ -598,15 +592,6 @@ class Structure(Model, Generic[Terms, Configuration]):
         shape = torch.broadcast_shapes(values.shape, states.shape)
         empty = values.new_zeros(*shape[:-1], self.whole.n_states)
         return empty.scatter_add(-1, states.expand(shape), values.expand(shape))
-
-
-def _few(states: list[int], most: int = 10) -> str:
-    return str(states) if len(states) <= most else f"{str(states[:most])[:-1]}, ..]"
-
-
-def _for_search(term: Scores) -> Scores:
-    """Scores in float64, minus infinity in place of finite masks."""
-    return term.map(lambda x: x.double() if x.is_floating_point() else x).unmasked()
 
 
 register_kl(Structure, Structure)(lambda p, q: p.kl(q))

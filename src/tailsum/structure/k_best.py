@@ -5,6 +5,8 @@ first part, those with the first and without the second, and so on. A part is ba
 demanded by a ban on its rivals, the parts that no configuration has beside it: other scores are unchanged, so that those
 of any size cost no digits. Only where a structure does not name enough rivals is the search repeated with a bonus for
 demanded parts. Each further configuration costs one search for each of its parts, in one batch.
+
+The same partition serves random draws in place of searches (`distinct.py`).
 """
 
 import math
@@ -40,21 +42,32 @@ class Constraints(NamedTuple):
     """How to demand parts.
 
     `rivals` maps the demanded parts of each table, booleans `[M, *batch, *part]`, to parts that are incompatible with one
-    of them. `bonus` exceeds any difference between two scores.
+    of them. `bonus` exceeds any difference between two scores; None where scores must not be changed, so that too few
+    rivals are an error.
     """
 
     rivals: Callable[[list[Tensor]], Sequence[Tensor]]
-    bonus: float
+    bonus: float | None
 
 
 Solve = Callable[[list[Tensor]], Found]
+Limit = Callable[[Tensor, Tensor], Tensor]
 
 
 @torch.no_grad()
-def k_best(k: int, tables: Sequence[Tensor], batch: torch.Size, constraints: Constraints, solve: Solve) -> Any:
+def k_best(
+    k: int,
+    tables: Sequence[Tensor],
+    batch: torch.Size,
+    constraints: Constraints,
+    solve: Solve,
+    limit: Limit = lambda scores, _: scores,
+) -> tuple[Any, Float[Tensor, "k *batch"]]:
     """The k best configurations `[k, *batch, ...]`, or as many as exist, of the parts that `tables [*batch, *part]` score.
 
-    `solve` finds the best under tables `[M, *batch, *part]`, and none where all is banned.
+    Their scores, too. `solve` finds the best under tables `[M, *batch, *part]`, and none where all is banned.
+    `limit(scores [M, *batch], bound [1, *batch])` changes the scores of what was found in classes that a configuration of
+    score `bound` was removed from.
     """
     search = _Search(tables, [table.shape[len(batch) :].numel() for table in tables], constraints, solve)
     nothing = torch.zeros(2, *batch, sum(search.sizes), dtype=torch.bool, device=tables[0].device)
@@ -69,11 +82,13 @@ def k_best(k: int, tables: Sequence[Tensor], batch: torch.Size, constraints: Con
         found.append(best)
         if len(found) < k:
             rest = pool._replace(scores=pool.scores.scatter(0, place, -math.inf))
-            pool = rest.and_those_of(search.branch(best))
+            branches = search.branch(best)
+            pool = rest.and_those_of(branches._replace(scores=limit(branches.scores, best.scores)))
     if not found:
-        return stacked([pool.configuration], lambda x: x[0][:0])
+        return stacked([pool.configuration], lambda x: x[0][:0]), pool.scores[:0]
     best = found[0].and_those_of(*found[1:])
-    return best.at(best.scores.sort(dim=0, descending=True, stable=True).indices).configuration  # scores may be rounded
+    best = best.at(best.scores.sort(dim=0, descending=True, stable=True).indices)  # scores may be rounded
+    return best.configuration, best.scores
 
 
 def stacked(configurations: Sequence[Any], combine: Callable[[list[Tensor]], Tensor]) -> Any:
@@ -136,6 +151,10 @@ class _Search:
         tables = [table.masked_fill(out | rival, -math.inf) for table, out, rival in given]
         found = self._held(tables, demanded, banned)
         if found is None:
+            if bonus is None:
+                raise ValueError(
+                    "rivals names too few parts: some configurations have none of them, nor the demanded ones"
+                )
             tables = [table + more * bonus for table, more in zip(tables, wanted, strict=True)]
             found = self._held(tables, demanded, banned, strict=False)
         assert found is not None

@@ -35,6 +35,11 @@ def recordable(terms: Terms) -> Terms:
     return each(cloned, terms)
 
 
+def in_float64(terms: Terms) -> Terms:
+    """Scores in float64, minus infinity in place of finite masks."""
+    return each(lambda term: term.map(lambda x: x.double() if x.is_floating_point() else x).unmasked(), terms)
+
+
 def tensors_in(value: Any) -> Iterator[Tensor]:
     """The tensors in a value: in containers, and in the fields of objects."""
     if isinstance(value, Tensor):

@@ -45,7 +45,7 @@ class Trees(NamedTuple):
         """
         if self.states.dim() != 1:
             raise ValueError(f"brackets are of one tree: got {list(self.states.shape)}; choose one first, as by at(0)")
-        inner, leaves = _by_kind(names)
+        inner, leaves = names_by_kind(names)
         length = 1 + max([-1, *self.spans[..., 1].tolist()])
         if words is not None and len(words) < length:
             raise ValueError(f"words must have one for each of {length} positions: got {len(words)}")
@@ -66,7 +66,7 @@ class Trees(NamedTuple):
 torch.serialization.add_safe_globals([Trees])  # for torch.load(.., weights_only=True)
 
 
-def _by_kind(names: Any) -> tuple[Names | None, Names | None]:
+def names_by_kind(names: Any) -> tuple[Any, Any]:
     """The names of spans of several positions and of one: a pair, unless it is a list of two names."""
     pair = isinstance(names, tuple) and len(names) == 2 and not any(isinstance(x, str) for x in names)
     return names if pair else (names, names)

@@ -8,7 +8,6 @@ import torch
 from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
-from tailsum.numerics.check import check_sample_shape
 from tailsum.numerics.noise import Choose, gumbel
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
 from tailsum.numerics.table import tile_rows
@@ -53,14 +52,11 @@ class TreeStructure(Structure[Terms, Trees]):
         tree = self._read(self.reader(terms, highest, lambda logits: logits.argmax(-1)), 1)
         return Trees(tree.spans[0], tree.states[0])
 
-    @torch.no_grad()
-    def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Trees:
-        """Exact samples, from the top down, in global ids; -1 throughout where no tree is possible."""
-        check_sample_shape(sample_shape)
-        reader = self.reader(self.summed(), log_sum_exp, lambda logits: gumbel(logits, generator).argmax(-1))
+    def drawn(self, terms: Terms, sample_shape: Sequence[int], generator: torch.Generator | None) -> Trees:
+        """From the top down."""
+        reader = self.reader(terms, log_sum_exp, lambda logits: gumbel(logits, generator).argmax(-1))
         chunk = max(1, tile_rows(reader.width, self.device) // max(1, self.batch_shape.numel()))
-        found = self.chunked(lambda count: self._read(reader, count), math.prod(sample_shape), chunk, sample_shape)
-        return self.to_global(found)
+        return self.chunked(lambda count: self._read(reader, count), math.prod(sample_shape), chunk, sample_shape)
 
     @torch.no_grad()
     def mbr(self, labelled: bool = True) -> Trees:

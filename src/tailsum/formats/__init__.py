@@ -1,0 +1,26 @@
+"""Configurations to and from the formats of treebanks and taggers: CoNLL, brackets, `nltk` trees, spans, BIO tags.
+
+Every function is about one sentence; `stack` makes a batch of several. Positions are numbered from 0, and spans have
+their first and last position, both included, as everywhere in this library. Labels are names here and numbers in
+configurations: `names` lists them, so that number i has the name `names[i]`.
+"""
+
+from tailsum.formats.brackets import Node, label_names, parse_brackets
+from tailsum.formats.conll import Sentence, parse_conll, write_conll
+from tailsum.formats.spans import Span, segments_to_spans, spans_to_segments, spans_to_tags, tags_to_spans
+from tailsum.formats.stack import stack
+
+__all__ = [
+    "Node",
+    "Sentence",
+    "Span",
+    "label_names",
+    "parse_brackets",
+    "parse_conll",
+    "segments_to_spans",
+    "spans_to_segments",
+    "spans_to_tags",
+    "stack",
+    "tags_to_spans",
+    "write_conll",
+]

@@ -1,0 +1,18 @@
+"""Names of labels and their numbers."""
+
+from collections.abc import Sequence
+
+
+def number_of(name: str, names: Sequence[str], where: str) -> int:
+    """The place of a name in the list; a ValueError that says where the name was found if it is not there."""
+    try:
+        return list(names).index(name)
+    except ValueError:
+        raise ValueError(f"names must have {name!r}, the label of {where}: got {len(names)} others") from None
+
+
+def name_of(number: int, names: Sequence[str], where: str) -> str:
+    """The name with a number; a ValueError that says what has it if there is none."""
+    if not 0 <= number < len(names):
+        raise ValueError(f"names must have one for label {number} of {where}: got {len(names)}")
+    return names[number]

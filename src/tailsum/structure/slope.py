@@ -1,0 +1,31 @@
+"""The mean of a sum of values under a model, as the slope of its log-partition."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tailsum.numerics.precision import full_precision
+from tailsum.structure.terms import Terms, each, recordable, requires_grad
+
+
+def log_sum_and_slope(model: Any, own: Terms, values: Terms) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    """The log-partition under `own`, and its slope in the direction of `values`: the mean of their sum.
+
+    The slope of the batch's sum is linear in a factor on each sequence. Its gradient in the factors is the slope of
+    each sequence, in one pass.
+    """
+    recording = torch.is_grad_enabled()
+    with torch.inference_mode(False), torch.enable_grad(), full_precision(model.device):
+        own, values = recordable(own), recordable(values)
+        recording &= requires_grad(own, values)
+        tilt = torch.zeros((), dtype=model.dtype, device=model.device, requires_grad=True)
+        factor = torch.ones(model.batch_shape, dtype=model.dtype, device=model.device, requires_grad=True)
+        tilted = each(lambda a, b: a.scaled(1.0 + tilt) if a is b else a.plus(b.finite().scaled(tilt)), own, values)
+        total = model.log_sum(tilted)
+        if not total.requires_grad:  # nothing is summed, as in a sentence of one word without a tree
+            return total, torch.zeros_like(total)
+        (slope,) = torch.autograd.grad((factor * total).sum(), tilt, create_graph=True)
+        (mean,) = torch.autograd.grad(slope, factor, create_graph=recording, materialize_grads=True)
+    return total if recording else total.detach(), mean
