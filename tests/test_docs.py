@@ -134,7 +134,9 @@ ROWS = re.findall(r"^\| (.+?) \| .+? \| (.+?) \|$", (ROOT / "docs" / "paper_to_c
 NAMED = [
     (name, (ROOT / "docs" / target).resolve())
     for names, files in ROWS
-    for name in re.findall(r"(?:Algorithm|Table|Figure|Theorem|Eqs?\.) [0-9](?: to [0-9]+)?|Section [0-9]", names)
+    for name in re.findall(
+        r"(?:Algorithm|Table|Figure|Theorem|Eqs?\.) [0-9]+(?: to [0-9]+|, [0-9]+ and [0-9]+)?|Section [0-9]", names
+    )
     for target in re.findall(r"\]\(([^)#]+\.py)\)", files)
 ]
 

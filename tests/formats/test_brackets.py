@@ -56,7 +56,7 @@ def test_text_and_trees_and_back(node):
         assert Node.from_trees(tree, node.words(), names) == node
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(nodes())
 def test_nltk_and_back(node):
     nltk = pytest.importorskip("nltk")

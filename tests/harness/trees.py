@@ -108,17 +108,18 @@ class TreeCase(Case):
 
 
 class SpanCase(TreeCase):
-    """`n` states of every span."""
+    """`n` states of every span; with `size`, scores are inner products of vectors of that size."""
 
     name = "spans"
-    small = {"dense": {"n": 2}}
+    small = {"dense": {"n": 2}, "factored": {"n": 2, "size": 2}}
     few = ("dense",)
-    large = {"dense": {"length": 3, "n": 5, "scale": 0.7}}
+    large = {"dense": {"length": 3, "n": 5, "scale": 0.7}, "factored": {"length": 3, "n": 5, "size": 2, "scale": 0.7}}
+    embedded = ("factored",)
 
     @classmethod
     def sizes(cls, r: Random) -> Kind:
         n = r.randint(1, 3)
-        return {"n": n, "length": r.randint(1, {1: 5, 2: 4, 3: 3}[n])}
+        return {"n": n, "length": r.randint(1, {1: 5, 2: 4, 3: 3}[n]), "size": r.choice([None, None, 2])}
 
     @classmethod
     def counted(cls, length: int) -> Iterator[Counted]:
@@ -135,21 +136,26 @@ class SpanCase(TreeCase):
     def carrier(self) -> tuple[int, int]:
         return 0, 3
 
-    def draw(self, n: int, shared: bool = False) -> None:
-        self.n = n
+    def draw(self, n: int, size: int | None = None, shared: bool = False) -> None:
+        self.n, self.size_of_vectors = n, size
         upper = torch.ones(self.length, self.length, dtype=torch.bool).triu()
-        used = (upper & self.inside()[..., None, :])[..., None].expand(*self.batch, self.length, self.length, n)
-        self.leaf(*(() if shared else self.batch), self.length, self.length, n, used=used)
+        used = (upper & self.inside()[..., None, :])[..., None].expand(*self.batch, self.length, self.length, size or n)
+        lead = () if shared else self.batch
+        self.leaf(*lead, self.length, self.length, size or n, used=used, finite=size is not None)
+        if size is not None:
+            self.leaf(n, size, finite=True)
 
     def block(self, b: int) -> None:
         self.banned[0][b, 0, self.lengths[b] - 1] = True
 
     def build(self, *leaves: Tensor) -> ts.SpanTree:
-        return ts.SpanTree(*leaves, self.given)
+        return ts.SpanTree(leaves[0] if self.size_of_vectors is None else ts.Factored(*leaves), self.given)
 
     def truth(self, b: int, leaves: list[Tensor]) -> Truth:
-        length = self.lengths[b]
-        return SpanTruth(self.of_batch(leaves[0], self.length, self.length, self.n)[b, :length, :length])
+        length, span = self.lengths[b], leaves[0]
+        if self.size_of_vectors is not None:
+            span = span @ leaves[1].mT
+        return SpanTruth(self.of_batch(span, self.length, self.length, self.n)[b, :length, :length])
 
 
 class GrammarCase(TreeCase):
@@ -174,6 +180,7 @@ class GrammarCase(TreeCase):
         rule: {"length": 3, "n": 5, "p": 4, "rule": rule, "rank": 3, "scale": 0.7}
         for rule in ("dense", "factored", "low rank", "scored")
     }
+    embedded = ("factored", "low rank")
     landmarks = 2
     shortest = 2
 

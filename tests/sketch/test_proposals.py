@@ -175,3 +175,23 @@ def test_bad_settings(unchecked):
         chain(1).sketch(2, selection=ts.TopK(2))
     with pytest.raises(ValueError, match="k must be a whole number of at least 1: got 0"):
         chain(1).sketch(0)
+
+
+def test_global_proposals_on_trees_and_grammars():
+    """A state's embedding is its vectors in every role, and what a span cannot have is never proposed."""
+    context, states = torch.randn(2, 3, 3, 4), torch.randn(6, 4)
+    tree = ts.SpanTree(ts.Factored(context, states))
+    norms = states.abs().sum(-1)
+    torch.testing.assert_close(ts.Global()(tree), (norms / norms.sum()).log().expand(2, 3, 3, 6))
+    head, left, right = torch.randn(2, 4), torch.randn(5, 4), torch.randn(5, 4)
+    grammar = ts.PCFG(torch.zeros(2), ts.FactoredRule(head, left, right), torch.zeros(3, 3))
+    child = left.abs().sum(-1) + right.abs().sum(-1)
+    inner = torch.cat([head.abs().sum(-1) + child[:2], torch.zeros(1)])
+    wanted = torch.where(torch.eye(3, dtype=torch.bool)[..., None], child[2:], inner)
+    torch.testing.assert_close(ts.Global()(grammar).exp(), wanted / wanted.sum(-1, keepdim=True))
+    low_rank = ts.PCFG(torch.zeros(2), ts.LowRankRule(head + 500, left, right), torch.zeros(3, 3))
+    scaled = [x.exp().sum(-1) / x.max().exp() for x in (head, left, right)]
+    inner = torch.cat([scaled[0] + (scaled[1] + scaled[2])[:2], torch.zeros(1)])
+    torch.testing.assert_close(ts.Global()(low_rank)[0, 1].exp(), inner / inner.sum())
+    again = grammar.sketch(2, proposal=ts.Uniform()).sketch(1, proposal=ts.LocalGlobal())
+    assert (again.states[0, 2] < 2).all()

@@ -149,6 +149,14 @@ def test_several_models_of_values_at_once():
         close(found[s], chain.expectation(ts.LinearChain(nodes[s], pairs)), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("name", "way"), [(name, way) for name, way in SOME if not name.startswith("ring")])
+def test_values_of_a_larger_batch(name, way):
+    case, model = possible(name, way)
+    other = case.sibling(seed=50).model()
+    found = model.expectation(other.in_batch((3, *case.batch)))
+    close(found, model.expectation(other).expand(3, *case.batch))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_values_of_another_type(dtype):
     torch.manual_seed(0)

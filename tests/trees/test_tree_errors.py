@@ -34,7 +34,7 @@ def factors(kind, n=3, c=5, lead=(), size=2):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (([0.0],), r"span must be \[\*batch, T, T, N\], T and N at least 1: got list"),
+        (([0.0],), r"span must be a tensor or Factored: got list"),
         ((zeros(4, 4),), r"span must be \[\*batch, T, T, N\].*: got \[4, 4\]"),
         ((zeros(4, 3, 2),), r"span must be \[\*batch, T, T, N\].*: got \[4, 3, 2\]"),
         ((zeros(0, 0, 2),), r"T and N at least 1: got \[0, 0, 2\]"),

@@ -4,8 +4,8 @@ Positions are numbered `0 .. T-1`, states `0 .. N-1`; transition t goes from pos
 Sequences of a batch may have different `lengths`; scores in the padding are ignored. States of paths are -1
 there, and throughout where no path is possible.
 
-The paper's Algorithm 1 (randomized forward) is `chain.sketch(proposal=LocalGlobal(), selection=TopAndSample(K1,
-K2)).log_partition()`, its Algorithm 3 the same with `entropy()`, its Algorithm 4 `rsample()`.
+The paper's Algorithm 1 (randomized forward, Eq. 17) is `chain.sketch(proposal=LocalGlobal(), selection=
+TopAndSample(K1, K2)).log_partition()`, its Algorithm 3 the same with `entropy()`, its Algorithm 4 (Eqs. 23 to 28) `rsample()`.
 """
 
 import math

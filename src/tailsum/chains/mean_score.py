@@ -1,6 +1,6 @@
 """The mean of a score over the paths of a chain, and its gradient: one pass along the chain and one back.
 
-With it the entropy (the paper's Algorithm 3) is `log Z - mean`.
+With it the entropy (the paper's Algorithm 3, Eqs. 19 to 22) is `log Z - mean`.
 
 The passes carry means along with the messages. With `before_t(i)` the mean score of positions up to t, and `after_t(i)` that
 of positions after t, both given state i at t, the mean of the whole given the pair (i, j) at t and t+1 is

@@ -1,4 +1,4 @@
-"""A linear-chain CRF over latent states, on top of any encoder."""
+"""A linear-chain CRF over latent states, on top of any encoder: the paper's Eqs. 29 to 31."""
 
 from collections.abc import Sequence
 

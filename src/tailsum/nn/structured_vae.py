@@ -1,4 +1,7 @@
-"""The structured VAE: its two models, the bound that they are trained by (the paper's Eq. 1), and the likelihood by importance sampling."""
+"""The structured VAE: its two models, the bound that they are trained by, and the likelihood by importance sampling.
+
+The bound and its gradient are the paper's Eqs. 1, 32 and 33.
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable

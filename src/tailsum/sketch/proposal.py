@@ -60,16 +60,16 @@ class Global(Proposal):
 
     @torch.no_grad()
     def __call__(self, model: Model) -> Float[Tensor, "*batch_node n"]:
-        norms = model.state_norms()
+        norms, forbidden = model.state_norms(), model.node_scores() == -math.inf
         # A state with a zero embedding must stay possible.
         norms = norms.clamp(min=max(1e-30, 1e-3 * norms.mean().item()))
-        log_q = norms.log_softmax(-1) if self.softmax else (norms / norms.sum(-1, keepdim=True)).log()
-        return log_q.expand(*model.batch_shape, *model.node_shape, -1)
+        log_q = (norms if self.softmax else norms.log()).masked_fill(forbidden, -math.inf)
+        return log_q.log_softmax(-1).masked_fill(forbidden, -math.inf)
 
 
 @dataclass(frozen=True)
 class LocalGlobal(Proposal):
-    """The paper's proposal (its Section 4): the mean of `Local` and `Global`."""
+    """The paper's proposal (its Section 4, Eq. 34): the mean of `Local` and `Global`."""
 
     softmax: bool = False
 

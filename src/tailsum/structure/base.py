@@ -282,7 +282,7 @@ class Structure(Model, Generic[Terms, Configuration]):
     def entropy(self) -> Float[Tensor, "*batch"]:
         """Shannon entropy in nats: `log Z - E[score]`; minus infinity, as log Z, for an impossible model.
 
-        In a sketch the weights enter the sums and not the score: algebraically the paper's Algorithm 3.
+        In a sketch the weights enter the sums and not the score: algebraically the paper's Algorithm 3, Eqs. 19 to 22.
         """
         with full_precision(self.device):
             terms = self.centred(self.unmasked())
@@ -405,7 +405,8 @@ class Structure(Model, Generic[Terms, Configuration]):
     def max(self) -> Float[Tensor, "*batch"]:
         """The score of the configuration that `argmax` finds; minus infinity where none is possible.
 
-        Differentiable: the gradient is one for each part of that configuration, and zero for the others.
+        Differentiable: the gradient is one for each part of that configuration, and zero for the others. As `argmax`, of
+        the kept states of a sketch, without their weights; on graphs with loops that are not exact, of the best found.
 
         >>> from tailsum import LinearChain
         >>> LinearChain(torch.eye(3), torch.zeros(3, 3)).max()

@@ -133,6 +133,11 @@ class PCFG(TreeStructure[GrammarTerms]):
         spans, rule = super().centred(terms)
         return GrammarTerms(spans, rule.centred())
 
+    def state_norms(self) -> Float[Tensor, "*#batch T T n"]:
+        heads, leaves = (F.pad(x, (0, self.n_states - x.shape[-1])) for x in self.rule.state_norms())
+        leaf = torch.eye(self.node_shape[0], dtype=torch.bool, device=self.device)[..., None]
+        return torch.where(leaf, leaves, heads)
+
     def form(self) -> tuple[int, int]:
         return self.n_heads, self.n_leaves
 

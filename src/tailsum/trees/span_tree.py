@@ -1,8 +1,8 @@
 """Binary trees whose spans have independent scores: `score(tree) = sum of span[i, j, state] over its spans (i, j)`.
 
 Positions are numbered `0 .. T-1`; span (i, j) has first position i and last position j, both included, so `span` is
-`[*batch, T, T, N]`, ignored below its diagonal. A tree has a state at each span, leaves (i, i) included. This is the
-hypertree of the paper's experiments, and its Algorithm 2 (Randomized Inside) is
+`[*batch, T, T, N]`, or `Factored(context [*batch, T, T, d], states [N, d])`, ignored below its diagonal. A tree has a state at each span, leaves (i, i) included. This is the
+hypertree of the paper's experiments, and its Algorithm 2 (Randomized Inside, Eq. 18) is
 `tree.sketch(proposal=Uniform(), selection=TopAndSample(K1, K2)).log_partition()`.
 
 The states of a span and of its children are independent, so the sum over states is taken once for each span: exact
@@ -18,17 +18,20 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.check import check_floating, check_in_range, check_scores
+from tailsum.numerics.check import check_in_range
 from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.tensors import working_type
-from tailsum.scores.potential import Dense
+from tailsum.scores.factored import Factored, embedding_norms
+from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Selection, Subset
 from tailsum.sketch.sweep import Sweep
-from tailsum.structure.check import checked_lengths
+from tailsum.structure.check import check_nodes, checked_lengths, node_potential
 from tailsum.trees.configuration import Trees
 from tailsum.trees.span_chart import SpanReader, span_total
 from tailsum.trees.tree_structure import TreeStructure
+
+FORM = "[*batch, T, T, N], T and N at least 1"
 
 
 class SpanTerms(NamedTuple):
@@ -40,7 +43,8 @@ class SpanTerms(NamedTuple):
 class SpanTree(TreeStructure[SpanTerms]):
     """A distribution over binary trees with a state at each span: exact in T^3 + T^2 N, or sketched on K states a span.
 
-    `span [*batch, T, T, N]` (first position, last position, state) holds scores; minus infinity forbids.
+    `span [*batch, T, T, N]` (first position, last position, state) holds scores; minus infinity forbids. Or it is
+    `Factored(context [*batch, T, T, d], states [N, d])`: then a sketch makes the scores of the kept states alone.
 
     >>> tree = SpanTree(torch.zeros(4, 4, 1))
     >>> round(tree.log_partition().exp().item())  # the binary trees over four positions
@@ -49,29 +53,32 @@ class SpanTree(TreeStructure[SpanTerms]):
 
     def __init__(
         self,
-        span: Float[Tensor, "*#batch T T N"],
+        span: Float[Tensor, "*#batch T T N"] | Factored,
         lengths: Int[Tensor, "*#batch"] | Sequence[int] | None = None,
     ) -> None:
-        if not isinstance(span, Tensor) or span.dim() < 3 or span.shape[-3] != span.shape[-2] or 0 in span.shape[-3:]:
-            got = list(span.shape) if isinstance(span, Tensor) else type(span).__name__
-            raise ValueError(f"span must be [*batch, T, T, N], T and N at least 1: got {got}")
-        self.device = span.device
-        self.node_shape, self.n_states = span.shape[-3:-1], span.shape[-1]
-        self.batch_shape, self.lengths = checked_lengths(lengths, span.shape[:-3], self.node_shape[0], self.device)
-        check_floating("span", span)
-        self.span, self.dtype = span, working_type(span)
-        check_scores("span", self._blanked(span.detach()))
+        spans = node_potential("span", span, FORM)
+        if len(spans.lead) < 2 or spans.lead[-1] != spans.lead[-2] or 0 in (*spans.lead[-2:], spans.n_to):
+            raise ValueError(f"span must be {FORM}: got {[*spans.lead, spans.n_to]}")
+        self.device = spans.tensors[0].device
+        self.node_shape, self.n_states = spans.lead[-2:], spans.n_to
+        self.batch_shape, self.lengths = checked_lengths(lengths, spans.lead[:-2], self.node_shape[0], self.device)
+        self._spans = spans
+        check_nodes("span", spans.map(torch.detach).blank_outside(self.spans_inside()))
+        self.dtype = working_type(*spans.tensors)
 
-    def _blanked(self, span: Tensor) -> Float[Tensor, "*batch T T n"]:
-        """Zero below the diagonal and in the padding."""
-        return torch.where(self.spans_inside()[..., None], span, 0.0)
+    @property
+    def spans(self) -> Potential:
+        """Scores of the states of each span, as a potential from one state to N; zero in the padding and below the diagonal."""
+        return self._spans.blank_outside(self.spans_inside()).to(self.dtype)
 
     def terms(self) -> SpanTerms:
-        return SpanTerms(Dense(self._blanked(self.span).to(self.dtype)))
+        return SpanTerms(Dense(torch.where(self.spans_inside()[..., None], self.spans.block()[..., 0, :], 0.0)))
 
     def gather(self, index: Int[Tensor, "*#batch T T k"]) -> "SpanTree":
-        lead = torch.broadcast_shapes(self.span.shape[:-1], index.shape[:-1])
-        return self.replaced(span=self.span.expand(*lead, -1).gather(-1, index.expand(*lead, -1)))
+        return self.replaced(_spans=self.spans.gather(None, index))
+
+    def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
+        return embedding_norms(self.spans, None, "a Factored span")
 
     def total(self, terms: SpanTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
         total = span_total(self.flat_spans(terms), self.sequence_lengths(), reduce).reshape(self.batch_shape)

@@ -13,7 +13,7 @@ from tailsum.apps.paper.rows import Check, read_rows, write_rows
 from tailsum.apps.paper.variances import inclusion_without_replacement
 from tailsum.sketch.selection import inclusion_probability
 
-EXACT = ("unbiased", "partition variance", "tail variance", "1/K2", "same K", "without replacement")
+EXACT = ("unbiased", "partition variance", "tail variance", "1/K2", "same K", "without replacement", "as printed")
 
 
 def deviation(check):

@@ -123,8 +123,26 @@ def test_counts(found, sampled, model, corpus):
     counts = Counter(itertools.chain(*sampled))
     assert found.counts.tolist() == [counts[state] for state in range(30)]
     assert torch.equal(found.counts, gather(model, corpus.train, FULL, seed=5).counts)
-    assert found.ranked() == sorted(range(30), key=lambda state: (-counts[state], state))
     assert set(found.ranked()) == set(range(30))
+    net = found.information.net.tolist()
+    assert found.ranked() == sorted(range(30), key=lambda state: (not counts[state], -net[state], state))
+
+
+def test_information():
+    """Against the definition, by all pairs; states that copy their words tell everything, shuffled ones nothing."""
+    words, states = torch.randint(5, (400,)).tolist(), torch.randint(4, (400,)).tolist()
+    found = numbered([states], [words], 4).information
+    pairs, of_words, of_states = Counter(zip(states, words, strict=True)), Counter(words), Counter(states)
+    for state in range(4):
+        parts = [(n, of_words[w]) for (s, w), n in pairs.items() if s == state]
+        told = sum(n / 400 * math.log(n * 400 / (of_states[state] * m)) for n, m in parts)
+        assert found.of_states[state].item() == pytest.approx(told)
+    assert found.of_words == pytest.approx(-sum(n / 400 * math.log(n / 400) for n in of_words.values()))
+    assert abs(found.net.sum()) < 0.03
+    copied = numbered([words], [words], 6).information
+    assert copied.of_states.sum().item() == pytest.approx(copied.of_words)
+    assert copied.net.sum() > 0.95 * copied.of_words
+    assert copied.net[5] == 0
 
 
 def test_perplexity():
@@ -185,11 +203,12 @@ def test_contexts(found, corpus):
 
 def test_states_as_a_table(tmp_path, corpus):
     end, the = corpus.vocabulary.encode([END, "the"])
-    write_states(tmp_path / "states.csv", numbered([[4, 2], [2]], [[the, end], [end]]), corpus.vocabulary)
+    write_states(tmp_path / "states.csv", numbered([[4, 2], [2]] * 20, [[the, end], [end]] * 20), corpus.vocabulary)
     with (tmp_path / "states.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.reader(file))
-    assert rows[:3] == [["state", "count", "words"], ["2", "2", END], ["4", "1", "the"]]
-    assert sorted(rows[3:]) == [[state, "0", ""] for state in "0135"]
+    assert [[a, b, d] for a, b, _, d in rows[:3]] == [["state", "count", "words"], ["4", "20", "the"], ["2", "40", END]]
+    assert float(rows[1][2]) == pytest.approx(math.log(3) / 3, abs=0.05)  # less what chance adds
+    assert sorted(rows[3:]) == [[state, "0", "0.000000", ""] for state in "0135"]
 
 
 # The generative model's own sentences
@@ -467,7 +486,7 @@ def test_states_never_used(tmp_path, corpus, model, monkeypatch):
     with (tmp_path / "states.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.reader(file))[1:]
     assert len(rows) == 30
-    assert [row[1:] for row in rows[4:]] == [["0", ""]] * 26
+    assert [row[1:] for row in rows[4:]] == [["0", "0.000000", ""]] * 26
 
 
 def test_more_states_than_cards(tmp_path, corpus, monkeypatch):

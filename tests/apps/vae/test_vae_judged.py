@@ -26,7 +26,7 @@ def test_evaluate(tmp_path, whole):
     code, said = told("evaluate", folder, "--samples", "7", "--device", "cpu")
     assert code == 0, said
     found = json.loads((folder / "evaluation.json").read_text())
-    assert set(found) == {"step", "estimator", "states", "dev", "test", "active", "baselines"}
+    assert set(found) == {"step", "estimator", "states", "dev", "test", "active", "information", "baselines"}
     assert found["step"] == checkpoint(folder, BEST).facts["step"]
     assert (found["estimator"], found["states"]) == ("full", 20)
     assert 1 <= found["active"] <= 20
@@ -44,6 +44,7 @@ def test_evaluate(tmp_path, whole):
         assert re.search(rf"{name} .* {each['test']['per_word']:.3f} ", said)
     assert re.search(rf"structured VAE .* {found['test']['per_word']:.3f} ", said)
     assert f"{found['active']} of 20 states" in said
+    assert f"They tell {found['information']['net']:.2f} of the {found['information']['of_words']:.2f} nats" in said
 
 
 def test_evaluate_some(tmp_path, whole):

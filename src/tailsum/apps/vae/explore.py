@@ -86,11 +86,11 @@ def explore(
 
 
 def write_states(path: Path, found: Occurrences, vocabulary: Vocabulary) -> None:
-    """All states as a table, those in use most often first: how often each occurs, and its most frequent words."""
-    counts, words = found.counts.tolist(), found.words_of(WORDS_IN_FILE)
+    """All states as a table, those that tell most first: how often each occurs, what it tells, its most frequent words."""
+    counts, net, words = found.counts.tolist(), found.information.net.tolist(), found.words_of(WORDS_IN_FILE)
     with whole(path) as file:
         writer = csv.writer(file)
-        writer.writerow(["state", "count", "words"])
+        writer.writerow(["state", "count", "nats", "words"])
         for state in found.ranked():
             said = vocabulary.decode([word for word, _ in words[state]])
-            writer.writerow([state, counts[state], " ".join(said)])
+            writer.writerow([state, counts[state], f"{net[state]:.6f}", " ".join(said)])

@@ -3,8 +3,10 @@
 Words and states are numbers. "<end>" counts as a word.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -23,6 +25,23 @@ class Context(NamedTuple):
     left: list[str]
     word: str
     right: list[str]
+
+
+class Information(NamedTuple):
+    """How much states tell of their words, in nats: what each adds to I(state; word), and what it adds by chance."""
+
+    of_states: Float[Tensor, " N"]
+    by_chance: Float[Tensor, " N"]  # the same for states that were shuffled among the words
+    of_words: float  # the entropy of the words: all that there is to tell
+
+    @property
+    def net(self) -> Float[Tensor, " N"]:
+        """Without what chance would add: many rare states seem to tell much of few words."""
+        return self.of_states - self.by_chance
+
+    def as_json(self) -> dict[str, float]:
+        """The sums over all states."""
+        return {"net": self.net.sum().item(), "by_chance": self.by_chance.sum().item(), "of_words": self.of_words}
 
 
 @dataclass(frozen=True)
@@ -56,9 +75,26 @@ class Occurrences:
         share = self.counts.double() / len(self.states)
         return torch.special.entr(share).sum().exp().item()
 
+    @cached_property
+    def information(self) -> Information:
+        """How much the states tell of the words at the same place."""
+        order = torch.randperm(len(self.states), generator=torch.Generator().manual_seed(0))
+        words = torch.special.entr(self.words.bincount().double() / len(self.words)).sum().item()
+        return Information(self._told(self.states), self._told(self.states[order]), words)
+
+    def _told(self, states: Int[Tensor, " n"]) -> Float[Tensor, " N"]:
+        """For each state s the sum over words w of `p(s, w) log(p(s, w) / (p(s) p(w)))`."""
+        width = int(self.words.max()) + 1
+        keys, counts = (states * width + self.words).unique(return_counts=True)
+        state, word = keys // width, keys % width
+        expected = states.bincount(minlength=self.n_states)[state].double() * self.words.bincount()[word]
+        told = counts / len(states) * (counts * len(states) / expected).log()
+        return told.new_zeros(self.n_states).index_add(0, state, told)
+
     def ranked(self) -> list[int]:
-        """All states, those in use most often first."""
-        return self.counts.argsort(descending=True, stable=True).tolist()
+        """All states, those that tell most of their words first; unused ones last."""
+        net = self.information.net.masked_fill(self.counts == 0, -math.inf)
+        return net.argsort(descending=True, stable=True).tolist()
 
     def words_of(self, most: int) -> list[list[tuple[int, int]]]:
         """For each state its most frequent words, and how often it has each."""

@@ -207,13 +207,18 @@ def evaluate_run(
             result = likelihood(model, part, sums, samples, step=lambda task=task: bar.advance(task))
             found[name] = _flat(result)
         task = bar.add_task("States in use", total=n_batches(corpus.train))
-        counts = gather(model, corpus.train, sums, step=lambda: bar.advance(task)).counts
-        found["active"] = int((counts > 0).sum())
+        states = gather(model, corpus.train, sums, step=lambda: bar.advance(task))
+        found |= {"active": int((states.counts > 0).sum()), "information": states.information.as_json()}
         if baselines:
             found["baselines"] = _baselines(run, corpus, parts, model.inference.states.device, bar)
     write_json(folder / "evaluation.json", found)
     console.print(_table(found))
-    console.print(f"{found['active']} of {run.settings.states} states occur in a sample for each training sentence.")
+    told = found["information"]
+    console.print(
+        f"{found['active']} of {run.settings.states} states occur in a sample for each training sentence. They tell "
+        f"{told['net']:.2f} of the {told['of_words']:.2f} nats of their words (without the {told['by_chance']:.2f} that chance would add).",
+        soft_wrap=True,
+    )
 
 
 def _flat(result: Likelihood) -> dict[str, Any]:

@@ -35,6 +35,10 @@ class LowRank(VectorRule):
         pairs = (left[..., :, None, :] + right[..., None, :, :]).flatten(-3, -2)
         return LogProduct(pairs.mT)(head).unflatten(-1, (left.shape[-2], right.shape[-2]))
 
+    def norm(self, vectors: Float[Tensor, "*lead n d"]) -> Float[Tensor, "*lead n"]:
+        """Of the exponentials, whose inner products the scores are; divided by the largest of them, which may not overflow."""
+        return (vectors - vectors.amax().clamp(min=torch.finfo(vectors.dtype).min)).exp().sum(-1)
+
     def bound(self) -> float:
         return sum(map(largest, self.tensors)) + math.log(self.tensors[0].shape[-1])
 

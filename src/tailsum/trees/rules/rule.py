@@ -12,6 +12,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -26,6 +27,13 @@ from tailsum.sketch.sweep import Sweep
 from tailsum.trees.reader import Reader
 from tailsum.trees.rules.exact_sweep import ExactSweep, beliefs_by_gradient
 from tailsum.trees.rules.grammar_reader import Expansion, GrammarReader
+
+
+class Norms(NamedTuple):
+    """Norms of the states of longer spans (nonterminals) and of single positions (preterminals)."""
+
+    heads: Float[Tensor, "*#lead_span n"]
+    leaves: Float[Tensor, "*#lead_span m"]
 
 
 class Rule(Scores):
@@ -65,6 +73,10 @@ class Rule(Scores):
     @abstractmethod
     def counts(self, found: Sequence[Tensor], states: Int[Tensor, "*batch T T n"]) -> Float[Tensor, "*batch N C C"]:
         """The expected number of uses of each rule, from the gradients `found` in the tables of these rules."""
+
+    def state_norms(self) -> Norms:
+        """The L1 norms of the states' vectors; a ValueError where the rules are not made of vectors."""
+        raise ValueError("the global proposal needs state embeddings: a FactoredRule or LowRankRule")
 
     @property
     def lead(self) -> torch.Size:

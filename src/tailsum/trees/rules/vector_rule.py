@@ -22,7 +22,7 @@ from tailsum.numerics.tensors import scaled, take
 from tailsum.sketch.sweep import Sweep
 from tailsum.trees.rules.dense import DenseRule
 from tailsum.trees.rules.grammar_reader import Expansion
-from tailsum.trees.rules.rule import Rule
+from tailsum.trees.rules.rule import Norms, Rule
 from tailsum.trees.rules.span_rule import SpanRule, SpanTables, child_ids, taken
 from tailsum.trees.rules.whole_rule import Ids, Kind, Scores, WholeRule
 
@@ -40,6 +40,10 @@ class VectorRule(Rule):
         head: Float[Tensor, "*#lead a d"], left: Float[Tensor, "*#lead b d"], right: Float[Tensor, "*#lead c d"]
     ) -> Float[Tensor, "*lead a b c"]:
         """Scores of all given heads with all given left and right children."""
+
+    def norm(self, vectors: Float[Tensor, "*lead n d"]) -> Float[Tensor, "*lead n"]:
+        """The L1 norm of each vector."""
+        return vectors.abs().sum(-1)
 
     def map(self: This, change: Callable[[Tensor], Tensor]) -> This:
         return self.with_vectors([change(x) for x in self.tensors], self.factor)
@@ -98,6 +102,12 @@ class FactorRule(VectorRule, WholeRule):
         rule.n_heads, rule.n_children = self.n_heads, self.n_children
         return rule.with_vectors([take(x, i).unflatten(-2, index.shape[-3:]) for x, i in given], self.factor)
 
+    def state_norms(self) -> Norms:
+        """A state's embedding is its vectors in all roles, side by side."""
+        head, left, right = map(self.norm, self.tensors)
+        child = (left + right)[..., None, None, :]
+        return Norms(head[..., None, None, :] + child[..., : self.n_heads], child[..., self.n_heads :])
+
     def block(self) -> Float[Tensor, "*lead N C C"]:
         """The whole table."""
         return self.scored(self.factor, *self.tensors)
@@ -150,6 +160,10 @@ class SpanFactors(VectorRule, SpanRule):
     """Over the states that spans keep: vectors `[*lead, T, T, K, d]` in each role."""
 
     trailing = 4
+
+    def state_norms(self) -> Norms:
+        head, left, right = map(self.norm, self.tensors)
+        return Norms(head + left + right, left + right)
 
     def at_spans(self, index: Int[Tensor, "*lead T T k"]) -> "SpanFactors":
         return self.map(lambda x: taken(x, index[..., None], -2))

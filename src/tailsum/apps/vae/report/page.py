@@ -48,6 +48,7 @@ def write_page(folder: Path, findings: Findings) -> Path:
         half=next(place for place, count in enumerate(covered, 1) if 2 * count >= covered[-1]),
         shown=shown,
         counts=found.counts.tolist(),
+        net=found.information.net.tolist(),
         words_of=found.words_of(CHIPS),
         vocabulary=words,
         examples=findings.examples,
