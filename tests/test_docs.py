@@ -30,6 +30,7 @@ def test_the_readme_has_an_example_of_ten_lines():
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=name_of)
 @pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")  # supar, on the page that compares with it
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch.compile reads it at breaks in the graph
 def test_code_in_documents(page, request, capsys):
     """A page runs from its first block to its last, with nothing but what it imports."""
     if "from supar" in page.read_text():
@@ -78,6 +79,8 @@ class Anchors(HTMLParser):
 def site(tmp_path_factory):
     """The site as `make docs` builds it, where a warning is an error."""
     pytest.importorskip("material")
+    if not (ROOT / "docs" / "paper").exists():
+        pytest.skip("a source distribution has not all pages")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
@@ -154,8 +157,10 @@ def test_the_table_of_the_paper_is_read():
 def test_links_lead_somewhere(page):
     """Where the repository is browsed; the site has its own test above."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    results = ROOT / "docs" / "paper"  # not in a source distribution
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
-        assert (page.parent / target).exists(), target
+        file = (page.parent / target).resolve()
+        assert file.exists() or (results in file.parents and not results.exists()), target
 
 
 def test_the_example_learns(monkeypatch):
