@@ -30,7 +30,7 @@ paper: .venv/ready
 docs: .venv/ready
 	$(BIN)/python examples/draw_structures.py docs
 	$(BIN)/python examples/draw_sketch.py docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf .venv site

@@ -77,12 +77,12 @@ class Anchors(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The site as `make docs` builds it, where a warning is an error."""
+    """The site as `make docs` builds it: a warning is an error (with `--quiet`, mkdocs would not count it)."""
     pytest.importorskip("material")
     if not (ROOT / "docs" / "paper").exists():
         pytest.skip("a source distribution has not all pages")
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
