@@ -22,6 +22,7 @@ collect_ignore_glob = ["conftest.py", "*/conftest.py", "*/*/conftest.py"]  # no 
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share the cores: more threads would wait for one another
     torch.set_num_threads(max(1, torch.get_num_threads() // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])))
+    os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # of the processes that tests start
 
 settings.register_profile(
     "tailsum", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
