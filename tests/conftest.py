@@ -1,5 +1,6 @@
 """Shapes and types of every function of the package are checked while the tests run."""
 
+import gc
 import importlib
 import importlib.util
 import os
@@ -56,6 +57,12 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+def pytest_collection_finish():
+    """All tests and packages are there until the end: a test that collects garbage need not look through them."""
+    gc.collect()
+    gc.freeze()
 
 
 # Other libraries to compare with.
