@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from tailsum.apps.text import Vocabulary, sentences
+from tailsum.apps.text import Vocabulary
 from tailsum.apps.vae import baselines
 from tailsum.apps.vae.baselines import CountModel, WordLSTM, bigram, score, sentence_log_probs, unigram
 from tailsum.apps.vae.settings import Settings
@@ -16,10 +16,9 @@ TINY = [[1, 2, END], [1, 1, END], [1, 2, END]]  # of four words, 0 never seen
 
 
 @pytest.fixture(scope="module")
-def library():
+def library(prose):
     """Sentences to train on and to test on, and the number of words they are made of."""
-    split = sentences()
-    train, test = ([[*sentence, "<end>"] for sentence in part] for part in (split.train, split.test))
+    train, test = ([[*sentence, "<end>"] for sentence in part] for part in (prose.train, prose.test))
     vocabulary = Vocabulary.of(train, 1999)
     return [*map(vocabulary.encode, train)], [*map(vocabulary.encode, test)], len(vocabulary)
 
