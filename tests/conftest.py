@@ -1,5 +1,6 @@
 """Shapes and types of every function of the package are checked while the tests run."""
 
+import gc
 import importlib
 import importlib.util
 import os
@@ -22,6 +23,7 @@ collect_ignore_glob = ["conftest.py", "*/conftest.py", "*/*/conftest.py"]  # no 
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # the workers share the cores: more threads would wait for one another
     torch.set_num_threads(max(1, torch.get_num_threads() // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])))
+    os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # of the processes that tests start
 
 settings.register_profile(
     "tailsum", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
@@ -55,6 +57,12 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+def pytest_collection_finish():
+    """All tests and packages are there until the end: a test that collects garbage need not look through them."""
+    gc.collect()
+    gc.freeze()
 
 
 # Other libraries to compare with.

@@ -1,9 +1,10 @@
 """Checks that every rank of a process group runs together: a sharded chain against the same chain on one rank.
 
-`run` starts the ranks, and gives what each check said on each rank.
+`run` starts the ranks, and gives what each check said on each rank. `start` starts any function once for each rank.
 """
 
 import math
+import multiprocessing
 import traceback
 from datetime import timedelta
 
@@ -29,9 +30,15 @@ def check_among_several(function):
     return function
 
 
+def start(function, arguments, world):
+    """`function(rank, *arguments)`, each in a process forked from one that has loaded what takes a rank most of its time."""
+    multiprocessing.set_forkserver_preload(["pytest", "torch.distributed", "tailsum.public", "tailsum.distributed"])
+    mp.start_processes(function, arguments, nprocs=world, start_method="forkserver")
+
+
 def run(world, folder):
     """`{name: errors of the ranks}`; no check is run after one that failed, as the ranks may be out of step."""
-    mp.spawn(_rank, (world, str(folder)), nprocs=world)
+    start(_rank, (world, str(folder)), world)
     said = [torch.load(folder / f"rank{p}") for p in range(world)]
     return {c.__name__: [told.get(c.__name__, "did not run") for told in said] for c in CHECKS + AMONG_SEVERAL}
 

@@ -3,7 +3,6 @@
 Replicates are a batch of identical sentences. Estimates are divided by the truth, so that they scatter around one.
 """
 
-import itertools
 import math
 
 import pytest
@@ -102,12 +101,13 @@ def test_partition_with_embeddings(name, proposal, generator):
 @pytest.mark.parametrize("name", ONE_EACH)
 def test_a_sketch_of_a_sketch(name, generator):
     case = large(name)
-    for first, second in itertools.product(("uniform", "lookahead"), ("local", "lookahead")):
+    for first in ("uniform", "lookahead"):
         sketch = replicates(case).sketch(4, proposal=proposed(case, first), generator=generator)
-        again = sketch.sketch(2, proposal=proposed(case, second), generator=generator)
-        assert again.n_states == 2
-        assert again.whole is sketch.whole
-        assert off(again, case.model()) < LIMIT
+        for second in ("local", "lookahead"):
+            again = sketch.sketch(2, proposal=proposed(case, second), generator=generator)
+            assert again.n_states == 2
+            assert again.whole is sketch.whole
+            assert off(again, case.model()) < LIMIT
 
 
 @pytest.mark.parametrize("proposal", ["local", "lookahead"])

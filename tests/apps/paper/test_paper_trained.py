@@ -16,16 +16,10 @@ from tailsum.chains.linear_chain import LinearChain
 SMALL = Settings("crf", n_states=20, size=8, steps=25, batch=8)
 
 
-@pytest.fixture(scope="module")
-def library():
-    """The standard library's prose."""
-    return sentences()
-
-
 @pytest.fixture
-def text(library):
-    """A little of it, to train on."""
-    return Split(library.train[:1500], [], library.test[:100])
+def text(prose):
+    """A little of the standard library's prose, to train on."""
+    return Split(prose.train[:1500], [], prose.test[:100])
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +46,11 @@ def annotations(*captions):
 # Text.
 
 
-def test_every_python_has_sentences(library):
-    together = library.train + library.dev + library.test
-    assert len(library.train) > 3000
-    assert len(library.test) == len(together) // 10
-    assert abs(len(library.dev) - len(library.test)) <= 1
+def test_every_python_has_sentences(prose):
+    together = prose.train + prose.dev + prose.test
+    assert len(prose.train) > 3000
+    assert len(prose.test) == len(together) // 10
+    assert abs(len(prose.dev) - len(prose.test)) <= 1
     assert len({tuple(sentence) for sentence in together}) == len(together)
     assert all(3 <= len(sentence) <= 25 for sentence in together)
     words = {word for sentence in together for word in sentence}
