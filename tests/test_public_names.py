@@ -42,8 +42,7 @@ def test_rooms_are_there_without_an_import_of_their_own():
     pytest.importorskip("matplotlib")
     assert {"distributed", "formats", "nn", "plot"} <= set(dir(tailsum))
     code = "print(ts.nn.__name__, ts.plot.__name__, ts.distributed.ShardedChain.__name__, ts.formats.Node.__name__)"
-    assert alone(f"import tailsum as ts; {code}") == "tailsum.nn tailsum.plot ShardedChain Node
-"
+    assert alone(f"import tailsum as ts; {code}") == "tailsum.nn tailsum.plot ShardedChain Node\n"
 
 
 def test_torch_is_loaded_with_the_first_name_and_the_apps_are_not():
