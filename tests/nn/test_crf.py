@@ -151,12 +151,11 @@ def segments(path, tags, scheme):
     for tag in path:
         role, _, label = tags[tag].partition("-")
         starts = role in rules.opens or role == "O"
-        if open_label is not None:
-            if starts or label != open_label[0]:
-                if not open_label[1]:
-                    return None
-                found.append(open_label[0])
-                open_label = None
+        if open_label is not None and (starts or label != open_label[0]):
+            if not open_label[1]:
+                return None
+            found.append(open_label[0])
+            open_label = None
         if role == "O":
             continue
         if open_label is None and not starts:

@@ -49,6 +49,9 @@ class ShardedTable(Table):
     def suits_kernels(self) -> bool:
         return False
 
+    def small(self, batch: int) -> None:
+        """Nothing: all ranks make a step together."""
+
     def highest(self, x: Tensor) -> Tensor:
         return self.shards.highest(x)
 
