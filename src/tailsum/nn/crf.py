@@ -7,7 +7,6 @@ scores belong to the first position that counts, and the end scores to the last.
 
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from tailsum.chains.linear_chain import LinearChain
 from tailsum.nn.packing import Packing, packing_of
+from tailsum.nn.reduction import Reduction, check_reduction, reduced
 from tailsum.nn.schemes import allowed_by, scheme_tags
 from tailsum.nn.tags import check_follow, checked_tags, tag_sets
 from tailsum.numerics.check import at_least, check_floating
@@ -23,7 +23,6 @@ from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.model import Propose
 from tailsum.sketch.selection import TopK
 
-Reduction = Literal["none", "sum", "mean", "token_mean"]
 Emissions = Float[Tensor, "_ _ num_tags"] | Factored
 Mask = Shaped[Tensor, "_ _"] | None
 
@@ -153,21 +152,11 @@ class CRF(nn.Module):
         Tags may be partly known: -1 is a tag that was not annotated, and a boolean tensor says which tags each position may
         have. The likelihood is then the probability of all paths that agree. What tags say at masked positions is ignored.
         """
-        if reduction not in get_args(Reduction):
-            raise ValueError(f"reduction must be one of {', '.join(get_args(Reduction))}: got {reduction!r}")
+        check_reduction(reduction)
         nodes, packing = self._packed(emissions, mask)
         tags = self._batch_first(checked_tags(tags, _checked_shape(emissions, self.num_tags), self.num_tags))
         found = self._log_prob(self._chain(nodes, packing), packing.pack(tags))
-        match reduction:
-            case "none":
-                return found
-            case "sum":
-                return found.sum()
-            case "mean":
-                return found.mean()
-            case _:
-                counts = tags.shape[:2].numel() if packing.lengths is None else packing.lengths.sum()
-                return found.sum() / counts
+        return reduced(found, reduction, tags.shape[:2].numel() if packing.lengths is None else packing.lengths)
 
     @torch.no_grad()
     def decode(self, emissions: Emissions, mask: Mask = None, kept: int | None = None) -> list[list[int]]:
