@@ -55,6 +55,10 @@ print("torch" in sys.modules, any(name.startswith("tailsum.apps") for name in sy
     assert alone(code) == "False\nTrue False\n"
 
 
-def test_networks_do_not_need_the_apps():
-    code = "import sys, tailsum.nn.public; print(any(name.startswith('tailsum.apps') for name in sys.modules))"
-    assert alone(code) == "False\n"
+def test_networks_do_not_need_the_apps_nor_transformers():
+    code = """
+import sys, tailsum.nn.public
+print(any(name.startswith('tailsum.apps') for name in sys.modules), 'transformers' in sys.modules)
+print('huggingface' in dir(tailsum.nn))
+"""
+    assert alone(code) == "False False\nTrue\n"
