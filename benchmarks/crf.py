@@ -1,6 +1,7 @@
 """`nn.CRF` beside pytorch-crf: a batch of sentences, loss with gradients, and decoding."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torchcrf
@@ -32,7 +33,7 @@ def _figures(n_tags: int, batch: int, length: int, ragged: bool, repeats: int) -
 
         return run
 
-    def decoded(crf: CRF | torchcrf.CRF) -> Callable[[], list[list[int]]]:
+    def decoded(crf: Any) -> Callable[[], list[list[int]]]:
         return lambda: crf.decode(emissions.detach(), mask=mask)
 
     runs = {"loss + backward": (trained(ours), trained(theirs)), "decode": (decoded(ours), decoded(theirs))}

@@ -16,10 +16,10 @@ from tailsum.numerics.table import Table
 def small_forward(node: Tensor, peak: Tensor, table: Table) -> tuple[Tensor, Tensor, Tensor] | None:
     """Messages `[T, B, N]` less their highest, the highest `[T, B]`, and the sum that entered each state.
 
-    None if there are too many numbers, or if their range is too wide: `log_mass` of `_forward_steps` has no smallest number,
+    None if there are too many states, or if their range is too wide: `log_mass` of `_forward_steps` has no smallest number,
     and a product of two probabilities has one.
     """
-    shared = table.small(node.shape[1])
+    shared = table.small
     if shared is None:
         return None
     own = node - peak[..., None]
@@ -49,8 +49,8 @@ def small_forward(node: Tensor, peak: Tensor, table: Table) -> tuple[Tensor, Ten
 def small_flow(
     table: Table, reverse: bool, source: Tensor, inlet: Tensor | None, after: Tensor, before: Tensor
 ) -> tuple[Tensor, Tensor] | None:
-    """The recursion of `_Flow`: x and h `[T, B, N]`. None if there are too many numbers."""
-    shared = table.small(source.shape[1])
+    """The recursion of `_Flow`: x and h `[T, B, N]`. None if there are too many states."""
+    shared = table.small
     if shared is None:
         return None
     given = [x.transpose(1, 2).contiguous() for x in (source, after, before)]

@@ -49,7 +49,8 @@ class ShardedTable(Table):
     def suits_kernels(self) -> bool:
         return False
 
-    def small(self, batch: int) -> None:
+    @property
+    def small(self) -> None:
         """Nothing: all ranks make a step together."""
 
     def highest(self, x: Tensor) -> Tensor:
