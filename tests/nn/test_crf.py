@@ -295,6 +295,7 @@ def test_bad_input(unchecked):
         "emissions must have three dimensions, the last num_tags = 3: got .*5": lambda: crf.decode(
             torch.randn(B, T, 5)
         ),
+        r"emissions must have at least one position: got \[3, 0, 3\]": lambda: crf.decode(nodes[:, :0]),
         "emissions must be floating-point": lambda: crf(nodes.long(), tags),
         "emission must not hold NaN": lambda: crf(nodes * math.nan, tags),
         r"tags must be \[3, 4\], as the first two": lambda: crf(nodes, tags[:, 1:]),

@@ -201,6 +201,8 @@ class CRF(nn.Module):
     def _packed(self, emissions: Emissions, mask: Mask) -> tuple[Tensor | Factored, Packing]:
         """The emissions, batch first and without holes, with start and end scores."""
         shape = _checked_shape(emissions, self.num_tags)
+        if shape[self.batch_first] == 0:
+            raise ValueError(f"emissions must have at least one position: got {[*shape, self.num_tags]}")
         if mask is not None and (not isinstance(mask, Tensor) or mask.shape != shape):
             got = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
             raise ValueError(f"mask must be {list(shape)}, as the first two dimensions of emissions: got {got}")
