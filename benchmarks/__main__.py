@@ -7,7 +7,20 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import accuracy, estimates, gpu, gpu_graphs, gpu_trees, gpu_vae, graphs, large, segments, speed, trees
+from benchmarks import (
+    accuracy,
+    crf,
+    estimates,
+    gpu,
+    gpu_graphs,
+    gpu_trees,
+    gpu_vae,
+    graphs,
+    large,
+    segments,
+    speed,
+    trees,
+)
 from benchmarks.measure import Figure
 
 SUITES = {
@@ -18,6 +31,7 @@ SUITES = {
         speed.sketch_figures,
         speed.memory_figures,
     ),
+    "crf": (crf.crf_figures,),
     "segments": (segments.growth_figures, segments.durations_figures),
     "gpu": (gpu.gpu_figures, gpu_trees.tree_figures, gpu_graphs.graph_figures, gpu_vae.vae_figures),
     "accuracy": (accuracy.paper_figures, accuracy.headline_figures, accuracy.hard_figures),

@@ -178,6 +178,14 @@ def test_the_example_learns(monkeypatch):
     assert sum(losses[-5:]) / 5 < losses[0] - 2
 
 
+def test_the_tagger_of_names_learns(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    sys.modules.pop("ner", None)
+    import ner  # noqa: PLC0415
+
+    assert ner.train(steps=60, count=16) > 0.8
+
+
 def test_the_picture_of_two_views(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     sys.modules.pop("stereo", None)

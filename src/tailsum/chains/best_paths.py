@@ -9,13 +9,14 @@ after the last position of a sequence, and throughout where there is no path.
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tailsum.chains.fused_messages import suits_log_steps
 from tailsum.numerics.kernels import fits_tiles, fused
 from tailsum.numerics.precision import product
-from tailsum.numerics.table import block_scores, tile_rows, transposed
+from tailsum.numerics.table import block_scores, tile_rows, tile_size, transposed
 from tailsum.numerics.tensors import finite, unmasked
 
 
@@ -53,6 +54,7 @@ class _Steps:
     def __init__(self, params: tuple[Tensor, ...]) -> None:
         self.params, self.count = transposed(params), params[0].shape[1]
         self._made, self._now, self._top = -1, self.params, dict[int, Tensor]()
+        self.shared = len(params) == 1 and params[0].shape[:2] == (1, 1)  # by all sequences and steps
 
     def at(self, t: int) -> tuple[Tensor, ...]:
         """The table of step t, or its factors."""
@@ -67,6 +69,8 @@ class _Steps:
 
     def into(self, t: int, state: Tensor) -> Tensor:
         """Scores of the transitions of step t into `state [B]`: `[B, from]`."""
+        if self.shared:
+            return self.at(0)[0][0].index_select(0, state)
         step, (columns, *rest) = min(t, self.count - 1), self.params
         group = torch.arange(len(state), device=state.device) * len(columns) // max(1, len(state))
         found = columns[group, step, state]
@@ -77,20 +81,67 @@ class _Steps:
 
 def _best_path(node: Tensor, steps: _Steps, last: Tensor) -> Tensor:
     """Without back-pointers, which cost more than the maxima: a path is followed back by one column for each step."""
+    small = steps.shared and node[0].numel() * node.shape[-1] <= tile_size(node.device) // 4
+    best = _small_messages(node, steps) if small else _messages(node, steps)
+    ending = best[last, torch.arange(len(last), device=last.device)]
+    walk = _small_walk if small and node.device.type == "cpu" else _walk
+    inside = torch.arange(len(node), device=last.device) <= last[:, None]
+    possible = inside & (ending > -math.inf).any(-1, keepdim=True)
+    return torch.where(possible, walk(best, steps, last, ending.argmax(-1)), -1)[None]
+
+
+def _walk(best: Tensor, steps: _Steps, last: Tensor, final: Tensor) -> Tensor:
+    """Paths `[B, T]` back from the states `final [B]` at the positions `last`; anything behind these."""
+    state, found = final, [final]
+    for t in range(len(best) - 2, -1, -1):
+        before = (best[t] + steps.into(t, state)).argmax(-1)
+        state = torch.where(t < last, before, final)
+        found.append(state)
+    return torch.stack(found[::-1], -1)
+
+
+def _small_walk(best: Tensor, steps: _Steps, last: Tensor, final: Tensor) -> Tensor:
+    """The same by numpy, whose calls on a few numbers take a third of the time of torch's."""
+    rows, ends, stop = best.numpy(), final.numpy(), last.numpy()
+    columns = steps.at(0)[0][0].numpy() if len(rows) > 1 else rows
+    paths = np.empty(rows.shape[:2], dtype=ends.dtype)
+    paths[-1] = state = ends
+    ending = set(stop.tolist())
+    for t in range(len(rows) - 2, -1, -1):
+        state = (rows[t] + columns.take(state, 0)).argmax(1)
+        if t in ending:
+            state = np.where(stop == t, ends, state)
+        paths[t] = state
+    return torch.from_numpy(paths).mT
+
+
+def _messages(node: Tensor, steps: _Steps) -> Tensor:
+    """The score of the best path into each state, less the highest of its position: `[T, B, N]`."""
     best = torch.empty_like(node)
     for t in range(len(node)):
         entering = _enter(best[t - 1], steps.at(t - 1)) if t > 0 else 0.0
         torch.add(node[t], entering, out=best[t])
         best[t] -= finite(best[t].amax(-1, keepdim=True))
-    state, paths = torch.zeros_like(last), torch.full((len(last), len(node)), -1, device=last.device)
-    possible = (best[last, torch.arange(len(last), device=last.device)] > -math.inf).any(-1)
-    for t in range(len(node) - 1, -1, -1):
-        reach = best[t]
-        if t + 1 < len(node):
-            reach = reach + torch.where((t < last)[:, None], steps.into(t, state), 0.0)
-        state = reach.argmax(-1)
-        paths[:, t] = torch.where(possible & (t <= last), state, -1)
-    return paths[None]
+    return best
+
+
+def _small_messages(node: Tensor, steps: _Steps) -> Tensor:
+    """The same up to constants, where the scores of a step fit the cache: calls, not numbers, are what takes time.
+
+    Maxima over the first of `[from, to, B]` are twice as fast as over the last of `[B, to, from]`.
+    """
+    batch, n = node.shape[1:]
+    best = node.transpose(1, 2).contiguous()
+    table = steps.at(0)[0][0].mT.contiguous()[..., None]
+    entering, pairs = node.new_empty(n, batch), node.new_empty(n, n, batch)
+    before, lowest = best[:, :, None].unbind(), torch.finfo(node.dtype).min
+    for t, reach in enumerate(best.unbind()):
+        if t > 0:
+            torch.add(table, before[t - 1], out=pairs)
+            reach.add_(torch.amax(pairs, 0, out=entering))
+        if t % 8 == 7:  # scores and their highest are at most zero: they grow slowly
+            reach.sub_(reach.amax(0).clamp_(min=lowest))
+    return best.transpose(1, 2).contiguous()
 
 
 def _enter(best: Tensor, step: tuple[Tensor, ...]) -> Tensor:

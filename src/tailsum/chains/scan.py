@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tailsum.chains.small_steps import small_flow, small_forward
 from tailsum.numerics.kernels import fused
-from tailsum.numerics.table import Table
+from tailsum.numerics.table import Table, tile_size
 
 
 class Forward(NamedTuple):
@@ -56,7 +57,8 @@ class _Forward(torch.autograd.Function):
 
             log_mass, highest, total = forward_steps(node - peak[..., None], table)
         else:
-            log_mass, highest, total = _forward_steps(node, peak, table, floor)
+            found = small_forward(node, peak, table) if floor is None else None
+            log_mass, highest, total = found or _forward_steps(node, peak, table, floor)
         gain = peak.double() + highest.double()
         gain[1:] += table.centre
         ctx.table = table
@@ -102,7 +104,10 @@ def regained(source: Tensor, flow: Tensor, summed: Callable[[Tensor], Tensor] = 
     all sources from there on. Where numbers of both signs cancel, the sums are no guide, and the factor is one.
     """
     entered = summed(source).double().flip(0).cumsum(0).flip(0)
-    found, size = summed(flow).double(), summed(torch.linalg.vector_norm(flow, 1, -1, keepdim=True))
+    # Several times faster than a norm, which needs no copy.
+    few = flow.numel() <= tile_size(flow.device)
+    norm = flow.abs().sum(-1, keepdim=True) if few else torch.linalg.vector_norm(flow, 1, -1, keepdim=True)
+    found, size = summed(flow).double(), summed(norm)
     factor = torch.where(found.abs() > 0.5 * size, entered / found, 1.0)
     return torch.where((factor - 1.0).abs() < 0.05, factor, 1.0).to(flow.dtype)[..., None]
 
@@ -141,7 +146,8 @@ class _Flow(torch.autograd.Function):
 
             x, h = flow_steps(table, reverse, source, inlet, after, before)
         else:
-            x, h = _flow_steps(table, reverse, source, inlet, after, before)
+            found = small_flow(table, reverse, source, inlet, after, before)
+            x, h = found or _flow_steps(table, reverse, source, inlet, after, before)
         ctx.table, ctx.reverse = table, reverse
         ctx.save_for_backward(x, h, inlet, after, before, *params)
         return x, h

@@ -251,6 +251,28 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
         read = self._reader(terms, log_sum_exp, choose, generator)
         return self.chunked(read, count, chunk, sample_shape)
 
+    @torch.no_grad()
+    def mbr(self, labelled: bool = True) -> Dependencies:
+        """The tree with the highest expected number of arcs that a tree of the model has too (minimum Bayes risk).
+
+        An arc counts with its label or, unless `labelled`, whatever its label. Each label and state is the most probable
+        one. -1 throughout where no tree is possible. It may score minus infinity: each arc is probable, not all.
+
+        >>> DependencyTree(torch.randn(5, 5), projective=False).mbr().heads.shape
+        torch.Size([5])
+        """
+        chance = self.marginals()
+        counts = (chance.amax(-1) if labelled else chance.sum(-1)) if self.labelled else chance
+        heads = DependencyTree(counts, self.lengths, self.projective, self.multiroot).argmax().heads
+        heads = torch.where((counts > 0).any(-1).any(-1, keepdim=True), heads, -1)
+        labels = self._labels(chance, heads[None], lambda x: x.argmax(-1))[0] if self.labelled else None
+        states = (
+            self.states.take_along_dim(self.state_marginals().argmax(-1)[..., None], -1)[..., 0]
+            if self.stateful
+            else None
+        )
+        return Dependencies(heads, labels, None if states is None else torch.where(heads < 0, -1, states))
+
     def _reader(
         self, terms: DependencyTerms, reduce: Reduce, choose: Choose, generator: torch.Generator | None = None
     ) -> Callable[[int], Dependencies]:

@@ -49,6 +49,10 @@ class ShardedTable(Table):
     def suits_kernels(self) -> bool:
         return False
 
+    @property
+    def small(self) -> None:
+        """Nothing: all ranks make a step together."""
+
     def highest(self, x: Tensor) -> Tensor:
         return self.shards.highest(x)
 

@@ -7,4 +7,4 @@ from tailsum.lazy import on_demand
 if TYPE_CHECKING:
     from tailsum.nn.public import *  # noqa: F403
 
-__getattr__, __dir__ = on_demand(__name__)
+__getattr__, __dir__ = on_demand(__name__, "huggingface")

@@ -85,6 +85,8 @@ def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
 
 def check_broadcast(name: str, shape: torch.Size, other: torch.Size, what: str) -> torch.Size:
     """The broadcast of two batch shapes."""
+    if shape == other or not shape:  # torch's function is slow
+        return other
     try:
         return torch.broadcast_shapes(shape, other)
     except RuntimeError:

@@ -72,8 +72,9 @@ class Potential(Scores):
             lead = x.shape[: -self.trailing]
             if math.prod(lead) == 0 or not lead:
                 return x
-            used = inside.long().sum_to_size(lead)  # shared scores are used if one sequence uses them
-            return x.masked_fill((used == 0).reshape(*lead, *(1,) * self.trailing), 0)
+            # Shared scores are used if one sequence uses them.
+            unused = ~inside if lead == inside.shape else inside.long().sum_to_size(lead) == 0
+            return x.masked_fill(unused.reshape(*lead, *(1,) * self.trailing), 0)
 
         return self.map(blank)
 

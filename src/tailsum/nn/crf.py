@@ -1,0 +1,297 @@
+"""A linear-chain CRF as the last layer of a tagger: the face of pytorch-crf, on `LinearChain`.
+
+Emissions are `[T, B, num_tags]`, or `[B, T, num_tags]` with `batch_first`; tags and masks have the same order. A mask may
+have holes: a position that it leaves out is no part of the chain, and its neighbours follow each other. So the start
+scores belong to the first position that counts, and the end scores to the last.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor, nn
+
+from tailsum.chains.linear_chain import LinearChain
+from tailsum.nn.packing import Packing, packing_of
+from tailsum.nn.reduction import Reduction, check_reduction, reduced
+from tailsum.nn.schemes import allowed_by, scheme_tags
+from tailsum.nn.tags import check_follow, checked_tags, tag_sets
+from tailsum.numerics.check import at_least, check_floating
+from tailsum.scores.factored import Factored
+from tailsum.scores.potential import Dense, Potential
+from tailsum.sketch.model import Propose
+from tailsum.sketch.selection import TopK
+
+Emissions = Float[Tensor, "_ _ num_tags"] | Factored
+Mask = Shaped[Tensor, "_ _"] | None
+
+
+class CRF(nn.Module):
+    """A conditional random field over tags, with learned scores of neighbouring tags, of the first tag and of the last.
+
+    `allowed [num_tags, num_tags]` (from, to), `allowed_start` and `allowed_end [num_tags]` say which transitions exist: the
+    others have probability zero, in the loss and in decoding. `CRF.for_scheme` sets them for a tagging scheme such as BIO.
+
+    With `rank`, the scores of pairs are products of two embeddings of that size, and no table of all pairs is learned. With
+    `kept`, sums in the loss run over so many weighted tags at each position, chosen anew by `proposal` (see `sketch`).
+
+    >>> crf = CRF(5, batch_first=True)
+    >>> emissions, tags = torch.randn(2, 7, 5), torch.randint(5, (2, 7))
+    >>> loss = -crf(emissions, tags)
+    >>> [len(path) for path in crf.decode(emissions)]
+    [7, 7]
+    """
+
+    allowed: Bool[Tensor, "num_tags num_tags"] | None
+    allowed_start: Bool[Tensor, " num_tags"] | None
+    allowed_end: Bool[Tensor, " num_tags"] | None
+
+    def __init__(
+        self,
+        num_tags: int,
+        batch_first: bool = False,
+        *,
+        allowed: Bool[Tensor, "num_tags num_tags"] | None = None,
+        allowed_start: Bool[Tensor, " num_tags"] | None = None,
+        allowed_end: Bool[Tensor, " num_tags"] | None = None,
+        rank: int | None = None,
+        kept: int | None = None,
+        proposal: Propose | None = None,
+    ) -> None:
+        super().__init__()
+        at_least(1, num_tags=num_tags, **{k: v for k, v in {"rank": rank, "kept": kept}.items() if v is not None})
+        if rank is not None and allowed is not None:
+            raise ValueError("allowed needs a table of transitions, which rank does without: give one of the two")
+        self.num_tags, self.batch_first, self.rank, self.kept, self.proposal = (
+            num_tags,
+            batch_first,
+            rank,
+            kept,
+            proposal,
+        )
+        self.tags: list[str] | None = None
+        self.start_transitions = nn.Parameter(torch.empty(num_tags))
+        self.end_transitions = nn.Parameter(torch.empty(num_tags))
+        if rank is None:
+            self.transitions = nn.Parameter(torch.empty(num_tags, num_tags))
+        else:
+            self.from_embeddings = nn.Parameter(torch.empty(num_tags, rank))
+            self.to_embeddings = nn.Parameter(torch.empty(num_tags, rank))
+        given = {"allowed": allowed, "allowed_start": allowed_start, "allowed_end": allowed_end}
+        for name, table in given.items():
+            _check_allowed(name, table, num_tags)
+            self.register_buffer(name, table, persistent=False)  # a state dict has the same keys as pytorch-crf's
+        self.reset_parameters()
+
+    @classmethod
+    def for_scheme(
+        cls,
+        scheme: str,
+        labels: Sequence[str] | None = None,
+        *,
+        tags: Sequence[str] | None = None,
+        batch_first: bool = False,
+    ) -> "CRF":
+        """A CRF whose tags follow a scheme: IO, BIO (IOB2), IOBES (BIOES), BILOU or BMES.
+
+        Give the `labels` of segments, and the tags are O and the prefixes of each label in turn; or all `tags` in an order
+        of your own. `crf.tags` are their names.
+
+        >>> CRF.for_scheme("BIO", ["PER", "LOC"]).tags
+        ['O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC']
+        """
+        if labels is not None and tags is None:
+            names = scheme_tags(scheme, labels)
+        elif tags is not None and labels is None:
+            names = list(tags)
+        else:
+            raise ValueError("labels or tags must be given: the names of segments, or those of all tags")
+        start, pairs, end = allowed_by(scheme, names)
+        crf = cls(len(names), batch_first, allowed=pairs, allowed_start=start, allowed_end=end)
+        crf.tags = names
+        return crf
+
+    def reset_parameters(self) -> None:
+        """Small random scores: uniform between -0.1 and 0.1, and products of embeddings with the same variance."""
+        for name, parameter in self.named_parameters():
+            if name.endswith("embeddings"):
+                nn.init.normal_(parameter, std=(0.01 / (3 * parameter.shape[1] ** 0.5)) ** 0.25)
+            else:
+                nn.init.uniform_(parameter, -0.1, 0.1)
+
+    def extra_repr(self) -> str:
+        given = {"batch_first": self.batch_first or None, "rank": self.rank, "kept": self.kept}
+        return ", ".join([f"num_tags={self.num_tags}", *(f"{k}={v}" for k, v in given.items() if v is not None)])
+
+    @property
+    def transition(self) -> Potential:
+        """The scores of pairs of neighbouring tags; minus infinity where they are forbidden."""
+        if self.rank is not None:
+            return Factored(self.from_embeddings, self.to_embeddings)
+        return Dense(_only(self.transitions, self.allowed))
+
+    # The distribution, and what pytorch-crf has.
+
+    def chain(self, emissions: Emissions, mask: Mask = None) -> LinearChain:
+        """The distribution over the tags of each sequence, for every operation that a `LinearChain` has.
+
+        Its batch comes first, and where the mask has holes, position i is the i-th one that counts.
+        """
+        return self._chain(*self._packed(emissions, mask))
+
+    def forward(
+        self,
+        emissions: Emissions,
+        tags: Int[Tensor, "_ _"] | Bool[Tensor, "_ _ num_tags"],
+        mask: Mask = None,
+        reduction: Reduction = "sum",
+    ) -> Float[Tensor, "..."]:
+        """The log-likelihood of tags: of each sequence ("none"), or its "sum", its "mean", or its mean by token.
+
+        Tags may be partly known: -1 is a tag that was not annotated, and a boolean tensor says which tags each position may
+        have. The likelihood is then the probability of all paths that agree. What tags say at masked positions is ignored.
+        """
+        check_reduction(reduction)
+        nodes, packing = self._packed(emissions, mask)
+        tags = self._batch_first(checked_tags(tags, _checked_shape(emissions, self.num_tags), self.num_tags))
+        found = self._log_prob(self._chain(nodes, packing), packing.pack(tags))
+        return reduced(found, reduction, tags.shape[:2].numel() if packing.lengths is None else packing.lengths)
+
+    @torch.no_grad()
+    def decode(self, emissions: Emissions, mask: Mask = None, kept: int | None = None) -> list[list[int]]:
+        """The best tags of each sequence, at the positions that count; -1 throughout where no path is possible.
+
+        With `kept`, the search is among so many tags at each position, the most promising ones: for thousands of tags.
+        """
+        chain = self.chain(emissions, mask)
+        if kept is not None:
+            chain = chain.sketch(proposal=self.proposal, selection=TopK(kept))
+        return _cut(chain.argmax(), chain)
+
+    # What it lacks.
+
+    @torch.no_grad()
+    def k_best(self, emissions: Emissions, k: int, mask: Mask = None) -> list[list[tuple[list[int], float]]]:
+        """The k best paths of each sequence, best first, each with its log-probability; fewer where fewer exist.
+
+        >>> crf = CRF(3, batch_first=True)
+        >>> [(best, _), (second, _)] = crf.k_best(torch.randn(1, 4, 3), k=2)[0]
+        >>> best != second
+        True
+        """
+        chain = self.chain(emissions, mask)
+        paths, scores = chain.topk(k)
+        scores = (scores - chain.log_partition()).tolist()
+        ranked = [zip(_cut(x, chain), y, strict=True) for x, y in zip(paths, scores, strict=True)]
+        return [[(path, p) for path, p in found if p > -math.inf] for found in zip(*ranked, strict=True)]
+
+    def marginals(self, emissions: Emissions, mask: Mask = None) -> Float[Tensor, "_ _ num_tags"]:
+        """The probability of each tag at each position, in the order of the emissions; zero where the mask is off."""
+        nodes, packing = self._packed(emissions, mask)
+        found = packing.unpack(self._chain(nodes, packing).marginals())
+        return found if self.batch_first else found.transpose(0, 1)
+
+    def entropy(self, emissions: Emissions, mask: Mask = None) -> Float[Tensor, " B"]:
+        """How uncertain the tags of each sequence are, in nats."""
+        return self.chain(emissions, mask).entropy()
+
+    # How arguments become a chain.
+
+    def _packed(self, emissions: Emissions, mask: Mask) -> tuple[Tensor | Factored, Packing]:
+        """The emissions, batch first and without holes, with start and end scores."""
+        shape = _checked_shape(emissions, self.num_tags)
+        if shape[self.batch_first] == 0:
+            raise ValueError(f"emissions must have at least one position: got {[*shape, self.num_tags]}")
+        if mask is not None and (not isinstance(mask, Tensor) or mask.shape != shape):
+            got = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+            raise ValueError(f"mask must be {list(shape)}, as the first two dimensions of emissions: got {got}")
+        packing = packing_of(mask if mask is None else self._batch_first(mask))
+        if isinstance(emissions, Factored):
+            left = packing.pack(self._batch_first(emissions.left))
+            return self._with_ends(left, emissions.right, packing), packing
+        nodes = packing.pack(self._batch_first(emissions))
+        rows = torch.arange(len(nodes), device=nodes.device)
+        last = torch.full_like(rows, nodes.shape[1] - 1) if packing.lengths is None else packing.lengths - 1
+        dtype = torch.promote_types(nodes.dtype, self.start_transitions.dtype)
+        ends = torch.stack(
+            (_only(self.start_transitions, self.allowed_start), _only(self.end_transitions, self.allowed_end))
+        )
+        places = rows.repeat(2), torch.cat((torch.zeros_like(last), last))
+        ends = ends.to(dtype).repeat_interleave(len(nodes), 0)
+        return nodes.to(dtype).index_put(places, ends, accumulate=True), packing
+
+    def _with_ends(self, context: Tensor, states: Tensor, packing: Packing) -> Factored:
+        """Factored emissions with start and end scores: two more numbers in each vector."""
+        if self.allowed_start is not None or self.allowed_end is not None:
+            raise ValueError("allowed_start and allowed_end need emissions as a tensor: got Factored")
+        position = torch.arange(context.shape[1], device=context.device)
+        last = context.shape[1] - 1 if packing.lengths is None else packing.lengths[:, None] - 1
+        ends = torch.stack(torch.broadcast_tensors(position == 0, position == last), -1).expand(*context.shape[:2], 2)
+        own = torch.stack((self.start_transitions, self.end_transitions), -1)
+        return Factored(torch.cat((context, ends.to(context.dtype)), -1), torch.cat((states, own.to(states.dtype)), -1))
+
+    def _batch_first(self, x: Tensor) -> Tensor:
+        return x if self.batch_first else x.transpose(0, 1)
+
+    def _chain(self, nodes: Tensor | Factored, packing: Packing) -> LinearChain:
+        return LinearChain(nodes, self.transition, packing.lengths)
+
+    def _sketched(self, chain: LinearChain) -> LinearChain:
+        """What the sums of the loss run over."""
+        if self.kept is None or self.kept >= self.num_tags:
+            return chain
+        return chain.sketch(self.kept, proposal=self.proposal)
+
+    def _log_prob(self, chain: LinearChain, tags: Tensor) -> Float[Tensor, " B"]:
+        """The log-likelihood of the tags of each sequence, or of all paths through sets of tags."""
+        inside = chain.inside()
+        sets = tag_sets(tags, inside, self.num_tags)
+        if sets is None:
+            found = self._sketched(chain).log_prob(tags)
+            if self.allowed is not None and bool((found == -math.inf).any()):
+                check_follow(tags, inside, self.allowed_start, self.allowed, self.allowed_end, self.tags)
+            return found
+        nodes = chain.node_scores().masked_fill(~sets & inside[..., None], -math.inf)
+        agreeing = LinearChain(nodes, self.transition, chain.lengths)
+        found = self._sketched(agreeing).log_partition() - self._sketched(chain).log_partition()
+        if bool((found == -math.inf).any()):
+            row = (found == -math.inf).nonzero()[0].item()
+            raise ValueError(
+                f"tags must leave at least one possible path for each sequence: got none for sequence {row}"
+            )
+        return found
+
+
+def _only(scores: Tensor, allowed: Tensor | None) -> Tensor:
+    return scores if allowed is None else scores.masked_fill(~allowed, -math.inf)
+
+
+def _cut(paths: Int[Tensor, "B T"], chain: LinearChain) -> list[list[int]]:
+    """Lists without the padding."""
+    rows: list[list[int]] = paths.tolist()
+    return rows if chain.lengths is None else [row[:n] for row, n in zip(rows, chain.lengths.tolist(), strict=True)]
+
+
+def _check_allowed(name: str, table: object, num_tags: int) -> None:
+    shape = (num_tags,) * (2 if name == "allowed" else 1)
+    if table is not None and not (isinstance(table, Tensor) and table.dtype == torch.bool and table.shape == shape):
+        got = f"{table.dtype} {list(table.shape)}" if isinstance(table, Tensor) else type(table).__name__
+        raise ValueError(f"{name} must be a boolean tensor {list(shape)}: got {got}")
+
+
+def _checked_shape(emissions: object, num_tags: int) -> torch.Size:
+    """The first two dimensions of the emissions."""
+    if isinstance(emissions, Factored):
+        shape = (*emissions.left.shape[:-1], emissions.n_to)
+        if emissions.left.dim() != 3 or emissions.right.dim() != 2 or emissions.n_to != num_tags:
+            got = f"{list(emissions.left.shape)} and {list(emissions.right.shape)}"
+            raise ValueError(f"emissions must be Factored of [.., .., d] and [{num_tags}, d]: got {got}")
+        return torch.Size(shape[:2])
+    check_floating("emissions", emissions)  # pyright: ignore[reportArgumentType]
+    assert isinstance(emissions, Tensor)
+    if emissions.dim() != 3 or emissions.shape[-1] != num_tags:
+        raise ValueError(
+            f"emissions must have three dimensions, the last num_tags = {num_tags}: got {list(emissions.shape)}"
+        )
+    return emissions.shape[:2]

@@ -1,0 +1,73 @@
+"""Gold tags of a CRF: known, partly known, or sets of tags; and the errors for tags that cannot be.
+
+A position has one tag, -1 for any tag, or a set: a row of a boolean tensor. Tags are batch first, `[B, T]`.
+"""
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from tailsum.numerics.check import check_tensor, check_whole, first_index
+
+ANY = -1
+
+
+def checked_tags(tags: Tensor, sizes: tuple[int, ...], num_tags: int) -> Tensor:
+    """Tags of the shape `sizes`, or sets of them; a ValueError says what they should be."""
+    check_tensor("tags", tags)
+    if tags.dtype == torch.bool:
+        if tags.shape != (*sizes, num_tags):
+            expected = f"{[*sizes, num_tags]} if they are boolean, the tags that each position may have"
+            raise ValueError(f"tags must be {expected}: got {list(tags.shape)}")
+        return tags
+    if tags.shape != sizes:
+        raise ValueError(
+            f"tags must be {list(sizes)}, as the first two dimensions of emissions: got {list(tags.shape)}"
+        )
+    return check_whole("tags", tags)
+
+
+def tag_sets(tags: Tensor, inside: Bool[Tensor, "B T"], num_tags: int) -> Bool[Tensor, "B T num_tags"] | None:
+    """The tags that each position may have, where some are not known; None if all are.
+
+    >>> tag_sets(torch.tensor([[1, -1]]), torch.tensor([[True, True]]), 2)
+    tensor([[[False,  True],
+             [ True,  True]]])
+    """
+    if tags.dtype == torch.bool:
+        return tags
+    wrong = inside & ((tags < ANY) | (tags >= num_tags))
+    if bool(wrong.any()):
+        raise ValueError(
+            f"tags must lie between 0 and num_tags-1 = {num_tags - 1}, or be -1 for any tag: got {tags[wrong][0].item()}; "
+            "positions that do not count belong in the mask"
+        )
+    unknown = inside & (tags == ANY)
+    if not bool(unknown.any()):
+        return None
+    return F.one_hot(tags.clamp(0, num_tags - 1), num_tags).bool() | unknown[..., None]
+
+
+def check_follow(
+    tags: Int[Tensor, "B T"],
+    inside: Bool[Tensor, "B T"],
+    start: Bool[Tensor, " N"] | None,
+    pairs: Bool[Tensor, "N N"] | None,
+    end: Bool[Tensor, " N"] | None,
+    names: list[str] | None,
+) -> None:
+    """A ValueError if a sequence starts, goes on or ends as it may not."""
+    tags = torch.where(inside, tags, 0)
+    last = inside.sum(1, keepdim=True) - 1
+    called = lambda tag: tag if names is None else names[tag]  # noqa: E731
+    if pairs is not None and bool((broken := ~pairs[tags[:, :-1], tags[:, 1:]] & inside[:, 1:]).any()):
+        row, place = first_index(broken)
+        here, there = (called(tags[row, place + i].item()) for i in range(2))
+        raise ValueError(
+            f"tags must follow each other as allowed: got {here} before {there} in sequence {row}, at {place}"
+        )
+    for allowed, found, what in ((start, tags[:, 0], "start"), (end, tags.gather(1, last)[:, 0], "end")):
+        if allowed is not None and bool((broken := ~allowed[found]).any()):
+            (row,) = first_index(broken)
+            raise ValueError(f"tags must {what} as allowed: got {called(found[row].item())} in sequence {row}")
