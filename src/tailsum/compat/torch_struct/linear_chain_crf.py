@@ -99,7 +99,10 @@ class LinearChainCRF(StructDistribution):
         check_temperature(temperature)
         with torch.enable_grad():
             model = self.model
-            states = model.scatter(model.rsample(temperature, hard=True).weights)
+            sample = model.rsample(temperature)
+            soft = model.scatter(sample.weights)
+            hard = F.one_hot(sample.hard.clamp(min=0), soft.shape[-1]) * (sample.hard >= 0)[..., None]
+            states = hard + (soft - soft.detach())  # in this order, so that nothing is rounded
             return states[..., 1:, :, None] * states[..., :-1, None, :]
 
 

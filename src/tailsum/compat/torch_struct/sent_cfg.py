@@ -133,7 +133,8 @@ class SentCFG(StructDistribution):
         (_, leaves), heads = self.event_shape, self.log_potentials[2].shape[-1]
         last = self._positions()[..., None, None] - 1
         inner = spans[..., :heads] * (last > 0)[..., None]
-        roots = inner[..., 0, :, :].take_along_dim(last, -2)[..., 0, :]
+        whole = torch.arange(self._longest(), device=spans.device)[:, None] == last
+        roots = (inner[..., 0, :, :] * whole).sum(-2)
         return spans[..., :leaves].diagonal(0, -3, -2).mT, rules, roots, by_width(inner)
 
     def _expanded(self, shape: torch.Size) -> dict[str, Any]:
