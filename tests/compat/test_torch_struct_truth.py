@@ -36,8 +36,8 @@ def test_sums(name, forbid):
 
 @every
 @forbidding
-def test_best(name, forbid, k=3):
-    case = CASES[name]
+def test_best(name, forbid):
+    case, k = CASES[name], 3
     for seed in range(2):
         potentials = case.potentials(seed, forbid)
         model, truth = case.model(*potentials), truths(case, potentials)
@@ -70,9 +70,7 @@ def test_log_prob(name):
             continue
         events = t.events[:, None].expand(-1, len(LENGTHS), -1)
         sizes = [math.prod(shape) for shape in case.shapes]
-        split = [
-            x.unflatten(-1, shape) for x, shape in zip(events.split(sizes, -1), case.shapes, strict=True)
-        ]
+        split = [x.unflatten(-1, shape) for x, shape in zip(events.split(sizes, -1), case.shapes, strict=True)]
         found = model.log_prob(split[0] if len(split) == 1 else tuple(split))
         assert found.shape == (len(t.events), len(LENGTHS))
         expected = t.scores - t.log_z if t.log_z > -math.inf else torch.full_like(t.scores, -math.inf)

@@ -6,7 +6,7 @@ them as one batch `[K B, ..]`.
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -35,8 +35,6 @@ class Autoregressive(Distribution):
     `end_class` has no effect, as in torch-struct.
     """
 
-    arg_constraints: ClassVar[dict[str, Any]] = {}
-
     def __init__(
         self,
         model: torch.nn.Module,
@@ -54,6 +52,11 @@ class Autoregressive(Distribution):
         self.n_classes, self.n_length, self.start_class, self.end_class = n_classes, n_length, start_class, end_class
         self.device = initial_state[0].device
         super().__init__(initial_state[0].shape[:1], torch.Size((n_length, n_classes)), validate_args=False)
+
+    @property
+    def arg_constraints(self) -> dict[str, Any]:
+        """None: arguments are checked by the constructor."""
+        return {}
 
     def log_prob(self, value: Tensor, sparse: bool = False) -> Float[Tensor, "*sample batch"]:
         """Log-probability of one-hot events `[*sample, B, N, C]`, or of their classes `[*sample, B, N]` if `sparse`."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from tailsum.chains.segment_scan import by_end
 from tailsum.chains.segments import Segments
 from tailsum.chains.semi_markov import SemiMarkov
+from tailsum.numerics.tensors import unmasked
 from tailsum.scores.potential import Dense
 from tailsum.sketch.sweep import Sweep
 from tailsum.structure.base import Structure
@@ -37,7 +38,7 @@ class BoundaryStates(SemiMarkov):
         usable = (start[:-1, None] + more + 1 <= last)[..., None, None]
         inner = torch.where(usable, edges[..., 1:, :, :], 0.0).flatten(-2)
         pairs = by_end(inner).unflatten(-1, (size, size)).mT
-        self._gathered = Dense(segments), Dense(pairs).unmasked()
+        self._gathered = Dense(segments), Dense(unmasked(pairs))
 
     def sweep(self) -> Sweep:
         """By restrictions: messages differ by duration."""
@@ -51,7 +52,11 @@ class BoundaryStates(SemiMarkov):
         place = (((after - 1) * self.longest + durations - 1) * size + states) * size + to
         flat = table.expand(*starts.shape[:-1], *table.shape[-4:]).flatten(-4)
         used = after > 0
-        edges = torch.where(used, flat.gather(-1, torch.where(used, place, 0)).double(), 0.0) if flat.numel() else 0.0 * used
+        edges = (
+            torch.where(used, flat.gather(-1, torch.where(used, place, 0)).double(), 0.0)
+            if flat.numel()
+            else 0.0 * used
+        )
         none = (configuration.starts < 0).all(-1)
         return edges.sum(-1).masked_fill(none, -math.inf).to(self.dtype)
 

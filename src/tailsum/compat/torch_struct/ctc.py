@@ -17,7 +17,9 @@ class FrameLabels(Struct):
     """Labellings. Their short form is the label of each frame, `[B, T]`; `extra` is the number of labels."""
 
     def distribution(self, log_potentials: Tensor, lengths: Lengths) -> Any:
-        raise NotImplementedError("the targets of a CTC are not in its log_potentials: use CTC(log_potentials, targets)")
+        raise NotImplementedError(
+            "the targets of a CTC are not in its log_potentials: use CTC(log_potentials, targets)"
+        )
 
     @staticmethod
     def to_parts(sequence: Int[Tensor, "*batch T"], extra: int, lengths: Lengths = None) -> Int[Tensor, "*batch T V"]:  # pyright: ignore[reportIncompatibleMethodOverride]  (extra is needed)
@@ -62,4 +64,4 @@ class CTC(StructDistribution):
         return (frame < self._positions()[..., None])[..., None]
 
     def _build(self, scores: tuple[Tensor, ...], lengths: Lengths) -> Structure:
-        return ctc.CTC(*scores, self.targets, lengths, self.target_lengths, self.blank)
+        return ctc.CTC(scores[0], self.targets, lengths, self.target_lengths, self.blank)

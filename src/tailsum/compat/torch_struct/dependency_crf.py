@@ -102,4 +102,4 @@ class DependencyCRF(StructDistribution):
         return arcs[..., None] if self.labelled else arcs
 
     def _build(self, scores: tuple[Tensor, ...], lengths: Lengths) -> Structure:
-        return DependencyTree(*scores, lengths, self.projective, self.multiroot, labelled=self.labelled)
+        return DependencyTree(scores[0], lengths, self.projective, self.multiroot, labelled=self.labelled)

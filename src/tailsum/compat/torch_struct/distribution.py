@@ -36,7 +36,6 @@ class StructDistribution(Distribution):
     """
 
     struct: Any
-    arg_constraints: ClassVar[dict[str, Any]] = {}
     form: ClassVar[str]  # the shape of log_potentials, in words
     part_dims: ClassVar[int]  # how many dimensions an event has
     _kept: Subset | None = None  # the states that a sketch keeps
@@ -96,9 +95,10 @@ class StructDistribution(Distribution):
     @property
     def model(self) -> Structure:
         """The tailsum structure that computes everything: of a sketch, the restricted one."""
-        return self._model(self.lengths)
+        return self.model_with(self.lengths)
 
-    def _model(self, lengths: Lengths) -> Structure:
+    def model_with(self, lengths: Lengths) -> Structure:
+        """The same with other lengths."""
         whole = self._build(self._scores(), lengths)
         return whole if self._kept is None else whole.restrict(self._kept)
 
@@ -149,6 +149,11 @@ class StructDistribution(Distribution):
 
     # Operations.
 
+    @property
+    def arg_constraints(self) -> dict[str, Any]:
+        """None: arguments are checked by the constructor."""
+        return {}
+
     def log_prob(self, value: Event) -> Float[Tensor, "*sample_batch"]:
         """Log-probability of events `[*sample, B, *event]`; what they have in the padding is ignored."""
         partition, score = self.partition, self._event_score(value)
@@ -198,11 +203,11 @@ class StructDistribution(Distribution):
 
     def cross_entropy(self, other: "StructDistribution") -> Float[Tensor, "*batch"]:
         """The cross-entropy of `other` under this distribution, over sequences of this one's lengths."""
-        return self.model.cross_entropy(other._model(self.lengths))
+        return self.model.cross_entropy(other.model_with(self.lengths))
 
     def kl(self, other: "StructDistribution") -> Float[Tensor, "*batch"]:
         """Kullback-Leibler divergence from `other`."""
-        return self.model.kl(other._model(self.lengths))
+        return self.model.kl(other.model_with(self.lengths))
 
     @lazy_property
     def count(self) -> Float[Tensor, "*batch"]:

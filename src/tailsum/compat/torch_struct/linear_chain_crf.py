@@ -37,7 +37,9 @@ class LinearChain(Struct):
     def from_parts(event: Float[Tensor, "*batch M C C"] | Int[Tensor, "*batch M C C"]) -> tuple[Tensor, int]:
         """The state of each position, zero where no pair says it, and the number of states."""
         used = event != 0
-        first = used[..., :1, :, :].any(-2) if event.shape[-3] else used.new_zeros(*event.shape[:-3], 1, event.shape[-1])
+        first = (
+            used[..., :1, :, :].any(-2) if event.shape[-3] else used.new_zeros(*event.shape[:-3], 1, event.shape[-1])
+        )
         return torch.cat((first, used.any(-1)), -2).long().argmax(-1), event.shape[-1]
 
     @staticmethod

@@ -80,7 +80,7 @@ class SemiMarkovCRF(StructDistribution):
         return (within & (k > 0))[..., None, None]
 
     def _build(self, scores: tuple[Tensor, ...], lengths: Lengths) -> Structure:
-        return BoundaryStates(*scores, lengths)
+        return BoundaryStates(scores[0], lengths)
 
     def _marginals(self, model: Structure) -> Float[Tensor, "*batch M K C C"]:
         assert isinstance(model, BoundaryStates)

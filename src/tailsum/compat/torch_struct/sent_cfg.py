@@ -29,6 +29,12 @@ class CKY(Struct):
     def distribution(self, log_potentials: Parts, lengths: Lengths) -> "SentCFG":
         return SentCFG(log_potentials, lengths)
 
+    def marginals(
+        self, logpotentials: Any, lengths: Lengths = None, _autograd: bool = True, _raw: bool = False
+    ) -> tuple[Tensor, ...]:
+        """Events of four tensors, as `SentCFG` has them; `_autograd` has no effect."""
+        return super().marginals(logpotentials, lengths, _raw)
+
     def score(self, potentials: Parts, parts: Parts, batch_dims: Any = (0,)) -> Float[Tensor, "*batch"]:
         terms, rules, roots = potentials[:3]
         total = event_score(terms, parts[0], 2) + event_score(rules, parts[1], 3)
@@ -36,23 +42,23 @@ class CKY(Struct):
 
     @staticmethod
     def to_parts(sequence: Tensor, extra: tuple[int, int], lengths: Lengths = None) -> Parts:  # pyright: ignore[reportIncompatibleMethodOverride]  (extra is needed)
-        """Terminals, rules, roots and spans of trees; children of a span are the two spans that make it up."""
+        """Terminals, rules and roots of trees; the children of a span are the two spans that make it up."""
         (heads, leaves), used = extra, sequence != 0
         if used.shape[-1] != heads + leaves:
             raise ValueError(f"sequence must be [B, N, N, {heads + leaves}], as extra says: got {list(sequence.shape)}")
         length = used.shape[-2]
-        lengths = lengths_of(used[..., 0, 0], lengths)
+        lengths = lengths_of(used[..., 0, 0].long(), lengths)
         inside = torch.arange(length, device=used.device) < lengths[..., None]
         used = used & (inside[..., :, None] & inside[..., None, :])[..., None]
-        labels = used.long()
+        labels = used.float()
         whole = labels[..., 0, :, :].take_along_dim(lengths[..., None, None] - 1, -2)[..., 0, :]
-        rules = torch.zeros(*lengths.shape, heads, heads + leaves, heads + leaves, dtype=torch.long, device=used.device)
+        rules = labels.new_zeros(*lengths.shape, heads, heads + leaves, heads + leaves)
         for middle in range(length - 1):
             left, right = labels[..., : middle + 1, middle, :], labels[..., middle + 1, middle + 1 :, :]
             parents = labels[..., : middle + 1, middle + 1 :, :heads]
             rules = rules + torch.einsum("...ija,...ib,...jc->...abc", parents, left, right)
         terms = labels[..., heads:].diagonal(0, -3, -2).mT
-        return terms, rules, whole[..., :heads], by_width(labels[..., :heads])
+        return terms, rules, whole[..., :heads]
 
     @staticmethod
     def from_parts(event: Parts) -> tuple[Tensor, tuple[int, int]]:
@@ -89,7 +95,7 @@ class SentCFG(StructDistribution):
         if terms.dim() != 3 or rules.shape != (*batch, heads, every, every) or roots.shape != (*batch, heads):
             got = [list(x.shape) for x in log_potentials]
             raise ValueError(f"log_potentials must be [B, N, T], [B, NT, NT+T, NT+T] and [B, NT]: got {got}")
-        self.log_potentials, self.args = log_potentials, {}
+        self.log_potentials, self.args = (terms, rules, roots), {}
         self._begin(batch, terms.shape[1:], lengths)
         check_scores("log_potentials[0] (terms)", torch.where(self._usable(), terms.detach(), 0.0))
         check_scores("log_potentials[1] (rules)", rules)
@@ -138,7 +144,9 @@ class SentCFG(StructDistribution):
         return spans[..., :leaves].diagonal(0, -3, -2).mT, rules, roots, by_width(inner)
 
     def _expanded(self, shape: torch.Size) -> dict[str, Any]:
-        return {"log_potentials": tuple(x.expand(*shape, *x.shape[len(self.batch_shape) :]) for x in self.log_potentials)}
+        return {
+            "log_potentials": tuple(x.expand(*shape, *x.shape[len(self.batch_shape) :]) for x in self.log_potentials)
+        }
 
 
 def by_width(spans: Tensor) -> Tensor:

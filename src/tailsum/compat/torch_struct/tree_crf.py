@@ -10,7 +10,7 @@ from tailsum.structure.base import Structure
 from tailsum.trees.span_tree import SpanTree
 
 
-class CKY_CRF(Struct):  # noqa: N801  (torch-struct's name)
+class CKY_CRF(Struct):
     """Trees. An event, which spans and nonterminals are in use, is its own short form."""
 
     def distribution(self, log_potentials: Tensor, lengths: Lengths) -> "TreeCRF":
@@ -40,4 +40,4 @@ class TreeCRF(StructDistribution):
         return (last & (position[:, None] <= position))[..., None]
 
     def _build(self, scores: tuple[Tensor, ...], lengths: Lengths) -> Structure:
-        return SpanTree(*scores, lengths)
+        return SpanTree(scores[0], lengths)

@@ -11,11 +11,11 @@ Kind = TypeVar("Kind", bound=type[Semiring])
 FastLogSemiring, FastMaxSemiring, FastSampleSemiring = LogSemiring, MaxSemiring, SampledSemiring
 
 
-def CheckpointSemiring(cls: Kind, min_size: int = 0) -> Kind:  # noqa: N802  (torch-struct's name)
+def CheckpointSemiring(cls: Kind, min_size: int = 0) -> Kind:
     """The semiring itself: nothing that grows with products of tables is kept for backward passes."""
     return cls
 
 
-def CheckpointShardSemiring(cls: Kind, max_size: int, min_size: int = 0) -> Kind:  # noqa: N802  (torch-struct's name)
+def CheckpointShardSemiring(cls: Kind, max_size: int, min_size: int = 0) -> Kind:
     """The semiring itself."""
     return cls

@@ -1,7 +1,5 @@
 """The k largest scores, in order."""
 
-from collections.abc import Sequence
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -11,7 +9,7 @@ from tailsum.compat.torch_struct.semirings.plain import LogSemiring
 from tailsum.numerics.check import at_least
 
 
-def KMaxSemiring(k: int) -> type[LogSemiring]:  # noqa: N802  (torch-struct's name)
+def KMaxSemiring(k: int) -> type[LogSemiring]:
     """The semiring of the k largest: `KMaxSemiring(3)`."""
     at_least(1, k=k)
     return type("KMaxSemiring", (_KMax,), {"k": k})
@@ -48,6 +46,8 @@ class _KMax(LogSemiring):
         return best if raw else best[0]
 
     @classmethod
-    def of_marginals(cls, make: Make, potentials: Tensor | tuple[Tensor, ...], raw: bool) -> Tensor | Sequence[Tensor]:
+    def of_marginals(
+        cls, make: Make, potentials: Tensor | tuple[Tensor, ...], raw: bool
+    ) -> Tensor | tuple[Tensor, ...]:
         model = make(potentials)
         return model.topk(cls.k) if raw else model.argmax

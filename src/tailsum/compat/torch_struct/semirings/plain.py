@@ -54,7 +54,9 @@ class LogSemiring(Semiring):
         return raw_or_plain(make(potentials).partition, raw)
 
     @classmethod
-    def of_marginals(cls, make: Make, potentials: Tensor | tuple[Tensor, ...], raw: bool) -> Tensor | tuple[Tensor, ...]:
+    def of_marginals(
+        cls, make: Make, potentials: Tensor | tuple[Tensor, ...], raw: bool
+    ) -> Tensor | tuple[Tensor, ...]:
         return make(potentials).marginals
 
 
@@ -70,7 +72,9 @@ class MaxSemiring(LogSemiring):
         return raw_or_plain(make(potentials).max, raw)
 
     @classmethod
-    def of_marginals(cls, make: Make, potentials: Tensor | tuple[Tensor, ...], raw: bool) -> Tensor | tuple[Tensor, ...]:
+    def of_marginals(
+        cls, make: Make, potentials: Tensor | tuple[Tensor, ...], raw: bool
+    ) -> Tensor | tuple[Tensor, ...]:
         return make(potentials).argmax
 
 

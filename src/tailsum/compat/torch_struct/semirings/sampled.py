@@ -1,6 +1,5 @@
 """Semirings whose gradients are random configurations."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,7 +23,9 @@ class SampledSemiring(LogSemiring):
         return Draw(None)(xs, dim)
 
     @classmethod
-    def of_marginals(cls, make: Make, potentials: Tensor | tuple[Tensor, ...], raw: bool) -> Tensor | tuple[Tensor, ...]:
+    def of_marginals(
+        cls, make: Make, potentials: Tensor | tuple[Tensor, ...], raw: bool
+    ) -> Tensor | tuple[Tensor, ...]:
         return make(potentials).sample(())
 
 
@@ -36,7 +37,9 @@ class MultiSampledSemiring(LogSemiring):
         return _DrawMany.apply(xs, dim)
 
     @classmethod
-    def of_marginals(cls, make: Make, potentials: Tensor | tuple[Tensor, ...], raw: bool) -> Tensor | tuple[Tensor, ...]:
+    def of_marginals(
+        cls, make: Make, potentials: Tensor | tuple[Tensor, ...], raw: bool
+    ) -> Tensor | tuple[Tensor, ...]:
         samples = make(potentials).sample((SAMPLES,))
         return together(samples) if isinstance(samples, Tensor) else tuple(map(together, samples))
 
@@ -76,14 +79,23 @@ class _DrawMany(torch.autograd.Function):
         return together(picked * bits(grads[0]).unsqueeze(ctx.dim)), None
 
 
-def GumbelMaxSemiring(temp: float) -> type[SampledSemiring]:  # noqa: N802  (torch-struct's name)
+def GumbelMaxSemiring(temp: float) -> type[SampledSemiring]:
     """An exact sample; the temperature changes nothing, as in torch-struct."""
     check_temperature(temp)
     return type("GumbelMaxSemiring", (SampledSemiring,), {})
 
 
-def GumbelCRFSemiring(temp: float) -> type[LogSemiring]:  # noqa: N802  (torch-struct's name)
+def GumbelCRFSemiring(temp: float) -> type[SampledSemiring]:
     """An exact sample with the gradient of a relaxed one: `gumbel_crf(temp)` of a distribution."""
     check_temperature(temp)
-    marginals: Callable[..., Any] = lambda cls, make, potentials, raw: make(potentials).gumbel_crf(temp)  # noqa: E731
-    return type("GumbelCRFSemiring", (SampledSemiring,), {"of_marginals": classmethod(marginals)})
+    return type("GumbelCRFSemiring", (_GumbelCRF,), {"temp": temp})
+
+
+class _GumbelCRF(SampledSemiring):
+    temp = 1.0
+
+    @classmethod
+    def of_marginals(
+        cls, make: Make, potentials: Tensor | tuple[Tensor, ...], raw: bool
+    ) -> Tensor | tuple[Tensor, ...]:
+        return make(potentials).gumbel_crf(cls.temp)
