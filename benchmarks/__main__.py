@@ -7,7 +7,20 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import accuracy, estimates, gpu, gpu_graphs, gpu_trees, gpu_vae, graphs, large, segments, speed, trees
+from benchmarks import (
+    accuracy,
+    estimates,
+    gpu,
+    gpu_graphs,
+    gpu_trees,
+    gpu_vae,
+    graphs,
+    large,
+    segments,
+    speed,
+    torch_struct,
+    trees,
+)
 from benchmarks.measure import Figure
 
 SUITES = {
@@ -24,6 +37,7 @@ SUITES = {
     "large": (large.family_figures, large.million_figures, large.refined_figures, large.choosing_figures),
     "estimates": (estimates.coverage_figures, estimates.warning_figures),
     "trees": (trees.paper_tree_figures, trees.grammar_figures, trees.large_figures),
+    "torch_struct": (torch_struct.chain_figures, torch_struct.ordinary_figures),
     "graphs": (graphs.grid_figures, graphs.large_figures, graphs.tree_figures, graphs.small_figures),
 }
 
