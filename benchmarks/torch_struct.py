@@ -72,7 +72,12 @@ def ordinary_figures(batch: int = 16, length: int = 30) -> Iterator[Figure]:
     pairs, segments = scores(batch, length - 1, 20, 20), scores(4, length - 1, 6, 8, 8)
     arcs, spans = scores(batch, length, length), scores(batch, length, length, 20)
     grammar = scores(batch, 20, 20), scores(batch, 10, 30, 30), scores(batch, 10)
-    transition, emission, init, seen = scores(64, 64), scores(100, 64), scores(64), torch.arange(480).reshape(16, 30) % 100
+    transition, emission, init, seen = (
+        scores(64, 64),
+        scores(100, 64),
+        scores(64),
+        torch.arange(480).reshape(16, 30) % 100,
+    )
     # Arcs must require gradients there, or it writes into a view of a leaf.
     makes: dict[str, Make] = {
         f"LinearChainCRF, B={batch} N={length} C=20": lambda m: m.LinearChainCRF(pairs.clone(), lengths),

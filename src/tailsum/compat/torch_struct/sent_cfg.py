@@ -122,7 +122,8 @@ class SentCFG(StructDistribution):
 
     def _marginals(self, model: Structure) -> Parts:
         assert isinstance(model, PCFG)
-        return self._of_spans(model.scatter(model.marginals()), model.rule_marginals())
+        spans, rules = model.span_and_rule_marginals()
+        return self._of_spans(model.scatter(spans), rules)
 
     def _event(self, model: Structure, configuration: Trees) -> Parts:
         whole = model.whole
