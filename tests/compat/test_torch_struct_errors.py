@@ -102,6 +102,8 @@ def test_errors(what):
 def test_public_names():
     assert ours.__all__ == tailsum.compat.torch_struct.public.__all__
     assert set(ours.__all__) <= set(dir(ours))
+    assert "compat" in dir(tailsum)
+    assert tailsum.compat.torch_struct is ours
     with pytest.raises(AttributeError, match=r"module 'tailsum.compat.torch_struct' has no attribute 'Nothing'"):
         ours.Nothing  # noqa: B018
     assert repr(ours.LinearChainCRF(zeros(2, 3, 4, 4))) == "LinearChainCRF(batch_shape=[2], event_shape=[3, 4, 4])"
