@@ -19,6 +19,7 @@ from benchmarks import (
     large,
     segments,
     speed,
+    torch_struct,
     trees,
 )
 from benchmarks.measure import Figure
@@ -38,6 +39,7 @@ SUITES = {
     "large": (large.family_figures, large.million_figures, large.refined_figures, large.choosing_figures),
     "estimates": (estimates.coverage_figures, estimates.warning_figures),
     "trees": (trees.paper_tree_figures, trees.grammar_figures, trees.large_figures),
+    "torch_struct": (torch_struct.chain_figures, torch_struct.ordinary_figures),
     "graphs": (graphs.grid_figures, graphs.large_figures, graphs.tree_figures, graphs.small_figures),
 }
 

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 from tailsum.lazy import on_demand
 
 if TYPE_CHECKING:
+    from tailsum import compat as compat
     from tailsum import distributed as distributed
     from tailsum import formats as formats
     from tailsum import nn as nn
     from tailsum import plot as plot
     from tailsum.public import *  # noqa: F403
 
-__getattr__, __dir__ = on_demand(__name__, "distributed", "formats", "nn", "plot")
+__getattr__, __dir__ = on_demand(__name__, "compat", "distributed", "formats", "nn", "plot")

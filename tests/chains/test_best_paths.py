@@ -108,3 +108,13 @@ def test_the_padding_of_given_paths_is_ignored():
         other = path.clone()
         other[1, 2:] = value
         assert torch.equal(chain.score(other), chain.score(path))
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (4, 3, 3), (1, 4, 3, 3), (2, 4, 3, 3)])
+@pytest.mark.parametrize("k", [1, 2])
+def test_scores_given_as_a_transposed_table_are_not_changed(shape, k):
+    table = torch.randn(shape)
+    before = table.clone()
+    ts.LinearChain(torch.randn(2, 5, 3), table.mT).topk(k)
+    ts.LinearChain(torch.randn(2, 5, 3), table.mT).argmax()
+    assert torch.equal(table, before)

@@ -138,7 +138,7 @@ def test_constituents():
     given = encoded()
     gold = [[(0, 2, 1), (1, 1, 0)], [(0, 1, 0), (0, 0, 1), (1, 1, 1)], []]
     losses = parser.loss(given, gold, lengths, reduction="none")
-    span = parser(given, lengths).span
+    span = parser(given, lengths).node_scores()
     best, risk = parser.decode(given, lengths), parser.mbr(given, lengths)
     for row, length in enumerate(lengths):
         scores = constituent_trees(span[row], length)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd.functional import hessian
 
-from tailsum.numerics.reduce import LogProduct, log_sum_exp
+from tailsum.numerics.reduce import LogProduct, highest, log_sum_exp, suited
 
 
 @pytest.mark.parametrize(("dtype", "depth"), [(torch.float32, 50.0), (torch.float32, 65.0), (torch.float64, 500.0)])
@@ -24,3 +24,15 @@ def test_second_derivatives_where_the_inverse_square_overflows(dtype, depth):
     for one, other in zip(found, expected, strict=True):
         for a, b in zip(one, other, strict=True):
             torch.testing.assert_close(a.double(), b.to(a.dtype).double(), rtol=1e-5, atol=1e-5)
+
+
+def test_finite_scores_have_a_faster_sum_with_the_same_derivatives():
+    scores = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+    fast = suited(log_sum_exp, scores)
+    assert fast is torch.logsumexp
+    assert suited(highest, scores) is highest
+    blocked = scores.detach().clone()
+    blocked[0] = -torch.inf
+    assert suited(log_sum_exp, blocked) is log_sum_exp
+    torch.testing.assert_close(fast(scores, -1), log_sum_exp(scores, -1))
+    assert torch.autograd.gradgradcheck(lambda x: fast(x, -1), scores)

@@ -62,7 +62,8 @@ class _Steps:
         if step != self._made:
             self._now, self._made = tuple(p[:, step] for p in self.params), step
             if len(self._now) == 1:
-                scores = unmasked(self._now[0].contiguous())
+                # A copy in any case: of a transposed table, `contiguous` would be the table that was given.
+                scores = unmasked(self._now[0].clone(memory_format=torch.contiguous_format))
                 self._top[step] = finite(scores.amax((-2, -1)))
                 self._now = (scores.sub_(self._top[step][:, None, None]),)
         return self._now

@@ -212,6 +212,13 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
         top = arc.detach().masked_fill(~self._arcs_inside(), -math.inf).amax(over, keepdim=True)
         return DependencyTerms(Dense(arc - finite(top)), terms.nodes.map(lambda x: without_common(x, 1)), terms.pairs)
 
+    def log_sum_and_mean(
+        self, own: DependencyTerms, values: DependencyTerms
+    ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+        if self.stateful:
+            return super().log_sum_and_mean(own, values)
+        return self.log_sum_and_mean_of_parts(own, values)
+
     def form(self) -> tuple[object, ...]:
         return self.projective, self.multiroot, self.stateful, self.arc.shape[-1] if self.labelled else None
 

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from tailsum.numerics.charts import Watch, keep, square
+from tailsum.numerics.charts import Aligned, Watch, keep, square
 from tailsum.numerics.kernels import fused
 from tailsum.numerics.noise import Choose
-from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp
+from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp, suited
 
 
 class Halves(NamedTuple):
@@ -29,20 +29,22 @@ class Halves(NamedTuple):
 def eisner(arc: Tensor, reduce: Reduce) -> Halves:
     """Half subtrees of words without states, from scores `arc [B, T, T]` (head, child): Eisner's algorithm, T^3."""
     length = arc.shape[-1]
-    ones = arc.new_zeros(*arc.shape[:-1], 1)
-    left, right = [ones], [ones]
-    to_left, to_right = list[Tensor](), list[Tensor]()  # by distance: the child is the left word, or the right one
+    ones = arc.new_zeros(arc.shape[:-1])
+    halves, chart = Halves([ones], [ones]), [Aligned(length) for _ in range(4)]
+    left, right, to_left, to_right = chart  # arcs by distance: the child is the left word, or the right one
+    left.add(ones)
+    right.add(ones)
     for width in range(2, length + 1):
-        count, splits = length - width + 1, range(width - 1)
-        pairs = [right[k][:, :count] + left[width - 2 - k][:, k + 1 : k + 1 + count] for k in splits]
-        joined = reduce(torch.stack(pairs), 0)
-        to_left.append(joined + arc.diagonal(1 - width, 1, 2)[..., None])
-        to_right.append(joined + arc.diagonal(width - 1, 1, 2)[..., None])
-        rights = [to_right[k][:, :count] + right[width - 2 - k][:, k + 1 : k + 1 + count] for k in splits]
-        lefts = [left[k][:, :count] + to_left[width - 2 - k][:, k : k + count] for k in splits]
-        right.append(reduce(torch.stack(rights), 0))
-        left.append(reduce(torch.stack(lefts), 0))
-    return Halves(left, right)
+        shape = length - width + 1, width - 1
+        joined = reduce(right.starts(*shape) + left.ends(*shape), -1)
+        to_left.add(joined + arc.diagonal(1 - width, 1, 2))
+        to_right.add(joined + arc.diagonal(width - 1, 1, 2))
+        # Both have the longest arc and the shortest half, and so on.
+        halves.right.append(reduce(to_right.starts(*shape) + right.ends(*shape), -1))
+        halves.left.append(reduce(left.starts(*shape) + to_left.ends(*shape), -1))
+        right.add(halves.right[-1])
+        left.add(halves.left[-1])
+    return Halves(*([x[..., None] for x in side] for side in halves))
 
 
 def eisner_total(arc: Tensor, length: Tensor, multiroot: bool, reduce: Reduce) -> Tensor:
@@ -55,7 +57,7 @@ def eisner_total(arc: Tensor, length: Tensor, multiroot: bool, reduce: Reduce) -
 
 
 def _eisner_total(arc: Tensor, length: Tensor, multiroot: bool, reduce: Reduce) -> Tensor:
-    nodes = arc.new_zeros(*arc.shape[:-1], 1)
+    nodes, reduce = arc.new_zeros(*arc.shape[:-1], 1), suited(reduce, arc)
     before = roots(eisner(arc, reduce), nodes, arc.diagonal(dim1=1, dim2=2), multiroot, reduce)
     return torch.stack(before).gather(0, length[None] - 1)[0]
 

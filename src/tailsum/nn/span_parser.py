@@ -58,7 +58,7 @@ class SpanParser(nn.Module):
         wanted = F.one_hot(gold, self.n_labels + 1).bool() & (gold > 0)[..., None]
         (barred,) = model.rivals([wanted])
         label = torch.arange(self.n_labels + 1, device=gold.device) > 0
-        span = model.span.masked_fill(barred | ((gold == 0)[..., None] & label), -math.inf)
+        span = model.node_scores().masked_fill(barred | ((gold == 0)[..., None] & label), -math.inf)
         found = SpanTree(span, model.lengths).log_partition() - model.log_partition()
         return reduced(-found, reduction, model.sequence_lengths())
 

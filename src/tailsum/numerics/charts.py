@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 Combine = Callable[[int, list[Tensor], list[Tensor]], Tensor]
@@ -32,6 +33,34 @@ def fill_chart(leaves: Tensor, combine: Combine, watch: Watch = keep) -> list[Te
         right = [chart[width - size - 1][:, size : size + count] for size in range(1, width)]
         chart.append(watch(width, combine(width, left, right)))
     return chart
+
+
+class Aligned:
+    """Entries `[B, n]` of a chart, aligned so that all splits of all spans of a width are two slices.
+
+    `starts(count, splits)[b, i, k]` is the entry of k+1 positions from i on. `ends(count, splits)[b, i, k]` is the one of
+    `splits - k` positions that ends where the i-th of the last `count` positions is: longest first.
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self._by_first: Tensor | None = None
+        self._by_last: Tensor | None = None
+
+    def add(self, entry: Tensor) -> None:
+        """The entry of the next width."""
+        missing = self.length - entry.shape[1]
+        first, last = F.pad(entry, (0, missing))[..., None], F.pad(entry, (missing, 0))[..., None]
+        self._by_first = first if self._by_first is None else torch.cat((self._by_first, first), -1)
+        self._by_last = last if self._by_last is None else torch.cat((last, self._by_last), -1)
+
+    def starts(self, count: int, splits: int) -> Tensor:
+        assert self._by_first is not None
+        return self._by_first[:, :count, :splits]
+
+    def ends(self, count: int, splits: int) -> Tensor:
+        assert self._by_last is not None
+        return self._by_last[:, self.length - count :, self._by_last.shape[-1] - splits :]
 
 
 def by_width(spans: Tensor) -> list[Tensor]:

@@ -28,6 +28,16 @@ def log_sum_exp(x: Tensor, dim: int) -> Tensor:
     return log_or_never(_exp(x - highest).sum(dim)) + highest.squeeze(dim)
 
 
+def suited(reduce: Reduce, scores: Tensor) -> Reduce:
+    """The reduction, or a faster one with the same values and gradients where all of `scores` are finite.
+
+    Recursions over charts take as long as their small operations are many: `torch.logsumexp` is one, and so is its gradient.
+    """
+    if reduce is not log_sum_exp or not bool(scores.detach().isfinite().all()):
+        return reduce
+    return torch.logsumexp
+
+
 def _exp(fresh: Tensor) -> Tensor:
     """The exponential of a temporary, in place where no graph is recorded."""
     return fresh.exp() if torch.is_grad_enabled() else fresh.exp_()

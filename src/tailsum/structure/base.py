@@ -12,7 +12,7 @@ States have *local ids* `0 .. n-1` in a model, and *global ids* in the whole mod
 import copy
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -33,6 +33,7 @@ from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Draw, Reduce, highest, log_sum_exp
 from tailsum.numerics.table import tile_size
 from tailsum.numerics.tensors import unmasked
+from tailsum.scores.base import Scores
 from tailsum.scores.potential import Dense
 from tailsum.sketch.model import Model, Propose
 from tailsum.sketch.proposal import Lookahead, proposal_from
@@ -143,6 +144,23 @@ class Structure(Model, Generic[Terms, Configuration]):
         """The log-partition under `own`, and the mean of the sum of `values` over the parts of a configuration."""
         return log_sum_and_slope(self, own, values)
 
+    def log_sum_and_mean_of_parts(
+        self, own: Terms, values: Terms
+    ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+        """`log_sum_and_mean` if the first term alone scores configurations: the mean of its values under the marginals."""
+        recording = torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
+            own, values = recordable(own), recordable(values)
+            recording &= requires_grad(own, values)
+            table = own[0].tensors[0]
+            table = table if recording and table.requires_grad else table.detach().requires_grad_()
+            total = self.log_sum(with_tables(own, [table]))
+            if not total.requires_grad:  # nothing is summed
+                return total, torch.zeros_like(total)
+            (chance,) = torch.autograd.grad(total.sum(), table, create_graph=recording, materialize_grads=True)
+            mean = (chance * values[0].finite().tensors[0]).flatten(len(self.batch_shape)).sum(-1, dtype=torch.float64)
+        return (total, mean) if recording else (total.detach(), mean.detach())
+
     def _log_mass_of_states(self, subset: Subset) -> Tensor:
         """Log of the sum over all configurations through each state of `subset [chunk, *batch, V, K]`."""
         index, log_weight = (x.unflatten(-2, self.node_shape) for x in (subset.index, subset.log_weight))
@@ -252,19 +270,28 @@ class Structure(Model, Generic[Terms, Configuration]):
 
     def term_gradients(self, which: int, expand: Callable[[Tensor], Tensor] = lambda x: x) -> list[Tensor]:
         """The gradient of the log-partition in the tables of one term, each passed through `expand`."""
+        return self.gradients_of_terms({which: expand})[0]
+
+    def gradients_of_terms(self, wanted: Mapping[int, Callable[[Tensor], Tensor]]) -> list[list[Tensor]]:
+        """The same of several terms, in one pass: each by its number, with what its tables are passed through."""
         recording, own = torch.is_grad_enabled(), self.summed()
         with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
             terms = recordable(own)
             recording &= requires_grad(terms)
-            tabled = terms[which].tabled()
-            targets = [expand(x) for x in tabled.tensors]
-            targets = [x if recording and x.requires_grad else x.detach().requires_grad_() for x in targets]
-            tables = iter(targets)
-            changed = tabled.map(lambda _: next(tables))
-            total = self.log_sum(each(lambda x: changed if x is terms[which] else x, terms))
-            if not total.requires_grad or not targets:  # a single position has no pairs
-                return [torch.zeros_like(target) for target in targets]
-            return list(torch.autograd.grad(total.sum(), targets, create_graph=recording, materialize_grads=True))
+            changed, targets = list[Scores](terms), list[list[Tensor]]()
+            for which, expand in wanted.items():
+                tabled = terms[which].tabled()
+                found = [expand(x) for x in tabled.tensors]
+                targets.append([x if recording and x.requires_grad else x.detach().requires_grad_() for x in found])
+                tables = iter(targets[-1])
+                changed[which] = tabled.map(lambda _, tables=tables: next(tables))
+            every = [x for tensors in targets for x in tensors]
+            new = iter(changed)
+            total = self.log_sum(each(lambda _: next(new), terms))
+            if not total.requires_grad or not every:  # a single position has no pairs
+                return [[torch.zeros_like(x) for x in tensors] for tensors in targets]
+            grads = iter(torch.autograd.grad(total.sum(), every, create_graph=recording, materialize_grads=True))
+            return [[next(grads) for _ in tensors] for tensors in targets]
 
     def scattered_marginals(self) -> Float[Tensor, "*batch_part"]:
         """The marginals over all N states; zero for those that a sketch does not keep."""

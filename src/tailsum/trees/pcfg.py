@@ -12,7 +12,7 @@ the means only where the factors are independent.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -166,6 +166,15 @@ class PCFG(TreeStructure[GrammarTerms]):
 
     def rule_marginals(self) -> Float[Tensor, "*batch N C C"]:
         """The expected number of uses of each rule in a tree: `[*batch, N, N+P, N+P]`, over all states also in a sketch."""
-        dims = self.rule.tabled().trailing
-        found = self.term_gradients(1, lambda x: x.expand(*self.batch_shape, *x.shape[-dims:]))
+        found = self.term_gradients(1, self._for_each_sentence())
         return self.rule.counts(found, self.states).to(self.dtype)
+
+    def span_and_rule_marginals(self) -> tuple[Float[Tensor, "*batch T T n"], Float[Tensor, "*batch N C C"]]:
+        """`marginals` and `rule_marginals`, in one pass."""
+        (spans,), rules = self.gradients_of_terms({0: lambda x: x, 1: self._for_each_sentence()})
+        return spans, self.rule.counts(rules, self.states).to(self.dtype)
+
+    def _for_each_sentence(self) -> Callable[[Tensor], Tensor]:
+        """What expands a table of the rules to one for every sentence."""
+        dims = self.rule.tabled().trailing
+        return lambda table: table.expand(*self.batch_shape, *table.shape[-dims:])

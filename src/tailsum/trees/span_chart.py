@@ -7,21 +7,23 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.charts import by_width, fill_chart, of_length, square
+from tailsum.numerics.charts import Aligned, by_width, of_length, square
 from tailsum.numerics.kernels import fused
 from tailsum.numerics.noise import Choose
-from tailsum.numerics.reduce import Reduce, log_sum_exp
+from tailsum.numerics.reduce import Reduce, log_sum_exp, suited
 from tailsum.trees.reader import Reader
 
 
 def span_chart(spans: Float[Tensor, "B T T n"], reduce: Reduce) -> list[Tensor]:
     """The reduction over all trees of each span; its states are reduced first."""
+    reduce = suited(reduce, spans)
     nodes = by_width(reduce(spans, -1))
-
-    def combine(width: int, left: list[Tensor], right: list[Tensor]) -> Tensor:
-        return nodes[width - 1] + reduce(torch.stack([a + b for a, b in zip(left, right, strict=True)]), 0)
-
-    return fill_chart(nodes[0], combine)
+    chart, parts = nodes[:1], Aligned(len(nodes))
+    for width in range(2, len(nodes) + 1):
+        parts.add(chart[-1])
+        shape = len(nodes) - width + 1, width - 1
+        chart.append(nodes[width - 1] + reduce(parts.starts(*shape) + parts.ends(*shape), -1))
+    return chart
 
 
 def span_total(spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, " B"]:

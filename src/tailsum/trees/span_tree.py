@@ -84,6 +84,11 @@ class SpanTree(TreeStructure[SpanTerms]):
         total = span_total(self.flat_spans(terms), self.sequence_lengths(), reduce).reshape(self.batch_shape)
         return total.masked_fill(total == -math.inf, -math.inf)  # no gradient where no tree is possible
 
+    def log_sum_and_mean(
+        self, own: SpanTerms, values: SpanTerms
+    ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+        return self.log_sum_and_mean_of_parts(own, values)
+
     def reader(self, terms: SpanTerms, reduce: Reduce, choose: Choose) -> SpanReader:
         return SpanReader(self.flat_spans(terms), self.sequence_lengths(), reduce, choose)
 

@@ -1,0 +1,3 @@
+"""Faces of other libraries, over tailsum's own structures: code written for them runs with another import."""
+
+from tailsum.compat import torch_struct as torch_struct

@@ -1,0 +1,80 @@
+"""Alignments of two sequences: paths from cell (0, 0) of a grid to cell (N-1, M-1), one step at a time.
+
+`log_potentials[i, j, op]` scores that the path enters cell (i, j): from (i, j-1) by op 0, from (i-1, j-1) by op 1, and from
+(i-1, j) by op 2. The first cell is entered by op 1. With `lengths`, a path ends in the row of its length, last column.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from tailsum.chains import alignment
+from tailsum.compat.torch_struct.distribution import StructDistribution
+from tailsum.compat.torch_struct.struct import Lengths, Struct
+from tailsum.numerics.check import at_least
+from tailsum.structure.base import Structure
+
+_OPS = [2, 0, 1]  # insert, match and delete among the moves of a tailsum alignment
+
+
+class Alignment(Struct):
+    """Alignments. An event, by which op each cell is entered, is its own short form."""
+
+    def distribution(self, log_potentials: Tensor, lengths: Lengths) -> "AlignmentCRF":
+        return AlignmentCRF(log_potentials, lengths=lengths)
+
+
+class AlignmentCRF(StructDistribution):
+    """A distribution over alignments, from `log_potentials [B, N, M, 3]`. With `max_gap`, cells with |i - j| above it are closed.
+
+    >>> AlignmentCRF(torch.zeros(1, 3, 3, 3)).count  # a Delannoy number
+    tensor([13.])
+    """
+
+    struct = Alignment
+    form, part_dims = "[B, N, M, 3]", 3
+
+    def __init__(
+        self, log_potentials: Float[Tensor, "batch N M 3"], local: bool = False, lengths: Lengths = None,
+        max_gap: int | None = None,
+    ) -> None:  # fmt: skip
+        if local:
+            raise NotImplementedError(
+                "local alignments are not here: torch-struct 0.5 takes local=True and aligns globally all the same. "
+                "Leave local out to get what it computed"
+            )
+        if max_gap is not None:
+            at_least(0, max_gap=max_gap)
+        self.local, self.max_gap = local, max_gap
+        super().__init__(log_potentials, lengths)
+
+    @staticmethod
+    def _fits(event: torch.Size) -> bool:
+        return event[-1] == 3 and 0 not in event
+
+    def _longest(self) -> int:
+        return self.event_shape[0]
+
+    def _usable(self) -> Bool[Tensor, "*batch N M 1"]:
+        row = torch.arange(self._longest(), device=self.log_potentials.device)
+        inside = (row < self._positions()[..., None])[..., None, None]
+        return inside.expand(*self.batch_shape, -1, self.event_shape[1], 1)
+
+    def _build(self, scores: tuple[Tensor, ...], lengths: Lengths) -> Structure:
+        (ops,) = scores
+        if self.max_gap is not None:
+            row, column = (torch.arange(size, device=ops.device) for size in self.event_shape[:2])
+            ops = ops.masked_fill(((row[:, None] - column).abs() > self.max_gap)[..., None], -math.inf)
+        across, both, down = ops.unbind(-1)
+        # One row and one column more before the grid, from whose corner the first cell is entered, and nothing else.
+        delete, insert = F.pad(down, (1, 0), value=-math.inf), F.pad(across, (0, 0, 1, 0), value=-math.inf)
+        return alignment.Alignment(both, delete, insert, lengths)
+
+    def _marginals(self, model: Structure) -> Float[Tensor, "*batch N M 3"]:
+        return model.term_gradients(0)[0][..., 1:, 1:, _OPS]
+
+    def _event(self, model: Structure, configuration: Int[Tensor, "*sample_batch N1 M1"]) -> Tensor:
+        return super()._event(model, configuration)[..., 1:, 1:, _OPS]

@@ -1,0 +1,80 @@
+"""Segmentations with a state at each boundary: what torch-struct calls a semi-Markov model.
+
+`edges[n, k, z', z]` scores an edge of k positions from boundary n with state z to boundary n+k with state z'. In tailsum's
+terms the boundaries are the positions; a segment has the state of the boundary where it starts and covers the k positions
+before the next one, whose transition is scored by its duration. The last boundary is a segment of one position.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.chains.segment_scan import by_end
+from tailsum.chains.segments import Segments
+from tailsum.chains.semi_markov import SemiMarkov
+from tailsum.numerics.tensors import unmasked
+from tailsum.scores.potential import Dense
+from tailsum.sketch.sweep import Sweep
+from tailsum.structure.base import Structure
+
+
+class BoundaryStates(SemiMarkov):
+    """A `SemiMarkov` model whose transitions depend on the duration of the segment before, from `edges [*batch, N-1, K, C, C]`."""
+
+    def __init__(
+        self, edges: Float[Tensor, "*batch M K C C"], lengths: Int[Tensor, "*batch"] | Sequence[int] | None
+    ) -> None:
+        *batch, steps, longest, size, _ = edges.shape
+        free = edges.new_zeros(steps + 1, longest - 1, size)
+        super().__init__(free.expand(*batch, -1, -1, -1), edges.new_zeros(size, size), lengths)
+        start, more = (torch.arange(count, device=self.device) for count in free.shape[:2])
+        last = self.sequence_lengths().reshape(*self.batch_shape, 1, 1) - 1
+        reaches = (start[:, None] + more == last) & (start[:, None] < last)
+        segments = free.masked_fill(reaches[..., None], -math.inf)
+        # What reaches beyond the last boundary may hold anything.
+        usable = (start[:-1, None] + more + 1 <= last)[..., None, None]
+        inner = torch.where(usable, edges[..., 1:, :, :], 0.0).flatten(-2)
+        pairs = by_end(inner).unflatten(-1, (size, size)).mT
+        self._gathered = Dense(segments), Dense(unmasked(pairs))
+
+    def sweep(self) -> Sweep:
+        """By restrictions: messages differ by duration."""
+        return Structure.sweep(self)
+
+    def score_of(self, configuration: Segments) -> Float[Tensor, "*sample_batch"]:
+        """The sum of the scores of the edges."""
+        starts, durations, states = (x[..., :-1] for x in configuration)
+        after, to = configuration.starts[..., 1:], configuration.states[..., 1:]
+        size, table = self.n_states, self.transition.tensors[0]
+        place = (((after - 1) * self.longest + durations - 1) * size + states) * size + to
+        flat = table.expand(*starts.shape[:-1], *table.shape[-4:]).flatten(-4)
+        used = after > 0
+        edges = (
+            torch.where(used, flat.gather(-1, torch.where(used, place, 0)).double(), 0.0)
+            if flat.numel()
+            else 0.0 * used
+        )
+        none = (configuration.starts < 0).all(-1)
+        return edges.sum(-1).masked_fill(none, -math.inf).to(self.dtype)
+
+    def edge_marginals(self) -> Float[Tensor, "*batch M D C C"]:
+        """The probability of each edge by its start, its duration less one, and its states (from, to), over all states."""
+        (pairs,) = self.term_gradients(1)
+        if self.kept is not None:
+            size, states, start = self.whole.n_states, self.states, self._starts()
+            rows, columns = states[..., start, :], states[..., 1:, None, :]
+            place = (rows[..., :, None] * size + columns[..., None, :]).flatten(-2)
+            whole = pairs.new_zeros(*place.shape[:-1], size * size)
+            pairs = whole.scatter_add(-1, place, pairs.flatten(-2)).unflatten(-1, (size, size))
+        begun, more = (torch.arange(count, device=self.device) for count in (self.node_shape[0] - 1, self.longest))
+        ends = begun[:, None] + more
+        inside = (ends < len(begun))[..., None, None]
+        return torch.where(inside, pairs[..., ends.clamp(max=len(begun) - 1), more, :, :], 0.0) if len(begun) else pairs
+
+    def _starts(self) -> Int[Tensor, "M D"]:
+        """Where an edge to each boundary but the first starts, by its duration less one."""
+        boundary = torch.arange(1, self.node_shape[0], device=self.device)[:, None]
+        return (boundary - 1 - torch.arange(self.longest, device=self.device)).clamp(min=0)

@@ -1,0 +1,105 @@
+"""Projective dependency trees: `log_potentials[h, c]` scores that word c has head h, and `[c, c]` that word c is a root.
+
+With labels, `log_potentials[h, c, l]`.
+"""
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from tailsum.compat.torch_struct.distribution import StructDistribution
+from tailsum.compat.torch_struct.struct import Lengths, Struct, check_labels, lengths_of
+from tailsum.dependencies.dependency_tree import DependencyTree
+from tailsum.structure.base import Structure
+
+
+class DepTree(Struct):
+    """Trees. Their short form is the head of each word, `[B, N]`: words are numbered from 1, and 0 is the head of a root.
+
+    `extra` is None, or of labelled arcs `(labels [B, N], L)`.
+    """
+
+    multiroot: ClassVar[bool] = True
+
+    def distribution(self, log_potentials: Tensor, lengths: Lengths) -> StructDistribution:
+        return DependencyCRF(log_potentials, lengths, multiroot=self.multiroot)
+
+    @staticmethod
+    def to_parts(
+        sequence: Int[Tensor, "*batch N"], extra: tuple[Tensor, int] | None = None, lengths: Lengths = None
+    ) -> Int[Tensor, "*batch_part"]:
+        """The arcs.
+
+        >>> DepTree.to_parts(torch.tensor([[2, 0]]))  # the second word is the root, and the head of the first
+        tensor([[[0, 0],
+                 [1, 1]]])
+        """
+        length = sequence.shape[-1]
+        word = torch.arange(length, device=sequence.device)
+        inside = word < lengths_of(sequence, lengths)[..., None]
+        heads = torch.where(inside, sequence, 0)
+        check_labels("sequence", heads, 0, length)
+        arcs = F.one_hot(torch.where(heads == 0, word, heads - 1), length).mT
+        arcs = arcs * inside[..., None, :] * inside[..., :, None]
+        if extra is None:
+            return arcs
+        labels, size = extra
+        return arcs[..., None] * F.one_hot(torch.where(inside, labels, 0), size)[..., None, :, :]
+
+    @staticmethod
+    def from_parts(event: Tensor) -> tuple[Int[Tensor, "*batch N"], tuple[Tensor, int] | None]:
+        """The head of each word, zero for roots and in the padding; of labelled arcs the labels, too."""
+        labelled = event.dim() > 3
+        used = event != 0
+        arcs = used.any(-1) if labelled else used
+        word = torch.arange(arcs.shape[-1], device=event.device)
+        heads = arcs.long().argmax(-2)
+        heads = torch.where(arcs.any(-2) & (heads != word), heads + 1, 0)
+        return heads, (used.any(-3).long().argmax(-1), event.shape[-1]) if labelled else None
+
+
+class SingleRootDepTree(DepTree):
+    """Trees with one root."""
+
+    multiroot = False
+
+
+class DependencyCRF(StructDistribution):
+    """A projective dependency parser, from `log_potentials [B, N, N]` (head, child) or `[B, N, N, L]`, roots on the diagonal.
+
+    >>> DependencyCRF(torch.zeros(1, 4, 4)).count, DependencyCRF(torch.zeros(1, 4, 4), multiroot=False).count
+    (tensor([55.]), tensor([30.]))
+    """
+
+    form, projective = "[B, N, N] or [B, N, N, L]", True
+
+    def __init__(
+        self, log_potentials: Float[Tensor, "batch N N ..."], lengths: Lengths = None,
+        args: dict[str, Any] | None = None, multiroot: bool = True,
+    ) -> None:  # fmt: skip
+        self.multiroot = multiroot
+        self.labelled = isinstance(log_potentials, Tensor) and log_potentials.dim() == 4
+        self.struct = DepTree if multiroot else SingleRootDepTree
+        super().__init__(log_potentials, lengths, args)
+
+    @property
+    def part_dims(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]  (with labels or without)
+        return 3 if self.labelled else 2
+
+    @staticmethod
+    def _fits(event: torch.Size) -> bool:
+        return event[0] == event[1] and 0 not in event
+
+    def _longest(self) -> int:
+        return self.event_shape[0]
+
+    def _usable(self) -> Bool[Tensor, "..."]:
+        inside = torch.arange(self._longest(), device=self.log_potentials.device) < self._positions()[..., None]
+        arcs = inside[..., None] & inside[..., None, :]
+        return arcs[..., None] if self.labelled else arcs
+
+    def _build(self, scores: tuple[Tensor, ...], lengths: Lengths) -> Structure:
+        return DependencyTree(scores[0], lengths, self.projective, self.multiroot, labelled=self.labelled)

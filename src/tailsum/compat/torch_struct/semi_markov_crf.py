@@ -1,0 +1,97 @@
+"""Semi-Markov chains: `log_potentials[n, k, z', z]` scores a segment of k positions from state z at n to state z' at n+k."""
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from tailsum.chains.segments import Segments
+from tailsum.compat.torch_struct.boundary_states import BoundaryStates
+from tailsum.compat.torch_struct.distribution import StructDistribution
+from tailsum.compat.torch_struct.struct import Lengths, Struct, check_labels, lengths_of
+from tailsum.structure.base import Structure
+
+
+class SemiMarkov(Struct):
+    """Segmentations. Their short form is `[B, N]`, the state where a segment starts and -1 elsewhere; `extra` is `(C, K)`."""
+
+    def distribution(self, log_potentials: Tensor, lengths: Lengths) -> "SemiMarkovCRF":
+        return SemiMarkovCRF(log_potentials, lengths)
+
+    @staticmethod
+    def to_parts(  # pyright: ignore[reportIncompatibleMethodOverride]  (extra is needed)
+        sequence: Int[Tensor, "*batch N"], extra: tuple[int, int], lengths: Lengths = None
+    ) -> Int[Tensor, "*batch M K C C"]:
+        """The segments.
+
+        >>> SemiMarkov.to_parts(torch.tensor([[1, -1, 0]]), (2, 3)).nonzero().tolist()  # sequence, start, k, to, from
+        [[0, 0, 2, 0, 1]]
+        """
+        size, longest = extra
+        position = torch.arange(sequence.shape[-1], device=sequence.device)
+        inside = position < lengths_of(sequence, lengths)[..., None]
+        states = torch.where(inside, sequence, -1)
+        check_labels("sequence", states, -1, size - 1)
+        check_labels("sequence[.., 0]", states[..., 0], 0, size - 1)
+        # The last start before each position, and how far it is.
+        begun = torch.where(states >= 0, position, -1).cummax(-1).values[..., :-1]
+        after, before = states[..., 1:], states.gather(-1, begun)
+        duration = torch.where(after >= 0, position[1:] - begun, 0)
+        check_labels("the durations in sequence", duration, 0, longest - 1)
+        parts = torch.zeros(*sequence.shape[:-1], (len(position) - 1) * longest * size * size, dtype=torch.long)
+        place = ((begun * longest + duration) * size + after) * size + before
+        used = (after >= 0).long()
+        parts = parts.to(sequence.device).scatter_add(-1, torch.where(after >= 0, place, 0), used)
+        return parts.unflatten(-1, (len(position) - 1, longest, size, size))
+
+    @staticmethod
+    def from_parts(event: Tensor) -> tuple[Int[Tensor, "*batch N"], tuple[int, int]]:
+        """The state where a segment starts, -1 elsewhere, and `(C, K)`."""
+        *batch, steps, longest, size, _ = event.shape
+        states = torch.full((*batch, steps + 1), -1, device=event.device)
+        *rows, start, duration, to, before = event.nonzero(as_tuple=True)
+        states[(*rows, start)] = before
+        states[(*rows, start + duration)] = to
+        return states, (size, longest)
+
+
+class SemiMarkovCRF(StructDistribution):
+    """A segmental conditional random field, from `log_potentials [B, N-1, K, C, C]` (start, k, to, from), k below K.
+
+    Segments of k = 0 positions do not exist: their log-potentials are ignored.
+
+    >>> SemiMarkovCRF(torch.zeros(1, 4, 3, 1, 1)).count  # 4 as a sum of ones and twos
+    tensor([5.])
+    """
+
+    struct = SemiMarkov
+    form, part_dims = "[B, N-1, K, C, C], K at least 2", 4
+
+    @staticmethod
+    def _fits(event: torch.Size) -> bool:
+        return event[1] > 1 and event[2] == event[3] > 0
+
+    def _longest(self) -> int:
+        return self.event_shape[0] + 1
+
+    def _usable(self) -> Bool[Tensor, "*batch M K 1 1"]:
+        start, k = (torch.arange(size, device=self.log_potentials.device) for size in self.event_shape[:2])
+        within = start[:, None] + k < self._positions()[..., None, None]
+        return (within & (k > 0))[..., None, None]
+
+    def _build(self, scores: tuple[Tensor, ...], lengths: Lengths) -> Structure:
+        return BoundaryStates(scores[0], lengths)
+
+    def _marginals(self, model: Structure) -> Float[Tensor, "*batch M K C C"]:
+        assert isinstance(model, BoundaryStates)
+        return F.pad(model.edge_marginals().mT, (0, 0, 0, 0, 1, 0))
+
+    def _event(self, model: Structure, configuration: Segments) -> Tensor:
+        starts, durations, states = (x[..., :-1] for x in configuration)
+        after, to = configuration.starts[..., 1:], configuration.states[..., 1:]
+        steps, longest, size, _ = self.event_shape
+        event = torch.zeros(*starts.shape[:-1], steps * longest * size * size, dtype=model.dtype, device=model.device)
+        place = ((starts * longest + durations) * size + to) * size + states
+        if steps:
+            event.scatter_add_(-1, torch.where(after > 0, place, 0), (after > 0).to(event.dtype))
+        return event.unflatten(-1, (steps, longest, size, size))

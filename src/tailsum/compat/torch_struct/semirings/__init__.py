@@ -1,0 +1,1 @@
+"""Semirings: what a dynamic program computes, named as in torch-struct."""

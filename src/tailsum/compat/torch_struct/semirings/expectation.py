@@ -1,0 +1,104 @@
+"""Semirings that carry an expectation along with log-sums: entropy, cross-entropy and Kullback-Leibler divergence.
+
+A number is `(log-sum of p, value)`, or `(log-sum of p, log-sum of q, value)`. Values of products add up; that of a sum is the
+mean of the values under p, plus what the choice itself contributes.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tailsum.compat.torch_struct.semirings.base import Make, Semiring, raw_or_plain
+from tailsum.numerics.reduce import log_sum_exp
+from tailsum.numerics.tensors import finite
+
+
+class _Expectation(Semiring):
+    zero, one = -math.inf, 0.0
+    n_models = 1
+
+    @classmethod
+    def size(cls) -> int:
+        return cls.n_models + 1
+
+    @classmethod
+    def convert(cls, potentials: Float[Tensor, "..."] | list[Tensor]) -> Float[Tensor, "size ..."]:
+        models = [potentials] if isinstance(potentials, Tensor) else potentials
+        return torch.stack([*models, torch.zeros_like(models[0])])
+
+    @classmethod
+    def unconvert(cls, potentials: Float[Tensor, "size ..."]) -> Float[Tensor, "..."]:
+        return potentials[-1]
+
+    @classmethod
+    def zero_(cls, xs: Float[Tensor, "size ..."]) -> Float[Tensor, "size ..."]:
+        xs[:-1], xs[-1] = cls.zero, 0.0
+        return xs
+
+    @classmethod
+    def mul(cls, a: Float[Tensor, "size ..."], b: Float[Tensor, "size ..."]) -> Float[Tensor, "size ..."]:
+        return a + b
+
+    @classmethod
+    def prod(cls, xs: Float[Tensor, "size ..."], dim: int = -1) -> Float[Tensor, "size ..."]:
+        return xs.sum(dim)
+
+    @classmethod
+    def sum(cls, xs: Float[Tensor, "size ..."], dim: int = -1) -> Float[Tensor, "size ..."]:
+        dim = dim if dim < 0 else dim - xs.dim()
+        totals = log_sum_exp(xs[:-1], dim)
+        log_share = xs[:-1] - finite(totals).unsqueeze(dim)
+        share = log_share[0].exp()
+        own = torch.where(share > 0, share * (xs[-1] + cls.choice(*finite(log_share))), 0.0)
+        return torch.cat((totals, own.sum(dim)[None]))
+
+    @staticmethod
+    def choice(*log_share: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """What a choice contributes, from its log-probability under each model."""
+        raise NotImplementedError
+
+
+class EntropySemiring(_Expectation):
+    """The log-sum and the entropy."""
+
+    @staticmethod
+    def choice(*log_share: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        return -log_share[0]
+
+    @classmethod
+    def of_sum(cls, make: Make, potentials: Tensor | tuple[Tensor, ...], raw: bool) -> Tensor:
+        model = make(potentials)
+        return torch.stack((model.partition, model.entropy)) if raw else model.entropy
+
+
+class CrossEntropySemiring(_Expectation):
+    """The log-sums of p and q, and the cross-entropy of q under p; potentials are a list of two."""
+
+    n_models = 2
+
+    @staticmethod
+    def choice(*log_share: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        return -log_share[1]
+
+    @classmethod
+    def of_sum(cls, make: Make, potentials: list[Tensor] | list[tuple[Tensor, ...]], raw: bool) -> Tensor:
+        p, q = (make(x) for x in potentials)
+        value = p.cross_entropy(q)
+        return torch.stack((p.partition, q.partition, value)) if raw else value
+
+
+class KLDivergenceSemiring(_Expectation):
+    """The log-sums of p and q, and the divergence of p from q; potentials are a list of two."""
+
+    n_models = 2
+
+    @staticmethod
+    def choice(*log_share: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        return log_share[0] - log_share[1]
+
+    @classmethod
+    def of_sum(cls, make: Make, potentials: list[Tensor] | list[tuple[Tensor, ...]], raw: bool) -> Tensor:
+        p, q = (make(x) for x in potentials)
+        return torch.stack((p.partition, q.partition, p.kl(q))) if raw else raw_or_plain(p.kl(q), raw=False)

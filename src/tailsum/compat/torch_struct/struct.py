@@ -1,0 +1,71 @@
+"""Dynamic programs by name, `LinearChain(semiring)`: conversions of events, and the operations that a semiring names."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.compat.torch_struct.semirings.base import Semiring
+from tailsum.compat.torch_struct.semirings.plain import LogSemiring
+from tailsum.numerics.check import as_whole
+from tailsum.numerics.tensors import unmasked, working_type
+
+Lengths = Int[Tensor, "*batch"] | Sequence[int] | None
+
+
+class Struct(ABC):
+    """A structure under a semiring: `sum` and `marginals` give what the semiring stands for."""
+
+    def __init__(self, semiring: type[Semiring] = LogSemiring) -> None:
+        self.semiring = semiring
+
+    @abstractmethod
+    def distribution(self, log_potentials: Any, lengths: Lengths) -> Any:
+        """The distribution over this structure's configurations."""
+
+    def sum(self, logpotentials: Any, lengths: Lengths = None, _raw: bool = False) -> Float[Tensor, "*size_batch"]:
+        """The reduction over all configurations: the log-partition, the best score or another, by the semiring."""
+        return self.semiring.of_sum(lambda x: self.distribution(x, lengths), logpotentials, _raw)
+
+    def marginals(self, logpotentials: Any, lengths: Lengths = None, _raw: bool = False) -> Any:
+        """Marginals, the best event or a random one, by the semiring."""
+        return self.semiring.of_marginals(lambda x: self.distribution(x, lengths), logpotentials, _raw)
+
+    def score(self, potentials: Any, parts: Any, batch_dims: Sequence[int] = (0,)) -> Float[Tensor, "*batch"]:
+        """The sum of the potentials of the parts in use."""
+        return event_score(potentials, parts, max(potentials.dim(), parts.dim()) - len(batch_dims))
+
+    @staticmethod
+    def to_parts(sequence: Any, extra: Any = None, lengths: Lengths = None) -> Any:
+        """An event from its short form; here they are the same."""
+        return sequence
+
+    @staticmethod
+    def from_parts(event: Any) -> tuple[Any, Any]:
+        """The short form of an event, and what else `to_parts` needs."""
+        return event, None
+
+
+def event_score(potentials: Float[Tensor, "..."], parts: Tensor, dims: int) -> Float[Tensor, "..."]:
+    """The sum over the last `dims` dimensions of potentials times parts; what is not in use counts nothing, even `-inf`."""
+    dtype = working_type(potentials)
+    parts, scores = parts.to(dtype), potentials.to(dtype)
+    used = torch.where(parts == 0, 0.0, scores) * parts
+    return unmasked(used.flatten(used.dim() - dims).sum(-1, dtype=torch.float64).to(dtype))
+
+
+def lengths_of(sequence: Int[Tensor, "*batch N"], lengths: Lengths) -> Int[Tensor, "*batch"]:
+    """The lengths as a tensor; all positions of `sequence` if they are not given."""
+    if lengths is None:
+        return torch.full(sequence.shape[:-1], sequence.shape[-1], device=sequence.device)
+    return as_whole("lengths", lengths, sequence.device)
+
+
+def check_labels(name: str, labels: Tensor, least: int, most: int) -> None:
+    """Labels between `least` and `most`."""
+    wrong = (labels < least) | (labels > most)
+    if wrong.any():
+        raise ValueError(f"{name} must lie between {least} and {most}: got {labels[wrong][0].item()}")
