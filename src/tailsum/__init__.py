@@ -10,4 +10,6 @@ if TYPE_CHECKING:
     from tailsum import plot as plot
     from tailsum.public import *  # noqa: F403
 
+__version__ = "0.1.0"
+
 __getattr__, __dir__ = on_demand(__name__, "distributed", "nn", "plot")

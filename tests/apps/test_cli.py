@@ -10,7 +10,8 @@ pytest.importorskip("typer")
 
 from typer.testing import CliRunner
 
-from tailsum import cli
+from tailsum.cli import console
+from tailsum.cli.app import app
 
 
 def run(*arguments, **options):
@@ -31,7 +32,7 @@ def test_help_does_without_torch(command):
     code = f"""
 import sys
 from typer.testing import CliRunner
-from tailsum.cli import app
+from tailsum.cli.app import app
 shown = CliRunner().invoke(app, {[*command, "--help"]})
 print(shown.exit_code, "--help" in shown.output, "torch" in sys.modules)
 """
@@ -49,8 +50,8 @@ print(shown.exit_code, "--help" in shown.output, "torch" in sys.modules)
     ],
 )
 def test_missing_packages_are_named_at_once(command, package, extras, monkeypatch, unchecked):
-    monkeypatch.setattr(cli, "find_spec", lambda name: None if name == package else find_spec(name))
-    shown = CliRunner().invoke(cli.app, command)
+    monkeypatch.setattr(console, "find_spec", lambda name: None if name == package else find_spec(name))
+    shown = CliRunner().invoke(app, command)
     assert shown.exit_code == 1
     assert shown.output == f"This needs more packages ({package}): pip install 'tailsum[{extras}]'\n"
 
@@ -60,7 +61,7 @@ def test_missing_packages_are_named_at_once(command, package, extras, monkeypatc
 )
 def test_options_of_other_tables_are_refused(given, tmp_path, unchecked):
     table, option, _ = given.split()
-    shown = CliRunner().invoke(cli.app, ["reproduce", *given.split(), "--output", str(tmp_path / "out")])
+    shown = CliRunner().invoke(app, ["reproduce", *given.split(), "--output", str(tmp_path / "out")])
     assert shown.exit_code == 1
     assert shown.output == f"Error: {option} has no effect with reproduce {table}: leave one of them out\n"
     assert not (tmp_path / "out").exists()
