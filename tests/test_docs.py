@@ -55,8 +55,10 @@ def test_the_table_of_the_paper_is_read():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_lead_somewhere(page):
+    results = ROOT / "docs" / "paper"  # not in a source distribution
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        assert (page.parent / target).exists(), target
+        file = (page.parent / target).resolve()
+        assert file.exists() or (results in file.parents and not results.exists()), target
 
 
 def test_the_example_learns(monkeypatch):

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING
 
 from tailsum.lazy import on_demand
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
     from tailsum import distributed as distributed
     from tailsum import nn as nn
     from tailsum import plot as plot
     from tailsum.public import *  # noqa: F403
-
-__version__ = "0.1.0"
-
-__getattr__, __dir__ = on_demand(__name__, "distributed", "nn", "plot")
+else:  # a type checker knows every name, and finds those that do not exist
+    __getattr__, __dir__ = on_demand(__name__, "distributed", "nn", "plot")

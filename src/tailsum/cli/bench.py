@@ -64,7 +64,7 @@ def bench(
                 raise typer.Exit(130) from None
             say(console, f"The results: {(output / 'results.csv').resolve()}")
             if missing := missing_of("plot", "report"):
-                show(
+                say(
                     console,
                     f"The page needs more packages ({', '.join(missing)}). Elsewhere: tailsum bench --page FOLDER",
                 )

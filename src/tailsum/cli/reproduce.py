@@ -30,9 +30,7 @@ def reproduce(
     table: Annotated[
         Table, typer.Argument(metavar="TABLE", help="What to run: table2, table3, table4, hard, theory or all.")
     ],
-    states: Annotated[
-        str, typer.Option(help="How many states the models have.", rich_help_panel=WHAT)
-    ] = "2000,10000",
+    states: Annotated[str, typer.Option(help="How many states the models have.", rich_help_panel=WHAT)] = "2000,10000",
     repeats: Repeats = 100,
     seed: Seed = 0,
     output: Annotated[

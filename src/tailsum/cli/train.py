@@ -62,16 +62,20 @@ def train(
             rich_help_panel=RUN,
         ),
     ] = None,
-    output: Annotated[
-        Path, typer.Option(file_okay=False, help="The folder for the run.", rich_help_panel=RUN)
-    ] = Path("tailsum-run"),
+    output: Annotated[Path, typer.Option(file_okay=False, help="The folder for the run.", rich_help_panel=RUN)] = Path(
+        "tailsum-run"
+    ),
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume", help="Go on with the run in the output folder; with more --steps, beyond its end.", rich_help_panel=RUN
+            "--resume",
+            help="Go on with the run in the output folder; with more --steps, beyond its end.",
+            rich_help_panel=RUN,
         ),
     ] = False,
-    report: Annotated[bool, typer.Option(help="Evaluate and explore the model at the end.", rich_help_panel=RUN)] = True,
+    report: Annotated[
+        bool, typer.Option(help="Evaluate and explore the model at the end.", rich_help_panel=RUN)
+    ] = True,
     samples: Annotated[
         int, typer.Option(min=1, help="Of the states, for each sentence, in the evaluation.", rich_help_panel=RUN)
     ] = 20,

@@ -27,9 +27,8 @@ MORE = STEPS + 7  # with 13 to 15, 17 to 19 between two looks at the dev part
 def extended(tmp_path_factory, whole):
     """A finished run that was given more steps. Not to be changed."""
     folder = shutil.copytree(whole, tmp_path_factory.mktemp("extended") / "run")
-    code, said = told_train(folder, "--resume", "--steps", MORE)
-    assert code == 0, said
-    assert f"Going on from step {STEPS} of {MORE}.\n" in said
+    Run.open(folder).extended(MORE).write_settings()
+    assert go_on(folder)[1]
     return folder
 
 
@@ -43,10 +42,17 @@ def test_it_goes_on_from_its_end(extended, whole):
 
 @pytest.mark.parametrize("step", [5, STEPS])
 def test_the_same_whenever_it_is_extended(tmp_path, data, extended, step):
-    """Interrupted in the middle, at the old end, and once more beyond it."""
     folder = tmp_path / "run"
     new_run(folder, data)
     go_on(folder, stop=lambda trainer: trainer.done == step)
+    code, said = told_train(folder, "--resume", "--steps", MORE)
+    assert code == 0, said
+    assert f"Going on from step {step} of {MORE}.\n" in said
+    same(folder, extended)
+
+
+def test_an_extension_is_interrupted(tmp_path, whole, extended):
+    folder = shutil.copytree(whole, tmp_path / "run")
     Run.open(folder).extended(MORE).write_settings()
     go_on(folder, stop=lambda trainer: trainer.done == STEPS + 2)
     code, said = told_train(folder, "--resume", "--steps", MORE)  # typed again
@@ -103,7 +109,12 @@ def test_other_runs_are_no_extensions():
     assert settings.is_extension_of(settings)
     assert settings.is_extension_of(Settings(steps=5))
     assert settings.extended(20).is_extension_of(Settings(steps=5))
-    for other in (Settings(steps=10), Settings(steps=20, earlier=(5, 10)), Settings(steps=4), Settings(steps=5, seed=1)):
+    for other in (
+        Settings(steps=10),
+        Settings(steps=20, earlier=(5, 10)),
+        Settings(steps=4),
+        Settings(steps=5, seed=1),
+    ):
         assert not settings.is_extension_of(other), other
 
 
@@ -119,7 +130,9 @@ def test_schedules_keep_to_the_steps_that_the_run_was_begun_with():
 
 def test_the_rate_rises_and_falls_once_more():
     more = Settings(steps=100, rate=1.0).extended(300)
-    assert [more.rate_at(step) for step in (99, 100, 119, 200, 250, 299)] == pytest.approx([0.02, 0.05, 1, 1, 0.5, 0.02])
+    assert [more.rate_at(step) for step in (99, 100, 119, 200, 250, 299)] == pytest.approx(
+        [0.02, 0.05, 1, 1, 0.5, 0.02]
+    )
 
 
 # Finished.

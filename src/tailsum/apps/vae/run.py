@@ -48,7 +48,9 @@ class Run:
         return Run(self.folder, self.settings.extended(steps), self.vocabulary, self.digest)
 
     def write_settings(self) -> None:
-        """Put these settings into the place of those that the folder holds."""
+        """Put these settings into the place of those that the folder holds, where they have changed."""
+        if Run.open(self.folder).settings == self.settings:
+            return
         with self.alone():
             write_json(self.folder / "settings.json", self.settings.as_json())
 
@@ -113,7 +115,10 @@ class Run:
     def accept(self, checkpoint: Checkpoint) -> None:
         """A ValueError if a checkpoint is another run's."""
         settings = Settings.from_json(checkpoint.facts.get("settings"))
-        same = {"settings": self.settings.is_extension_of(settings), "digest": checkpoint.facts.get("digest") == self.digest}
+        same = {
+            "settings": self.settings.is_extension_of(settings),
+            "digest": checkpoint.facts.get("digest") == self.digest,
+        }
         for name in (name for name, holds in same.items() if not holds):
             raise ValueError(f"the checkpoint must be one of this run, {self.folder}: its {name} are another's")
 

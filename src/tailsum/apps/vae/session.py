@@ -47,40 +47,40 @@ def train_run(
     False if interrupted.     Under `torchrun` several processes train together. Ctrl-C and SIGTERM end the training after the step at hand, and
     save it; a second one, or SIGTERM in a long step, ends it at once. Of a new run that ends before its first step nothing is left.
     """
-    place = device_of(device)
+    place, new = device_of(device), settings is not None
     with processes(place) as all_of_us:
-        if settings is None:
-            begun = Run.open(folder)
-            run = begun if steps is None else begun.extended(steps)
-            corpus = run.corpus(data)
-        else:
-            corpus = read_corpus(settings)
-            run = begun = Run.new(folder, settings, corpus)
+        run, corpus = _prepared(folder, settings, data, steps)
         if not all_of_us.first:
             console = Console(quiet=True)
-        if settings is not None:
-            _foretell(run, corpus, place, console, new=True)
+        if new:
+            _foretell(run, corpus, place, console, new)
         trainer = Trainer(run, corpus, place, all_of_us)
-        if settings is not None:
+        if new:
             all_of_us.wait()  # none may look for the run's files before all have found that there are none
         with _until_interrupted() as stop:
             if not all_of_us.first:
                 return train(trainer, Watcher(complain=lambda _: None, stop=stop))
-            if settings is not None:
-                run.write()
-            elif run.settings != begun.settings:
-                run.write_settings()
+            run.write() if new else run.write_settings()
             try:
                 with _watching(run, console, stop) as watcher:
-                    if settings is None:
+                    if not new:
                         watcher.started = lambda done: _tell_start(run, corpus, place, console, done)
                     return train(trainer, watcher)
             except ValueError:  # another process has the folder, or a loss is not finite and kept there for study
                 raise
             except BaseException:
-                if settings is not None and not trainer.done:
+                if new and not trainer.done:
                     run.remove()
                 raise
+
+
+def _prepared(folder: Path, settings: Settings | None, data: Path | None, steps: int | None) -> tuple[Run, Corpus]:
+    """A new run, or one that goes on; nothing is written yet."""
+    if settings is not None:
+        corpus = read_corpus(settings)
+        return Run.new(folder, settings, corpus), corpus
+    run = Run.open(folder)
+    return run.extended(steps or run.settings.steps), run.corpus(data)
 
 
 def _tell_start(run: Run, corpus: Corpus, device: torch.device, console: Console, done: int) -> None:
@@ -113,7 +113,9 @@ def _foretell(run: Run, corpus: Corpus, device: torch.device, console: Console, 
     said = f"By forecast, a step takes {found.total / 1e9:.2g} GB of memory and {duration(seconds)}."
     say(console, said)
     if seconds > LONG:
-        _warning(console)(f"a step takes about {duration(seconds)}. Lower --states, --kept, --batch or --longest for less")
+        _warning(console)(
+            f"a step takes about {duration(seconds)}. Lower --states, --kept, --batch or --longest for less"
+        )
 
 
 @contextmanager
