@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 DATA ?=
 
-.PHONY: demo test slow benchmark paper clean
+.PHONY: demo test slow benchmark paper dist check-dist clean
 
 demo: .venv/ready
 	$(BIN)/tailsum demo
@@ -26,8 +26,20 @@ benchmark: .venv/ready
 paper: .venv/ready
 	$(BIN)/tailsum reproduce all --output docs/paper $(if $(DATA),--data $(DATA))
 
+# A source distribution, and a wheel built from it, in dist/.
+dist: .venv/ready
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+
+# Whether the wheel, alone in a new environment, imports and runs the README's example.
+check-dist: dist
+	rm -rf build/empty
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	build/empty/bin/python -I tests/run_readme.py
+
 clean:
-	rm -rf .venv
+	rm -rf .venv build dist
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -46,7 +46,8 @@ def other_structures() -> None:
     assert_type(ts.SpanTree(torch.randn(2, 4, 4, 3)).argmax(), ts.Trees)
     assert_type(ts.SemiMarkov(torch.randn(2, 5, 3, 4), torch.randn(4, 4)).argmax(), ts.Segments)
     words = torch.zeros(2, 5, dtype=torch.long)
-    assert_type(HMM(torch.zeros(4), torch.zeros(4, 4), torch.zeros(4, 6), words).entropy(), Tensor)
+    initial, transition, emission = (torch.randn(shape).log_softmax(-1) for shape in ((4,), (4, 4), (4, 6)))
+    assert_type(HMM(initial, transition, emission, words).entropy(), Tensor)
     assert_type(ts.PairwiseGraph(torch.randn(2, 4, 3), ts.grid_edges(2, 2), torch.randn(3, 3)).entropy(), Tensor)
     assert_type(ts.PCFG(torch.randn(3), torch.randn(3, 7, 7), torch.randn(2, 5, 4)).entropy(), Tensor)
 
