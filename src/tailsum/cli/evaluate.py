@@ -9,9 +9,11 @@ from tailsum.cli.console import WHAT, Device, RunFolder, Text, need, told
 
 def evaluate(
     run: RunFolder,
-    samples: Annotated[int, typer.Option(min=1, help="Of the states, for each sentence.", rich_help_panel=WHAT)] = 100,
+    samples: Annotated[
+        int, typer.Option(min=1, help="Samples of the states for each sentence.", rich_help_panel=WHAT)
+    ] = 100,
     sentences: Annotated[
-        int | None, typer.Option(min=1, help="Of each part, at most. Default: all.", rich_help_panel=WHAT)
+        int | None, typer.Option(min=1, help="Sentences of each part, at most. Default: all.", rich_help_panel=WHAT)
     ] = None,
     baselines: Annotated[
         bool, typer.Option(help="Train and score other language models too.", rich_help_panel=WHAT)

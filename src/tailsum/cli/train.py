@@ -77,7 +77,8 @@ def train(
         bool, typer.Option(help="Evaluate and explore the model at the end.", rich_help_panel=RUN)
     ] = True,
     samples: Annotated[
-        int, typer.Option(min=1, help="Of the states, for each sentence, in the evaluation.", rich_help_panel=RUN)
+        int,
+        typer.Option(min=1, help="Samples of the states for each sentence, in the evaluation.", rich_help_panel=RUN),
     ] = 20,
     device: Device = None,
     **chosen: Any,

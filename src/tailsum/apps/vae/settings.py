@@ -63,29 +63,29 @@ class Settings:
         str, Option(help="lstm, transformer, or a pretrained model: a folder, or its name on the hub.")
     ] = "lstm"
     frozen: Annotated[bool, Option(help="Leave a pretrained encoder as it is.")] = True
-    steps: Annotated[int, count(1, "How many batches to train on.")] = 600
+    steps: Annotated[int, count(1, "How many batches to train on; with --resume, in all.")] = 600
     batch: Annotated[int, count(1, "Sentences in a batch.")] = 64
     shards: Annotated[int, count(1, "Parts of a batch, worked on in turn, or by as many processes (torchrun).")] = 1
     rate: Annotated[float, POSITIVE, Option(help="Adam's learning rate.")] = 3e-3
     clip: Annotated[float, POSITIVE, Option(help="The largest norm of the gradient.")] = 5.0
-    dropout: Annotated[float, BELOW_ONE, Option(help="Of embeddings and the decoder's memory.")] = 0.2
+    dropout: Annotated[float, BELOW_ONE, Option(help="Dropout of embeddings and of the decoder's memory.")] = 0.2
     word_dropout: Annotated[float, SHARE, Option(help="The share of words that the decoder reads as `<unk>`.")] = 0.0
     last_word_dropout: Annotated[
-        float | None, SHARE, Option(help="What it comes to in the first half. Default: it stays.")
+        float | None, SHARE, Option(help="What it becomes in the first half of the steps. Default: it stays.")
     ] = None
     hard: Annotated[bool, Option("--hard/--soft", help="One-hot samples with relaxed gradients, or relaxed.")] = True
-    temperature: Annotated[float, POSITIVE, Option(help="Of relaxed samples.")] = 1.0
-    final_temperature: Annotated[float, POSITIVE, Option(help="What it comes to in the second half.")] = 1.0
+    temperature: Annotated[float, POSITIVE, Option(help="Temperature of relaxed samples.")] = 1.0
+    final_temperature: Annotated[float, POSITIVE, Option(help="What it becomes in the second half of the steps.")] = 1.0
     entropy_weight: Annotated[float, NOT_NEGATIVE, Option(help="The weight on the entropy of the posterior.")] = 1.0
     kl_weight: Annotated[
         float, NOT_NEGATIVE, Option(help="The weight on what keeps the posterior near the prior; 1 is the ELBO.")
     ] = 0.5
-    warm_up: Annotated[float, SHARE, Option(help="The share of all steps in which that weight grows from zero.")] = 0.5
-    spread: Annotated[float, POSITIVE, Option(help="Of the state embeddings of the posterior at the start.")] = 0.1
-    size: Annotated[int, count(2, "Of word embeddings and of the encoder.")] = 128
-    state_size: Annotated[int, count(1, "Of state embeddings.")] = 64
-    hidden: Annotated[int, count(1, "Of the decoder's LSTM.")] = 256
-    words: Annotated[int, count(1, "In the vocabulary, at most.")] = 10_000
+    warm_up: Annotated[float, SHARE, Option(help="The share of the steps in which that weight grows from zero.")] = 0.5
+    spread: Annotated[float, POSITIVE, Option(help="Scale of the posterior's state embeddings at the start.")] = 0.1
+    size: Annotated[int, count(2, "Size of word embeddings and of the encoder.")] = 128
+    state_size: Annotated[int, count(1, "Size of state embeddings.")] = 64
+    hidden: Annotated[int, count(1, "Size of the decoder's LSTM.")] = 256
+    words: Annotated[int, count(1, "Words in the vocabulary, at most.")] = 10_000
     longest: Annotated[int, count(1, "Words in a sentence; longer ones are left out.")] = 40
     seed: Annotated[int, SEED, Option(help="The seed of everything random.")] = 0
     check_every: Annotated[int, count(1, "Steps between looks at the dev part, and checkpoints.")] = 100
