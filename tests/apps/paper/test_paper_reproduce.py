@@ -23,7 +23,7 @@ from tailsum.apps.paper.rows import Estimate, read_rows, write_rows
 from tailsum.apps.paper.tables import chain_subject, hard, table2, table3, table4
 from tailsum.apps.paper.trained import Settings as Training
 from tailsum.apps.text import Split
-from tailsum.cli import reproduce as command
+from tailsum.cli.reproduce import Table, _numbers
 
 
 def a_row(**changes):
@@ -259,11 +259,11 @@ def test_killed_and_resumed(tmp_path):
 
 
 def test_states_named_twice_count_once():
-    assert command._numbers("200,100,200") == (200, 100)
+    assert _numbers("200,100,200") == (200, 100)
 
 
 def test_the_command_knows_every_table():
-    assert list(get_args(command.Table)) == list(TABLES)
+    assert list(get_args(Table)) == list(TABLES)
 
 
 @pytest.mark.parametrize("states", ["many", "2000,", "50"])
