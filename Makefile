@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 DATA ?=
 
-.PHONY: demo test slow benchmark paper docs clean
+.PHONY: demo test slow benchmark paper docs dist check-dist clean
 
 demo: .venv/ready
 	$(BIN)/tailsum demo
@@ -32,8 +32,20 @@ docs: .venv/ready
 	$(BIN)/python examples/draw_sketch.py docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# A source distribution, and a wheel built from it, in dist/.
+dist: .venv/ready
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+
+# Whether the wheel, alone in a new environment, imports and runs the README's example.
+check-dist: dist
+	rm -rf build/empty
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	build/empty/bin/python -I tests/run_readme.py
+
 clean:
-	rm -rf .venv site
+	rm -rf .venv site build dist
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from tailsum import Selection, Structure, estimate
 from tailsum.sketch.model import Propose

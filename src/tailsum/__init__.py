@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING
 
 from tailsum.lazy import on_demand
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
     from tailsum import compat as compat
     from tailsum import distributed as distributed
@@ -11,5 +13,5 @@ if TYPE_CHECKING:
     from tailsum import nn as nn
     from tailsum import plot as plot
     from tailsum.public import *  # noqa: F403
-
-__getattr__, __dir__ = on_demand(__name__, "compat", "distributed", "formats", "nn", "plot")
+else:  # a type checker knows every name, and finds those that do not exist
+    __getattr__, __dir__ = on_demand(__name__, "compat", "distributed", "formats", "nn", "plot")

@@ -5,11 +5,12 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from random import Random
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+from typing_extensions import Self
 
 import tailsum as ts
 from harness.case import Case, Counted, Kind, Row

@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.progress import Progress, TimeElapsedColumn
 from rich.table import Table
 from torch import Tensor
 
 from tailsum.apps.paper.chains import hard_chain, paper_chain, paper_proposal
+from tailsum.apps.progress import shown
 from tailsum.numerics.memory import PeakMemory
 from tailsum.sketch.model import Propose
 from tailsum.sketch.proposal import LocalGlobal, Lookahead
@@ -47,8 +47,7 @@ def estimators(n_states: int, proposal: Propose, repeats: int) -> Iterator[tuple
 
 def run_demo(n_states: int, length: int, seed: int, repeats: int, console: Console) -> list[Row]:
     """Measure every estimator on the paper's chain and on a peaked one."""
-    columns = (*Progress.get_default_columns(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with shown(console) as progress:
         task = progress.add_task("building chains", total=2 * (2 + 2 * (2 * repeats + 1)))
         generator = torch.Generator().manual_seed(seed)
         flat = paper_chain(n_states, length, generator=generator)
@@ -117,12 +116,12 @@ def demo_picture(rows: list[Row], path: Path) -> None:
     axes = figure.subplots(len(models), 2, squeeze=False)
     colours = {"TopK": "tab:gray", "paper": "tab:orange", "tailsum": "tab:blue"}
     for line, model in zip(axes, models, strict=True):
-        shown = [row for row in rows if row.model == model and row.estimator != "exact"]
+        drawn = [row for row in rows if row.model == model and row.estimator != "exact"]
         for axis, name in zip(line, ("log_partition", "entropy"), strict=True):
-            for place, row in enumerate(reversed(shown)):
+            for place, row in enumerate(reversed(drawn)):
                 errors = getattr(row, name)
                 axis.scatter(errors, torch.full_like(errors, place), color=colours[row.estimator], alpha=0.5, s=18)
-            axis.set_yticks(range(len(shown)), [f"{row.estimator} {row.share:.0%}" for row in reversed(shown)])
+            axis.set_yticks(range(len(drawn)), [f"{row.estimator} {row.share:.0%}" for row in reversed(drawn)])
             axis.axvline(0, color="black", linewidth=0.8)
             axis.set_xscale("symlog", linthresh=1e-3)
             axis.set_title(f"{model}: error of {'log Z' if name == 'log_partition' else 'entropy'} (nats)")

@@ -6,5 +6,5 @@ from tailsum.lazy import on_demand
 
 if TYPE_CHECKING:
     from tailsum.nn.public import *  # noqa: F403
-
-__getattr__, __dir__ = on_demand(__name__, "huggingface")
+else:  # a type checker knows every name, and finds those that do not exist
+    __getattr__, __dir__ = on_demand(__name__, "huggingface")

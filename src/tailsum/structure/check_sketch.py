@@ -10,7 +10,7 @@ Sketches that miss the same states agree with one another, and their error bars 
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -55,7 +55,7 @@ class Replicates(NamedTuple):
         return cls(*map(torch.cat, zip(*parts, strict=True)))
 
 
-def check_sketch(small: Structure, generator: torch.Generator | None = None) -> list[str]:
+def check_sketch(small: Structure[Any, Any], generator: torch.Generator | None = None) -> list[str]:
     """What speaks against one sketch: texts that say what was found and what to raise; none if nothing was.
 
     It is compared with a few sketches by another proposal, and with the sum over the best states of all.

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -18,7 +19,7 @@ from tailsum.structure.base import Structure
 from tailsum.structure.check_sketch import Replicates, SketchWarning, doubts
 from tailsum.structure.sketches import sketches
 
-Quantity = Callable[[Structure], Tensor]
+Quantity = Callable[[Structure[Any, Any]], Tensor]
 
 # Quantities by name, and whether they are the logarithm of a sum beside averages.
 NAMED: dict[str, tuple[Quantity, bool]] = {
@@ -42,7 +43,7 @@ class Estimate:
 
 @torch.no_grad()
 def estimate(
-    model: Structure,
+    model: Structure[Any, Any],
     what: str | Quantity,
     *,
     k: int | None = None,

@@ -16,7 +16,6 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import tailsum as ts
-from tailsum import cli
 from tailsum.apps.paper import tables as text_cells
 from tailsum.apps.paper.cells import Cell, Made, Method, Subject, cell, made, seeded
 from tailsum.apps.paper.gradients import gradients
@@ -25,6 +24,7 @@ from tailsum.apps.paper.rows import Estimate, read_rows, write_rows
 from tailsum.apps.paper.tables import chain_subject, hard, table2, table3, table4
 from tailsum.apps.paper.trained import Settings as Training
 from tailsum.apps.text import Split
+from tailsum.cli.reproduce import Table, _numbers
 
 
 def a_row(**changes):
@@ -260,11 +260,11 @@ def test_killed_and_resumed(tmp_path):
 
 
 def test_states_named_twice_count_once():
-    assert cli._numbers("200,100,200") == (200, 100)
+    assert _numbers("200,100,200") == (200, 100)
 
 
 def test_the_command_knows_every_table():
-    assert list(get_args(cli.Table)) == list(TABLES)
+    assert list(get_args(Table)) == list(TABLES)
 
 
 @pytest.mark.parametrize("states", ["many", "2000,", "50"])

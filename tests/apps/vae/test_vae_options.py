@@ -17,7 +17,7 @@ from vae_cases import SMALL, STEPS, go_on, new_run, options, rows, same_run, tol
 
 from tailsum.apps.vae import session
 from tailsum.apps.vae.settings import Settings
-from tailsum.cli import app
+from tailsum.cli.app import app
 from tailsum.nn.method import Method
 
 pytestmark = [
@@ -30,10 +30,10 @@ COMMANDS = typer.main.get_command(app).commands
 
 
 def test_defaults():
-    """Those of the options are those of the settings, and all settings but two are options."""
+    """Those of the options are those of the settings, and all settings but three are options."""
     given = {option.name: option.default for option in COMMANDS["train"].params}
     settings = {field.name: field.default for field in fields(Settings)}
-    assert settings.keys() - given.keys() == {"check_sentences", "check_samples"}
+    assert settings.keys() - given.keys() == {"check_sentences", "check_samples", "earlier"}
     for name in settings.keys() & given.keys():
         assert getattr(given[name], "value", given[name]) == settings[name], name
 
@@ -98,7 +98,7 @@ def test_a_second_run(tmp_path, whole, data):
         (["--states", "30"], "states", "20"),
         (["--soft"], "hard", "True"),
         (["--estimator", "rdp"], "estimator", "tailsum"),
-        (["--steps", "1000"], "steps", str(STEPS)),  # the default, typed
+        (["--rate", "0.003"], "rate", "0.02"),  # the default, typed
     ],
 )
 def test_resume_with_other_options(whole, option, name, begun):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ def test_settings_are_what_their_json_says():
         Settings(),
         Settings(data="a/b.txt", kept=7, estimator="rdp", rate=1.0, hard=False, seed=-3, final_temperature=0.1),
         Settings(warm_up=0.0, entropy_weight=0.0, shards=3, encoder="some/model", frozen=False),
+        Settings(steps=9, earlier=(3, 7)),
     ):
         assert Settings.from_json(json.loads(json.dumps(settings.as_json()))) == settings
     assert Settings.from_json({"steps": 7}) == Settings(steps=7)  # an earlier version had fewer names
@@ -37,6 +39,7 @@ WRONG = {
     float: ("3", True, [1.0], None),
     bool: (0, 1, "yes", None),
     str: (3, True, ["lstm"], None),
+    tuple: (3, "3", ["3"], [1.5], [True], None),
 }
 
 
@@ -67,12 +70,13 @@ BAD = {
     **dict.fromkeys(("warm_up", "word_dropout", "last_word_dropout"), (-0.1, 1.1, math.inf, math.nan)),
     "entropy_weight": (-0.1, math.inf, math.nan),
     "estimator": ("sum", "TopK"),
+    "earlier": ((600,), (700,), (0,), (5, 5), (6, 5)),
 }
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
 def test_a_bad_value_is_named(name, value, unchecked):
-    with pytest.raises(ValueError, match=rf"\b{name}\b.*{value}"):
+    with pytest.raises(ValueError, match=rf"\b{name}\b.*{re.escape(str(value))}"):
         Settings(**{name: value})
 
 

@@ -127,7 +127,7 @@ def told(*arguments):
     """A command in this process: its exit code and what it says, on both streams."""
     from typer.testing import CliRunner  # noqa: PLC0415  (an extra)
 
-    from tailsum.cli import app  # noqa: PLC0415  (as above)
+    from tailsum.cli.app import app  # noqa: PLC0415  (as above)
 
     result = CliRunner().invoke(app, [str(x) for x in arguments], env={"COLUMNS": "160", "TERMINAL_WIDTH": "160"})
     if result.exception is not None and not isinstance(result.exception, SystemExit):

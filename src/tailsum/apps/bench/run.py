@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from torch import Tensor
 
 from tailsum.apps.bench.budget import Budget
@@ -35,6 +34,7 @@ from tailsum.apps.bench.rows import (
     Sizes,
     read_rows,
 )
+from tailsum.apps.progress import shown
 from tailsum.chains.linear_chain import LinearChain
 
 SPARE = 0.8  # of the free memory, at most this part
@@ -62,8 +62,7 @@ def bench(settings: Settings, console: Console) -> Results:
     claim(settings.output, machine(settings.device))
     write_plan(settings.output, settings.plan)
     runner = Runner(settings, results, Budget(settings.seconds, settings.groups))
-    columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with shown(console) as progress:
         for group in settings.groups:
             runner.budget.begin(group)
             cells = runner.cells(group)

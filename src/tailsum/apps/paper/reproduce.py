@@ -9,14 +9,13 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
+from tailsum import __version__
 from tailsum.apps.paper import tables
 from tailsum.apps.paper.cells import Cell, seeded
 from tailsum.apps.paper.gradients import gradients
@@ -24,6 +23,7 @@ from tailsum.apps.paper.report import write_report
 from tailsum.apps.paper.rows import Check, Direction, write_rows
 from tailsum.apps.paper.theory import REPEATS, STATEMENTS, checks
 from tailsum.apps.paper.trained import Settings as Training
+from tailsum.apps.progress import Tasks, shown
 
 # What each name runs; "hard" has the models trained on text and the gradients with it.
 TABLES: dict[str, tuple[str, ...]] = {name: (name,) for name in ("table2", "table3", "table4", "hard", "theory")}
@@ -81,8 +81,7 @@ def reproduce(settings: Settings, console: Console) -> Path:
         console.print(f"{len(rows)} of {len(cells)} cells were finished before.")
     facts = about(settings)
     minutes = settings.cells / "minutes.txt"
-    columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress, _timed(minutes):
+    with shown(console) as progress, _timed(minutes):
         task = progress.add_task("", total=sum(cell.steps for name, cell in cells.items() if name not in rows))
         for group, members in wanted.items():
             if group == "text":
@@ -110,7 +109,7 @@ def _timed(path: Path) -> Iterator[None]:
             file.write(f"{(time.perf_counter() - start) / 60:.2f}\n")
 
 
-def _train(settings: Settings, progress: Progress) -> dict[str, str]:
+def _train(settings: Settings, progress: Tasks) -> dict[str, str]:
     """Train the models of text that are not trained yet, and say how well they do."""
     facts = {}
     for kind in tables.KINDS:
@@ -132,7 +131,7 @@ def about(settings: Settings) -> dict[str, str]:
         f"--repeats {settings.repeats} --seed {settings.seed}",
         "seed": str(settings.seed),
         "text": tables.text_name(settings.data),
-        "tailsum": version("tailsum"),
+        "tailsum": __version__,
         "torch": torch.__version__,
         "Python": platform.python_version(),
         "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",

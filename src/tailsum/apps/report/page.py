@@ -1,6 +1,6 @@
 """Pages and other text from the templates beside this file."""
 
-import tomllib
+import sys
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from tailsum.apps.files import whole
 from tailsum.apps.report.wording import markdown, number, percent
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 TEMPLATES = Environment(
     loader=PackageLoader("tailsum.apps.report"),

@@ -71,5 +71,7 @@ def save(picture: Picture, folder: Path) -> Shot:
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # words may be in any script
         picture.draw().savefig(path, dpi=DPI, format="png", metadata={"Software": None})
     content = path.read_bytes()
-    width, height = (round(int.from_bytes(content[at : at + 4]) / SHARP) for at in (16, 20))  # from the file's head
+    width, height = (
+        round(int.from_bytes(content[at : at + 4], "big") / SHARP) for at in (16, 20)
+    )  # from the file's head
     return Shot(picture.section, picture.caption, b64encode(content).decode("ascii"), width, height)

@@ -27,7 +27,7 @@ class Table:
     ) -> "Table":
         """A table without the columns that say nothing."""
         frame = frame.fillna(NOTHING)
-        return cls(key, caption, frame.loc[:, (frame != NOTHING).any()], ours, notes)
+        return cls(key, caption, pd.DataFrame(frame.loc[:, (frame != NOTHING).any()]), ours, notes)
 
     def rows(self) -> list[Row]:
         """The rows, in order."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tailsum.apps.vae.data import Order, batch_of, in_evaluation
 from tailsum.apps.vae.seeds import seeded
-from tailsum.apps.vae.settings import Settings, rate_share
+from tailsum.apps.vae.settings import Settings
 from tailsum.nn.words import checked_inside
 from tailsum.numerics.check import at_least, check_whole
 
@@ -205,7 +205,7 @@ def train_lstm(
     with seeded(settings.seed, device):
         model = WordLSTM(n_words, settings.size, settings.hidden, settings.dropout).to(device)
         optimiser = torch.optim.Adam(model.parameters(), settings.rate)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda done: rate_share(done, steps))
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, settings.rate_share_at)
         for done in range(1, steps + 1):
             words, lengths = batch_of([train[i] for i in order.at(done - 1)]).to(device)
             loss = -model.log_prob(words, lengths).sum() / scale

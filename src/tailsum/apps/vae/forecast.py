@@ -126,10 +126,10 @@ def rate_of(device: torch.device, size: int = 1024) -> float:
     return 2 * size**3 / (perf_counter() - start)
 
 
-def shown(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """A time in a unit that suits it.
 
-    >>> [shown(x) for x in (0.04, 12.3, 600.0, 20_000.0)]
+    >>> [duration(x) for x in (0.04, 12.3, 600.0, 20_000.0)]
     ['0.04 s', '12 s', '10 minutes', '5.6 hours']
     """
     for unit, size in (("hours", 3600), ("minutes", 60)):

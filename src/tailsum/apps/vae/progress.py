@@ -9,9 +9,8 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from tailsum.apps.progress import AT_LEAST_EVERY, say
 from tailsum.apps.vae.train import Step
-
-AT_LEAST_EVERY = 60.0  # seconds between two lines of a log
 
 
 class Teller(Protocol):
@@ -81,5 +80,5 @@ class Lines:
         self.since = monotonic()
         pace = self.words / max(self.since - self.start, 1e-9)
         shown = "" if isnan(dev) else f" (dev {dev:.2f})"
-        text = f"step {self.last.number} of {self.steps}: a word {self.last.nll:.2f}{shown}, {pace:,.0f} words/s"
-        self.console.print(text, soft_wrap=True, markup=False, highlight=False)
+        said = f"step {self.last.number} of {self.steps}: a word {self.last.nll:.2f}{shown}, {pace:,.0f} words/s"
+        say(self.console, said)

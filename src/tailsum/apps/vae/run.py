@@ -43,6 +43,17 @@ class Run:
             write_json(self.folder / "settings.json", self.settings.as_json())
         return self
 
+    def extended(self, steps: int) -> "Run":
+        """The same run with more steps; nothing is written yet."""
+        return Run(self.folder, self.settings.extended(steps), self.vocabulary, self.digest)
+
+    def write_settings(self) -> None:
+        """Put these settings into the place of those that the folder holds, where they have changed."""
+        if Run.open(self.folder).settings == self.settings:
+            return
+        with self.alone():
+            write_json(self.folder / "settings.json", self.settings.as_json())
+
     def remove(self) -> None:
         """Undo `write`, of a run that has made no step; what else is in the folder stays."""
         for name in ("settings.json", "words.json", self.curve.name, "lock"):
@@ -103,9 +114,13 @@ class Run:
 
     def accept(self, checkpoint: Checkpoint) -> None:
         """A ValueError if a checkpoint is another run's."""
-        for name, wanted in (("settings", self.settings.as_json()), ("digest", self.digest)):
-            if checkpoint.facts.get(name) != wanted:
-                raise ValueError(f"the checkpoint must be one of this run, {self.folder}: its {name} are another's")
+        settings = Settings.from_json(checkpoint.facts.get("settings"))
+        same = {
+            "settings": self.settings.is_extension_of(settings),
+            "digest": checkpoint.facts.get("digest") == self.digest,
+        }
+        for name in (name for name, holds in same.items() if not holds):
+            raise ValueError(f"the checkpoint must be one of this run, {self.folder}: its {name} are another's")
 
     # The curve: a row for each step of training, and for each look at the dev part.
 

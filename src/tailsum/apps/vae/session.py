@@ -8,19 +8,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
+from shlex import quote
 from types import FrameType
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from tailsum.apps.progress import Tasks, say, shown
 from tailsum.apps.vae.baselines import bigram, score, sentence_log_probs, train_lstm, unigram
+from tailsum.apps.vae.checkpoint import LAST
 from tailsum.apps.vae.data import Corpus, evenly
 from tailsum.apps.vae.evaluate import Likelihood, likelihood, n_batches, sums_for
 from tailsum.apps.vae.explore import explore, gather, n_steps
-from tailsum.apps.vae.forecast import LONG, forecast, memory_of, rate_of, shown, what_to_lower
+from tailsum.apps.vae.forecast import LONG, duration, forecast, memory_of, rate_of, what_to_lower
 from tailsum.apps.vae.processes import device_of, processes
 from tailsum.apps.vae.progress import told
 from tailsum.apps.vae.run import Run, read_corpus, write_json
@@ -33,39 +35,69 @@ PATIENCE = 10  # seconds that SIGTERM leaves a step to end
 
 
 def train_run(
-    folder: Path, settings: Settings | None, console: Console, device: str | None = None, data: Path | None = None
+    folder: Path,
+    settings: Settings | None,
+    console: Console,
+    device: str | None = None,
+    data: Path | None = None,
+    steps: int | None = None,
 ) -> bool:
-    """Train a new run, or, without settings, go on with one (whose text may have moved to `data`); False if interrupted.
+    """Train a new run, or, without settings, go on with one (whose text may have moved to `data`), to `steps` if given.
 
-    Under `torchrun` several processes train together. Ctrl-C and SIGTERM end the training after the step at hand, and
+    False if interrupted.     Under `torchrun` several processes train together. Ctrl-C and SIGTERM end the training after the step at hand, and
     save it; a second one, or SIGTERM in a long step, ends it at once. Of a new run that ends before its first step nothing is left.
     """
-    place = device_of(device)
+    place, new = device_of(device), settings is not None
     with processes(place) as all_of_us:
-        if settings is None:
-            run = Run.open(folder)
-            corpus = run.corpus(data)
-        else:
-            corpus = read_corpus(settings)
-            run = Run.new(folder, settings, corpus)
-        _foretell(run, corpus, place, console if all_of_us.first else Console(quiet=True), new=settings is not None)
+        run, corpus = _prepared(folder, settings, data, steps)
+        if not all_of_us.first:
+            console = Console(quiet=True)
+        if new:
+            _foretell(run, corpus, place, console, new)
         trainer = Trainer(run, corpus, place, all_of_us)
-        if settings is not None:
+        if new:
             all_of_us.wait()  # none may look for the run's files before all have found that there are none
         with _until_interrupted() as stop:
             if not all_of_us.first:
                 return train(trainer, Watcher(complain=lambda _: None, stop=stop))
-            if settings is not None:
-                run.write()
+            run.write() if new else run.write_settings()
             try:
                 with _watching(run, console, stop) as watcher:
+                    if not new:
+                        watcher.started = lambda done: _tell_start(run, corpus, place, console, done)
                     return train(trainer, watcher)
             except ValueError:  # another process has the folder, or a loss is not finite and kept there for study
                 raise
             except BaseException:
-                if settings is not None and not trainer.done:
+                if new and not trainer.done:
                     run.remove()
                 raise
+
+
+def _prepared(folder: Path, settings: Settings | None, data: Path | None, steps: int | None) -> tuple[Run, Corpus]:
+    """A new run, or one that goes on; nothing is written yet."""
+    if settings is not None:
+        corpus = read_corpus(settings)
+        return Run.new(folder, settings, corpus), corpus
+    run = Run.open(folder)
+    return run.extended(steps or run.settings.steps), run.corpus(data)
+
+
+def _tell_start(run: Run, corpus: Corpus, device: torch.device, console: Console, done: int) -> None:
+    """Where a run goes on from."""
+    steps = run.settings.steps
+    if done == steps:
+        more = f"tailsum train --output {quote(str(run.folder))} --resume --steps MORE"
+        say(console, f"{run.folder} is finished already: its {steps} steps are done. To train further: {more}")
+        return
+    say(console, f"Going on from step {done} of {steps}.")
+    _foretell(run, corpus, device, console, new=False)
+
+
+def is_reported(folder: Path) -> bool:
+    """Whether what `evaluate_run` and `explore_run` write is there, and newer than the last checkpoint."""
+    last, *made = (folder / name for name in (f"checkpoints/{LAST}", "evaluation.json", "index.html"))
+    return all(path.exists() and path.stat().st_mtime_ns >= last.stat().st_mtime_ns for path in made)
 
 
 def _foretell(run: Run, corpus: Corpus, device: torch.device, console: Console, new: bool) -> None:
@@ -78,10 +110,12 @@ def _foretell(run: Run, corpus: Corpus, device: torch.device, console: Console, 
             raise ValueError(said)
         _warning(console)(said)  # it has been trained so before, and the forecast may be wrong
     seconds = found.seconds(rate_of(device))
-    said = f"By forecast, a step takes {found.total / 1e9:.2g} GB of memory and {shown(seconds)}."
-    console.print(said, soft_wrap=True, highlight=False)
+    said = f"By forecast, a step takes {found.total / 1e9:.2g} GB of memory and {duration(seconds)}."
+    say(console, said)
     if seconds > LONG:
-        _warning(console)(f"a step takes about {shown(seconds)}. Lower --states, --kept, --batch or --longest for less")
+        _warning(console)(
+            f"a step takes about {duration(seconds)}. Lower --states, --kept, --batch or --longest for less"
+        )
 
 
 @contextmanager
@@ -201,7 +235,7 @@ def evaluate_run(
     sums = sums_for(model, run.settings.sums())
     parts = {name: evenly(part, sentences or len(part)) for name, part in (("dev", corpus.dev), ("test", corpus.test))}
     found: dict[str, Any] = {"step": step, "estimator": sums.method, "states": run.settings.states}
-    with _bar(console) as bar:
+    with shown(console, transient=False) as bar:
         for name, part in parts.items():
             task = bar.add_task(f"Likelihood of {name}", total=n_batches(part))
             result = likelihood(model, part, sums, samples, step=lambda task=task: bar.advance(task))
@@ -228,7 +262,7 @@ def _flat(result: Likelihood) -> dict[str, Any]:
 
 
 def _baselines(
-    run: Run, corpus: Corpus, parts: dict[str, list[list[int]]], device: torch.device, bar: Progress
+    run: Run, corpus: Corpus, parts: dict[str, list[list[int]]], device: torch.device, bar: Tasks
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Scores of models that only count, and of an LSTM as large as the decoder's, trained as long on the same text."""
     settings, n_words = run.settings, len(corpus.vocabulary)
@@ -266,13 +300,8 @@ def _cells(scored: dict[str, float]) -> tuple[str, str]:
 def explore_run(folder: Path, console: Console, device: str | None = None, data: Path | None = None) -> None:
     """The page about a run, and its pictures."""
     run, corpus, model, step = _opened(folder, console, device, data)
-    with _bar(console) as bar:
+    with shown(console, transient=False) as bar:
         task, sums = bar.add_task("Exploring", total=n_steps(corpus)), sums_for(model, run.settings.sums())
         page = explore(run, corpus, model, sums, lambda: bar.advance(task), trained=step)
     said = f"What the model has learned, on one page: {page.resolve()}"
-    console.print(said, soft_wrap=True, markup=False, highlight=False)
-
-
-def _bar(console: Console) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
+    say(console, said)

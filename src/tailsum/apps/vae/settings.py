@@ -7,6 +7,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_type_hints
 
 from typer import Option
@@ -62,34 +63,35 @@ class Settings:
         str, Option(help="lstm, transformer, or a pretrained model: a folder, or its name on the hub.")
     ] = "lstm"
     frozen: Annotated[bool, Option(help="Leave a pretrained encoder as it is.")] = True
-    steps: Annotated[int, count(1, "How many batches to train on.")] = 600
+    steps: Annotated[int, count(1, "How many batches to train on; with --resume, in all.")] = 600
     batch: Annotated[int, count(1, "Sentences in a batch.")] = 64
     shards: Annotated[int, count(1, "Parts of a batch, worked on in turn, or by as many processes (torchrun).")] = 1
     rate: Annotated[float, POSITIVE, Option(help="Adam's learning rate.")] = 3e-3
     clip: Annotated[float, POSITIVE, Option(help="The largest norm of the gradient.")] = 5.0
-    dropout: Annotated[float, BELOW_ONE, Option(help="Of embeddings and the decoder's memory.")] = 0.2
+    dropout: Annotated[float, BELOW_ONE, Option(help="Dropout of embeddings and of the decoder's memory.")] = 0.2
     word_dropout: Annotated[float, SHARE, Option(help="The share of words that the decoder reads as `<unk>`.")] = 0.0
     last_word_dropout: Annotated[
-        float | None, SHARE, Option(help="What it comes to in the first half. Default: it stays.")
+        float | None, SHARE, Option(help="What it becomes in the first half of the steps. Default: it stays.")
     ] = None
     hard: Annotated[bool, Option("--hard/--soft", help="One-hot samples with relaxed gradients, or relaxed.")] = True
-    temperature: Annotated[float, POSITIVE, Option(help="Of relaxed samples.")] = 1.0
-    final_temperature: Annotated[float, POSITIVE, Option(help="What it comes to in the second half.")] = 1.0
+    temperature: Annotated[float, POSITIVE, Option(help="Temperature of relaxed samples.")] = 1.0
+    final_temperature: Annotated[float, POSITIVE, Option(help="What it becomes in the second half of the steps.")] = 1.0
     entropy_weight: Annotated[float, NOT_NEGATIVE, Option(help="The weight on the entropy of the posterior.")] = 1.0
     kl_weight: Annotated[
         float, NOT_NEGATIVE, Option(help="The weight on what keeps the posterior near the prior; 1 is the ELBO.")
     ] = 0.5
-    warm_up: Annotated[float, SHARE, Option(help="The share of all steps in which that weight grows from zero.")] = 0.5
-    spread: Annotated[float, POSITIVE, Option(help="Of the state embeddings of the posterior at the start.")] = 0.1
-    size: Annotated[int, count(2, "Of word embeddings and of the encoder.")] = 128
-    state_size: Annotated[int, count(1, "Of state embeddings.")] = 64
-    hidden: Annotated[int, count(1, "Of the decoder's LSTM.")] = 256
-    words: Annotated[int, count(1, "In the vocabulary, at most.")] = 10_000
+    warm_up: Annotated[float, SHARE, Option(help="The share of the steps in which that weight grows from zero.")] = 0.5
+    spread: Annotated[float, POSITIVE, Option(help="Scale of the posterior's state embeddings at the start.")] = 0.1
+    size: Annotated[int, count(2, "Size of word embeddings and of the encoder.")] = 128
+    state_size: Annotated[int, count(1, "Size of state embeddings.")] = 64
+    hidden: Annotated[int, count(1, "Size of the decoder's LSTM.")] = 256
+    words: Annotated[int, count(1, "Words in the vocabulary, at most.")] = 10_000
     longest: Annotated[int, count(1, "Words in a sentence; longer ones are left out.")] = 40
     seed: Annotated[int, SEED, Option(help="The seed of everything random.")] = 0
     check_every: Annotated[int, count(1, "Steps between looks at the dev part, and checkpoints.")] = 100
     check_sentences: Annotated[int, count(1)] = 500
     check_samples: Annotated[int, count(1)] = 5
+    earlier: tuple[int, ...] = ()  # the steps that the run was to have, before each time that it was given more
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(Settings, include_extras=True).items():
@@ -99,7 +101,35 @@ class Settings:
             raise ValueError(f"estimator must be one of {', '.join(get_args(Method))}: got {self.estimator!r}")
         if self.shards > self.batch:
             raise ValueError(f"shards must be at most {self.batch}, the size of a batch: got {self.shards}")
+        if any(before >= after for before, after in pairwise((0, *self.plan))):
+            raise ValueError(f"earlier must be positive, rising and below {self.steps}, the steps: got {self.earlier}")
         self.sums()
+
+    @property
+    def plan(self) -> tuple[int, ...]:
+        """The steps at which the run was, or is, to end."""
+        return (*self.earlier, self.steps)
+
+    def extended(self, steps: int) -> "Settings":
+        """The settings of the same run with more steps: it first does what it was to do, and then goes on.
+
+        >>> Settings(steps=100).extended(150).plan
+        (100, 150)
+        """
+        if steps == self.steps:
+            return self
+        if steps < self.steps:
+            raise ValueError(f"steps must be at least {self.steps}, which the run has already: got {steps}")
+        return dataclasses.replace(self, steps=steps, earlier=self.plan)
+
+    def is_extension_of(self, other: "Settings") -> bool:
+        """Whether a run with the other settings becomes one with these when it is given more steps, or is one.
+
+        >>> Settings(steps=150, earlier=(100,)).is_extension_of(Settings(steps=100))
+        True
+        """
+        same = dataclasses.replace(other, steps=self.steps, earlier=self.earlier) == self
+        return same and self.plan[: len(other.plan)] == other.plan
 
     @classmethod
     def options(cls) -> dict[str, Any]:
@@ -143,27 +173,36 @@ class Settings:
             found |= dict.fromkeys(("warm_up", "entropy_weight"), "--kl-weight 0")
         return found
 
+    # Schedules. Those of an extended run keep to the steps that it was begun with, and then stay where they are; only the
+    # learning rate, which has become too small to learn by, rises and falls once more in every extension.
+
     def rate_at(self, step: int) -> float:
         """The learning rate."""
-        return self.rate * rate_share(step, self.steps)
+        return self.rate * self.rate_share_at(step)
+
+    def rate_share_at(self, step: int) -> float:
+        """The share of the learning rate."""
+        start = max(end for end in (0, *self.earlier) if end <= step)
+        end = min(end for end in self.plan if end > start)
+        return rate_share(step - start, end - start)
 
     def weight_at(self, step: int) -> float:
         """The weight on what keeps the posterior near the prior."""
-        return self.kl_weight * (min(1.0, step / (self.warm_up * self.steps)) if self.warm_up else 1.0)
+        return self.kl_weight * (min(1.0, step / (self.warm_up * self.plan[0])) if self.warm_up else 1.0)
 
     def temperature_at(self, step: int) -> float:
         """The temperature of relaxed samples: it changes in the second half only, geometrically."""
-        late = max(0.0, 2 * step / self.steps - 1)
+        late = min(1.0, max(0.0, 2 * step / self.plan[0] - 1))
         return self.temperature * (self.final_temperature / self.temperature) ** late
 
     def word_dropout_at(self, step: int) -> float:
         """The share of words that the decoder does not see: it changes in the first half only, linearly."""
         final = self.word_dropout if self.last_word_dropout is None else self.last_word_dropout
-        return self.word_dropout + (final - self.word_dropout) * min(1.0, 2 * step / self.steps)
+        return self.word_dropout + (final - self.word_dropout) * min(1.0, 2 * step / self.plan[0])
 
     def as_json(self) -> dict[str, Any]:
         """What `from_json` reads."""
-        return dataclasses.asdict(self)
+        return {**dataclasses.asdict(self), "earlier": list(self.earlier)}
 
     @classmethod
     def from_json(cls, content: Any) -> "Settings":
@@ -172,11 +211,16 @@ class Settings:
         if not isinstance(content, dict) or not set(content) <= set(types):
             found = sorted(set(content) - set(types)) if isinstance(content, dict) else type(content).__name__
             raise ValueError(f"settings must be an object with the names of this version: got {found}")
+        earlier = content.get("earlier", [])
+        if type(earlier) is not list or any(type(steps) is not int for steps in earlier):
+            raise ValueError(f"settings: earlier must be a list of whole numbers: got {earlier!r}")
         for name, value in content.items():
+            if name == "earlier":
+                continue
             allowed = get_args(types[name]) or (types[name],)
             if not (type(value) in allowed or value in allowed or (type(value) is int and float in allowed)):
                 raise ValueError(f"settings: {name} must be {types[name]}: got {value!r}")
-        return cls(**content)
+        return cls(**{**content, "earlier": tuple(earlier)})
 
 
 def _check(name: str, value: Any, hint: Any) -> None:

@@ -48,6 +48,7 @@ class Watcher:
     checked: Callable[[int, float], None] = lambda _step, _nll: None  # on the dev part, in nats per word
     complain: Callable[[str], None] = print
     stop: Callable[[], bool] = lambda: False  # asked after each step
+    started: Callable[[int], None] = lambda _: None  # how many steps were done before
 
 
 class NotFiniteError(ValueError):
@@ -178,10 +179,11 @@ def train(trainer: Trainer, watcher: Watcher) -> bool:
         trainer.processes.wait()
         if first:
             run.cut_curve(trainer.done)
+            watcher.started(trainer.done)
         stopped = False
         while trainer.done < settings.steps and not stopped:
             step = trainer.step()
-            due = trainer.done % settings.check_every == 0 or trainer.done == settings.steps
+            due = trainer.done % settings.check_every == 0 or trainer.done in settings.plan
             if first:
                 run.add_to_curve(_row("train", step.number, step.nll, step.elbo))
                 watcher.stepped(step)

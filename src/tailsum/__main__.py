@@ -1,0 +1,5 @@
+"""`python -m tailsum`: the command line."""
+
+from tailsum.cli import main
+
+main()
