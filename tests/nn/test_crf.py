@@ -288,6 +288,7 @@ def test_forbidden_emissions_leave_no_nan():
 def test_bad_input(unchecked):
     crf, nodes, tags = CRF(N, batch_first=True), torch.randn(B, T, N), torch.zeros(B, T).long()
     bio = CRF.for_scheme("BIO", ["X"], batch_first=True)
+    late = CRF(N, batch_first=True, allowed_end=torch.tensor([False, True, True]))
     off = torch.ones(B, T).bool()
     off[1] = False
     for message, run in {
@@ -316,6 +317,8 @@ def test_bad_input(unchecked):
         "labels must be a list": lambda: CRF.for_scheme("BIO", "PER"),
         "got O before I-X in sequence 0, at 1": lambda: bio(nodes[:1], torch.tensor([[0, 0, 2, 2]])),
         "tags must start as allowed: got I-X in sequence 0": lambda: bio(nodes[:1], torch.tensor([[2, 2, 2, 2]])),
+        "tags must end as allowed: got 0 in sequence 0": lambda: late(nodes, tags),
+        "for each sequence: got none for sequence 0": lambda: crf(nodes - math.inf, torch.full((B, T), -1)),
         "at least one possible path for each sequence: got none for sequence 1": lambda: bio(
             nodes[:2], torch.tensor([[0, -1, 0, 0], [0, 2, -1, 0]])
         ),

@@ -249,18 +249,17 @@ class CRF(nn.Module):
         sets = tag_sets(tags, inside, self.num_tags)
         if sets is None:
             found = self._sketched(chain).log_prob(tags)
-            if self.allowed is not None and bool((found == -math.inf).any()):
+            if bool((found == -math.inf).any()):
                 check_follow(tags, inside, self.allowed_start, self.allowed, self.allowed_end, self.tags)
             return found
         nodes = chain.node_scores().masked_fill(~sets & inside[..., None], -math.inf)
-        agreeing = LinearChain(nodes, self.transition, chain.lengths)
-        found = self._sketched(agreeing).log_partition() - self._sketched(chain).log_partition()
-        if bool((found == -math.inf).any()):
-            row = (found == -math.inf).nonzero()[0].item()
+        agreeing = self._sketched(LinearChain(nodes, self.transition, chain.lengths)).log_partition()
+        if bool((agreeing == -math.inf).any()):
+            row = (agreeing == -math.inf).nonzero()[0].item()
             raise ValueError(
                 f"tags must leave at least one possible path for each sequence: got none for sequence {row}"
             )
-        return found
+        return agreeing - self._sketched(chain).log_partition()
 
 
 def _only(scores: Tensor, allowed: Tensor | None) -> Tensor:
