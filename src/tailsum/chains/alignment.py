@@ -116,6 +116,9 @@ class Alignment(Structure[MoveTerms, Tensor]):
         moves = super().marginals()
         return moves[..., 1:, :, 1], moves[..., 1:, 2]
 
+    def after_batch(self) -> dict[str, int]:
+        return {"columns": 0, "tables": 2}
+
     def form(self) -> tuple[object, ...]:
         return tuple(self.columns.expand(self.batch_shape).flatten().tolist())
 

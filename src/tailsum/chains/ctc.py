@@ -107,6 +107,9 @@ class CTC(Structure[FrameTerms, Tensor]):
             totals.append(reduce(final, -1).double() + offset)
         return torch.stack(totals, -1).gather(-1, last)[..., 0].to(self.dtype)
 
+    def after_batch(self) -> dict[str, int]:
+        return {"target_lengths": 0, "lattice": 1, "skips": 1, "log_probs": 2}
+
     def centred(self, terms: FrameTerms) -> FrameTerms:
         """Every frame has one label."""
         return FrameTerms(terms.frames.map(lambda x: without_common(x, 1)))

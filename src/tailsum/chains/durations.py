@@ -30,6 +30,8 @@ class Durations(Scores):
     torch.Size([100, 30, 5])
     """
 
+    after_batch = 2
+
     def __init__(
         self,
         emission: Float[Tensor, "*#batch T N"],

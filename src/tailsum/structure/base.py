@@ -9,7 +9,6 @@ structure may override what it can do faster.
 States have *local ids* `0 .. n-1` in a model, and *global ids* in the whole model that it is a sketch of.
 """
 
-import copy
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -40,17 +39,20 @@ from tailsum.sketch.model import Model, Propose
 from tailsum.sketch.proposal import Lookahead, proposal_from
 from tailsum.sketch.selection import Selection, Subset, selection_from
 from tailsum.sketch.sweep import Sweep
+from tailsum.structure.batch import Copies
 from tailsum.structure.check import check_states, check_subset
+from tailsum.structure.distribution import DistributionFace
+from tailsum.structure.integrations import integrate
 from tailsum.structure.k_best import Best, Constraints, Found, k_best, stacked
 from tailsum.structure.landmark_sweep import LandmarkSweep, by_restriction
 from tailsum.structure.relaxed import RelaxedSample
-from tailsum.structure.terms import Terms, each, recordable, requires_grad, tensors_in, with_tables
+from tailsum.structure.terms import Terms, each, recordable, requires_grad, with_tables
 
 Configuration = TypeVar("Configuration")
 This = TypeVar("This", bound="Structure")
 
 
-class Structure(Model, Generic[Terms, Configuration]):
+class Structure(Copies, DistributionFace, Model, Generic[Terms, Configuration]):
     """A distribution over configurations of connected nodes, given by scores (log potentials)."""
 
     lengths: Int[Tensor, "*batch"] | None = None
@@ -180,11 +182,6 @@ class Structure(Model, Generic[Terms, Configuration]):
     def whole(self: This) -> This:
         """The model that this one is a sketch of; itself if it is none."""
         return self if self._origin is None else self._origin  # pyright: ignore[reportReturnType]
-
-    @property
-    def event_shape(self) -> torch.Size:
-        """The shape of the nodes: `[T]` positions or words, `[T, T]` spans."""
-        return self.node_shape
 
     def __repr__(self) -> str:
         of = "" if self.kept is None else f" of {self.whole.n_states}"
@@ -362,25 +359,7 @@ class Structure(Model, Generic[Terms, Configuration]):
             raise ValueError("other must have the same lengths")
         return other
 
-    # Copies and positions.
-
-    def replaced(self: This, **fields: object) -> This:
-        """A new model with some fields replaced; nothing is checked again."""
-        model = object.__new__(type(self))
-        vars(model).update(vars(self) | fields)
-        return model
-
-    def __deepcopy__(self: This, memo: dict[int, Any]) -> This:
-        """A copy with tensors of its own; those that were computed stay in the graph, for which torch has no copies."""
-        for tensor in tensors_in(vars(self)):
-            if not tensor.is_leaf:
-                memo.setdefault(id(tensor), tensor.clone())
-        return self.replaced(**copy.deepcopy(vars(self), memo))
-
-    def in_batch(self: This, shape: Sequence[int]) -> This:
-        """The same model broadcast to a larger batch shape."""
-        shape = torch.Size(shape)
-        return self.replaced(batch_shape=shape, lengths=None if self.lengths is None else self.lengths.expand(shape))
+    # Positions.
 
     def sequence_lengths(self) -> Int[Tensor, " B"]:
         """The length of each sequence, the batch flattened."""
@@ -610,3 +589,4 @@ def _for_search(term: Scores) -> Scores:
 
 
 register_kl(Structure, Structure)(lambda p, q: p.kl(q))
+integrate(Structure)

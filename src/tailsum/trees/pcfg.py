@@ -133,6 +133,9 @@ class PCFG(TreeStructure[GrammarTerms]):
         spans, rule = super().centred(terms)
         return GrammarTerms(spans, rule.centred())
 
+    def after_batch(self) -> dict[str, int]:
+        return {"root": 1, "emission": 2, "span": 3}
+
     def form(self) -> tuple[int, int]:
         return self.n_heads, self.n_leaves
 
