@@ -46,13 +46,14 @@ from tailsum.structure.integrations import integrate
 from tailsum.structure.k_best import Best, Constraints, Found, k_best, stacked
 from tailsum.structure.landmark_sweep import LandmarkSweep, by_restriction
 from tailsum.structure.relaxed import RelaxedSample
+from tailsum.structure.transforms import Transformable
 from tailsum.structure.terms import Terms, each, recordable, requires_grad, with_tables
 
 Configuration = TypeVar("Configuration")
 This = TypeVar("This", bound="Structure")
 
 
-class Structure(Copies, DistributionFace, Model, Generic[Terms, Configuration]):
+class Structure(Copies, Transformable, DistributionFace, Model, Generic[Terms, Configuration]):
     """A distribution over configurations of connected nodes, given by scores (log potentials)."""
 
     lengths: Int[Tensor, "*batch"] | None = None
@@ -562,7 +563,7 @@ class Structure(Copies, DistributionFace, Model, Generic[Terms, Configuration]):
         chosen = proposal_from(Lookahead() if proposal is None else proposal)
         with full_precision(self.device):
             with torch.no_grad():
-                subset = chosen.choose(self, selection, generator)
+                subset = self.by_value(lambda model: chosen.choose(model, selection, generator), "sketch")
             return self.restrict(subset)
 
     def scatter(self, values: Float[Tensor, "*sample_batch_node n"]) -> Float[Tensor, "*sample_batch_node all"]:
