@@ -159,6 +159,8 @@ def test_second_derivatives_of_what_is_not_linear_in_the_marginals():
     emission, transition = torch.randn(4, 3, dtype=torch.float64), torch.randn(3, 3, dtype=torch.float64)
 
     def squared(marginals):
-        return torch.autograd.functional.hessian(lambda x: marginals(ts.LinearChain(x, transition)).square().sum(), emission)
+        return torch.autograd.functional.hessian(
+            lambda x: marginals(ts.LinearChain(x, transition)).square().sum(), emission
+        )
 
     close(squared(ts.LinearChain.marginals), squared(ts.Structure.marginals))

@@ -30,8 +30,6 @@ class Durations(Scores):
     torch.Size([100, 30, 5])
     """
 
-    after_batch = 2
-
     def __init__(
         self,
         emission: Float[Tensor, "*#batch T N"],
@@ -52,6 +50,10 @@ class Durations(Scores):
         self.emission, self.duration, self.lengths = emission, duration, lengths
         self.last = duration if last is None else last
         self.tensors = (emission, duration) if last is None else (emission, duration, last)
+
+    @property
+    def after_batch(self) -> int:
+        return 2
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Durations":
         return self._changed(*map(change, self.tensors))

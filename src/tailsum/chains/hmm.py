@@ -113,8 +113,8 @@ def check_transition(pairs: Potential, tolerance: float, used: Bool[Tensor, "*#b
         return
     skipped = (used.long().sum_to_size(lead) == 0)[..., None, None] if lead else torch.zeros((), device=device).bool()
     rows = torch.arange(0, n, max(1, lead.numel() * n * pairs.n_to // ENTRIES), device=device)
-    for some in rows.split(tile_rows(lead.numel() * pairs.n_to, device)):
-        scores = pairs.block(some).masked_fill(skipped, -math.log(pairs.n_to))
+    for few in rows.split(tile_rows(lead.numel() * pairs.n_to, device)):
+        scores = pairs.block(few).masked_fill(skipped, -math.log(pairs.n_to))
         _check_sums("transition", scores, tolerance)
 
 

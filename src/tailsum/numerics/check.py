@@ -51,7 +51,9 @@ def check_scores(name: str, tensor: Tensor) -> None:
     check_floating(name, tensor)
     valid = tensor < math.inf
     if not every(valid):
-        raise ValueError(f"{name} must not hold NaN or +inf (-inf forbids): got one at {first_index(~values_of(valid))}")
+        raise ValueError(
+            f"{name} must not hold NaN or +inf (-inf forbids): got one at {first_index(~values_of(valid))}"
+        )
 
 
 def check_whole(name: str, tensor: Tensor) -> Tensor:

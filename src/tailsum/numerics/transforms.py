@@ -1,29 +1,30 @@
-"""Tensors inside the transforms of `torch.func` (grad, vmap, jvp), which wrap them: once for each transform around them."""
+"""Tensors inside the transforms of `torch.func` (grad, vmap, jvp), which wrap them: once for each transform around them.
 
-import torch
+Torch has no public names for the questions that are asked here.
+"""
+
 from torch import Tensor
+from torch._C import _are_functorch_transforms_active, _functorch
 
 
 def transforming() -> bool:
     """Whether this code runs inside a transform."""
-    return torch._C._are_functorch_transforms_active()  # noqa: SLF001  (torch has no public name for it)
+    return _are_functorch_transforms_active()
 
 
 def values_of(x: Tensor) -> Tensor:
     """The tensor inside the wrappers: without gradients, and with one more dimension for each `vmap`."""
-    functorch = torch._C._functorch  # noqa: SLF001
-    while functorch.is_functorch_wrapped_tensor(x):
-        x = functorch.get_unwrapped(x)
+    while _functorch.is_functorch_wrapped_tensor(x):
+        x = _functorch.get_unwrapped(x)
     return x
 
 
 def is_mapped(x: Tensor) -> bool:
     """Whether `vmap` has hidden a dimension of the tensor."""
-    functorch = torch._C._functorch  # noqa: SLF001
-    while functorch.is_functorch_wrapped_tensor(x):
-        if functorch.is_batchedtensor(x):
+    while _functorch.is_functorch_wrapped_tensor(x):
+        if _functorch.is_batchedtensor(x):
             return True
-        x = functorch.get_unwrapped(x)
+        x = _functorch.get_unwrapped(x)
     return False
 
 

@@ -46,14 +46,14 @@ from tailsum.structure.integrations import integrate
 from tailsum.structure.k_best import Best, Constraints, Found, k_best, stacked
 from tailsum.structure.landmark_sweep import LandmarkSweep, by_restriction
 from tailsum.structure.relaxed import RelaxedSample
-from tailsum.structure.transforms import Transformable
 from tailsum.structure.terms import Terms, each, recordable, requires_grad, with_tables
+from tailsum.structure.transforms import Transformable
 
 Configuration = TypeVar("Configuration")
 This = TypeVar("This", bound="Structure")
 
 
-class Structure(Copies, Transformable, DistributionFace, Model, Generic[Terms, Configuration]):
+class Structure(Copies, Transformable, DistributionFace, Model, Generic[Terms, Configuration]):  # pyright: ignore[reportIncompatibleVariableOverride]  (fields where torch has properties)
     """A distribution over configurations of connected nodes, given by scores (log potentials)."""
 
     lengths: Int[Tensor, "*batch"] | None = None
@@ -229,7 +229,7 @@ class Structure(Copies, Transformable, DistributionFace, Model, Generic[Terms, C
         with full_precision(self.device):
             return self.log_sum(self.summed()).to(self.dtype)
 
-    def log_prob(self, configuration: Configuration) -> Float[Tensor, "*sample_batch"]:
+    def log_prob(self, configuration: Configuration) -> Float[Tensor, "*sample_batch"]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Log-probability of given configurations under the whole model.
 
         A sketch estimates its log-partition: `-small.log_prob(gold)` is a loss to train with. What a sketch draws has
@@ -453,7 +453,9 @@ class Structure(Copies, Transformable, DistributionFace, Model, Generic[Terms, C
         return self.add_to_states(terms, torch.zeros_like(self.log_weight).masked_fill(repeated, -math.inf))
 
     @torch.no_grad()
-    def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Configuration:
+    def sample(  # pyright: ignore[reportIncompatibleMethodOverride]  (configurations may be named tuples)
+        self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None
+    ) -> Configuration:
         """Exact samples from the model, in global ids; -1 throughout where no configuration is possible."""
         check_sample_shape(sample_shape)
         terms, count = self.summed(), math.prod(sample_shape)
@@ -474,7 +476,7 @@ class Structure(Copies, Transformable, DistributionFace, Model, Generic[Terms, C
         found = [draw(min(chunk, count - start)) for start in range(0, max(1, count), chunk)]
         return stacked(found, lambda x: torch.cat(x).reshape(*sample_shape, *x[0].shape[1:]))
 
-    def rsample(
+    def rsample(  # pyright: ignore[reportIncompatibleMethodOverride]  (relaxed samples are not draws: has_rsample is False)
         self,
         temperature: float = 1.0,
         hard: bool = False,

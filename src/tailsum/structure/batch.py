@@ -92,7 +92,7 @@ class Copies:
 
     # Places and types of numbers.
 
-    def to(self: This, *to: torch.device | torch.dtype | Tensor | str | int, **named: Any) -> This:
+    def to(self: This, *to: Any, **named: Any) -> This:
         """The model on another device, in float32 or float64, or both, as of a tensor: `to("cuda", torch.float64)`.
 
         Functions that compute scores are the user's: what they use has to be moved by hand.
@@ -100,7 +100,9 @@ class Copies:
         example = torch.empty((), dtype=self.dtype, device=self.device).to(*to, **named)  # torch reads the arguments
         dtype, device = example.dtype, example.device
         if dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"a model is computed in float32 or float64, also from scores in half precision: got {dtype}")
+            raise ValueError(
+                f"a model is computed in float32 or float64, also from scores in half precision: got {dtype}"
+            )
 
         def moved(value: Any) -> Any:
             if isinstance(value, torch.device):

@@ -54,28 +54,24 @@ def over_batch(model: Any, change: ChangeBatch, change_scores: ChangeBatch | Non
 
     `change_scores` is for the tensors of scores and of kept states; if it is None, they stay as they are.
     """
-    told = model.after_batch()
+    told, scores = model.after_batch(), change_scores or (lambda x, _: x)
 
     def of(name: str, value: Any, count: Any) -> Any:
-        if count is None:
-            return value
         if isinstance(value, Tensor):
             return change(value, _after_batch(model, name, value) if count == "unknown" else count)
         if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
             counts = iter(count if isinstance(count, tuple) else [count] * len(value))
             return remade(value, lambda x: of(name, x, next(counts)))
-        if change_scores is None:
-            return value
         if isinstance(value, Scores):
             after = value.after_batch if count == "unknown" else count
-            return value.map(lambda x: change_scores(x, after))
+            return value.map(lambda x: scores(x, after))
         if isinstance(value, Subset):
-            after = len(model.node_shape) + 1
-            index, log_weight = (change_scores(x, after) for x in (value.index, value.log_weight))
+            index, log_weight = (scores(x, len(model.node_shape) + 1) for x in (value.index, value.log_weight))
             return Subset(index, log_weight, of(name, value.pilot, count))
         return value
 
-    return {name: of(name, value, told.get(name, "unknown")) for name, value in vars(model).items()}
+    counts = {name: told.get(name, "unknown") for name in vars(model)}
+    return {name: x if counts[name] is None else of(name, x, counts[name]) for name, x in vars(model).items()}
 
 
 def _after_batch(model: Any, name: str, tensor: Tensor) -> int:

@@ -13,7 +13,9 @@ from torch import Tensor
 
 
 class Function(ABC):
-    """A function of tensors to several tensors, differentiable by autograd."""
+    """A function of tensors to several tensors, by autograd `differentiable` or not."""
+
+    differentiable = True
 
     @abstractmethod
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
@@ -24,9 +26,9 @@ class Function(ABC):
         return Looped(self)
 
 
-def transformed(function: Function, inputs: Sequence[Tensor], *, differentiable: bool = True) -> tuple[Tensor, ...]:
+def transformed(function: Function, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """`function(*inputs)` inside any transforms."""
-    return _Transformed.apply(function, differentiable, *inputs)
+    return _Transformed.apply(function, *inputs)
 
 
 class Looped(Function):
@@ -101,36 +103,36 @@ def _gradients(
 
 class _Transformed(torch.autograd.Function):
     @staticmethod
-    def forward(function: Function, differentiable: bool, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def forward(function: Function, *inputs: Tensor) -> tuple[Tensor, ...]:
         return tuple(function(*inputs))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.function, differentiable, *tensors = inputs
+        ctx.function, *tensors = inputs
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
-        if not differentiable:
+        if not ctx.function.differentiable:
             ctx.mark_non_differentiable(*output)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         inputs = ctx.saved_tensors
         found = iter(transformed(_Pull(ctx.function, len(inputs)), (*inputs, *grads)))
-        return None, None, *(next(found) if x.is_floating_point() else None for x in inputs)
+        return None, *(next(found) if x.is_floating_point() else None for x in inputs)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
         inputs = ctx.saved_tensors
-        given = zip(inputs, tangents[2:], strict=True)
+        given = zip(inputs, tangents[1:], strict=True)
         moving = [torch.zeros_like(x) if v is None else v for x, v in given if x.is_floating_point()]
         return transformed(_Push(ctx.function, len(inputs)), (*inputs, *moving))
 
     @staticmethod
-    def vmap(info: Any, dims: tuple[Any, ...], function: Function, differentiable: bool, *inputs: Tensor) -> Any:
-        size = info.batch_size
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> Any:
+        (function, *inputs), size = given, info.batch_size
         moved = [
             x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
-            for x, dim in zip(inputs, dims[2:], strict=True)
+            for x, dim in zip(inputs, in_dims[1:], strict=True)
         ]
-        found = transformed(function.batched(), moved, differentiable=differentiable)
+        found = transformed(function.batched(), moved)
         return found, (0,) * len(found)

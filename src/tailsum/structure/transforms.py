@@ -50,7 +50,8 @@ class Transformable:
         function = _OfModels(run, [_evaluated(self)], [])
         if any(map(is_mapped, function.tensors())):
             raise RuntimeError(_advice(name, "vmap"))
-        plain = iter(transformed(function, function.tensors(), differentiable=False))
+        function.differentiable = False
+        plain = iter(transformed(function, function.tensors()))
         return changed(found[0], lambda x: next(plain) if isinstance(x, Tensor) else x, {})
 
 
