@@ -4,7 +4,8 @@ Torch has no public names for the questions that are asked here.
 """
 
 from torch import Tensor
-from torch._C import _are_functorch_transforms_active, _functorch
+from torch._C import _are_functorch_transforms_active
+from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
 
 
 def transforming() -> bool:
@@ -14,17 +15,17 @@ def transforming() -> bool:
 
 def values_of(x: Tensor) -> Tensor:
     """The tensor inside the wrappers: without gradients, and with one more dimension for each `vmap`."""
-    while _functorch.is_functorch_wrapped_tensor(x):
-        x = _functorch.get_unwrapped(x)
+    while is_functorch_wrapped_tensor(x):
+        x = get_unwrapped(x)
     return x
 
 
 def is_mapped(x: Tensor) -> bool:
     """Whether `vmap` has hidden a dimension of the tensor."""
-    while _functorch.is_functorch_wrapped_tensor(x):
-        if _functorch.is_batchedtensor(x):
+    while is_functorch_wrapped_tensor(x):
+        if is_batchedtensor(x):
             return True
-        x = _functorch.get_unwrapped(x)
+        x = get_unwrapped(x)
     return False
 
 

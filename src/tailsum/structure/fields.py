@@ -22,25 +22,29 @@ def changed(value: Any, change: Callable[[Any], Any], memo: dict[int, Any]) -> A
 
     What users give as functions or modules stays as it is.
     """
-    if isinstance(value, torch.Size | nn.Module):
-        return value
-    if id(value) not in memo:
-        memo[id(value)] = _changed(value, change, memo)
-    return memo[id(value)]
-
-
-def _changed(value: Any, change: Callable[[Any], Any], memo: dict[int, Any]) -> Any:
-    if isinstance(value, Tensor | torch.dtype | torch.device):
+    if isinstance(value, torch.dtype | torch.device):
         return change(value)
     if isinstance(value, Mapping):
         return {key: changed(x, change, memo) for key, x in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
         return remade(value, lambda x: changed(x, change, memo))
-    if hasattr(value, "__dict__") and (isinstance(value, Scores) or type(value).__module__.startswith("tailsum.")):
-        copy = object.__new__(type(value))
-        vars(copy).update(changed(vars(value), change, memo))
-        return copy
-    return value
+    if not isinstance(value, Tensor) and not _is_ours(value):
+        return value
+    if id(value) not in memo:
+        memo[id(value)] = change(value) if isinstance(value, Tensor) else _copied(value, change, memo)
+    return memo[id(value)]
+
+
+def _is_ours(value: Any) -> bool:
+    """Whether it is an object of this package, or a user's scores."""
+    ours = isinstance(value, Scores) or type(value).__module__.startswith("tailsum.")
+    return ours and hasattr(value, "__dict__") and not isinstance(value, nn.Module)
+
+
+def _copied(value: Any, change: Callable[[Any], Any], memo: dict[int, Any]) -> Any:
+    copy = object.__new__(type(value))
+    vars(copy).update(changed(vars(value), change, memo))
+    return copy
 
 
 def remade(items: list[Any] | tuple[Any, ...], change: Callable[[Any], Any]) -> Any:

@@ -6,6 +6,7 @@ are functions of the same kind. Under `vmap` the dimension that is mapped over b
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from tailsum.numerics.transforms import is_mapped, transforming
 from tailsum.scores.base import Scores
+from tailsum.scores.scored import Scored
 from tailsum.structure.fields import changed, over_batch, remade
 from tailsum.structure.terms import tensors_in
 from tailsum.structure.transformed import Function, Looped, transformed
@@ -97,7 +99,12 @@ def _advice(name: str, where: str) -> str:
 def _evaluated(model: Any) -> Any:
     """The model with tables in place of functions, whose own tensors a transform would not see."""
 
+    def filled(x: Tensor) -> Tensor:  # NaN may stand in the padding, and its scores would be rejected
+        return x.masked_fill(~(x < math.inf), 0.0) if x.is_floating_point() else x
+
     def tables(value: Any) -> Any:
+        if isinstance(value, Scored):
+            return value.map(filled).evaluated()
         if isinstance(value, Scores):
             return value.evaluated()
         if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
