@@ -1,6 +1,7 @@
 """What is done when another library is loaded."""
 
 import importlib
+import importlib.util
 import sys
 
 from tailsum.numerics.when_loaded import when_loaded
@@ -17,7 +18,7 @@ def test_modules_that_are_loaded_later_or_were_before(tmp_path, monkeypatch):
     module = importlib.import_module("some_other_library")
     assert found == [3]
     assert len(sys.meta_path) == finders
-    when_loaded("some_other_library", lambda module: found.append(module))
+    when_loaded("some_other_library", found.append)
     assert found == [3, module]
 
 

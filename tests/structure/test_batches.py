@@ -85,7 +85,7 @@ def test_another_precision(name, way):
 
 def test_half_precision_is_no_precision_to_compute_in():
     chain = ts.LinearChain(torch.zeros(2, 5, 3), torch.zeros(3, 3))
-    with pytest.raises(ValueError, match="computed in float32 or float64.* got torch.float16"):
+    with pytest.raises(ValueError, match=r"computed in float32 or float64.* got torch.float16"):
         chain.to(torch.float16)
 
 

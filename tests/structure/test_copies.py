@@ -46,7 +46,7 @@ def test_configurations_load_as_weights_only(name):
 # Neither a function within a function nor the class of a page can be imported.
 @pytest.mark.parametrize(("name", "way"), [x for x in ONE_WAY if "scored" not in x[0] and "ring" not in x[0]])
 def test_models_can_be_pickled_and_saved(name, way):
-    case, model = possible(name, way)
+    _, model = possible(name, way)
     file = io.BytesIO()
     torch.save(model, file)
     file.seek(0)

@@ -13,7 +13,6 @@ from harness.ways import ONE_WAY
 from tailsum.structure.k_best import stacked
 
 
-
 @pytest.mark.parametrize(("name", "way"), ONE_WAY)
 def test_answers_of_a_distribution(name, way):
     _, model = possible(name, way, forbidden=0.1)
@@ -47,6 +46,14 @@ def test_expanded(name, way):
     assert wider.log_prob(sample).shape == (2, 3, 2)
     with pytest.raises(ValueError, match=r"batch_shape must be one that \[2\] broadcasts to: got \[2, 3\]"):
         model.expand((2, 3))
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("shape", [3, (-1, 2), (2, 1), ()])
+def test_batches_that_a_model_does_not_expand_to(shape):
+    chain = ts.LinearChain(torch.zeros(2, 5, 3), torch.zeros(3, 3))
+    with pytest.raises(ValueError, match=r"batch_shape must be one that \[2\] broadcasts to: got "):
+        chain.expand(shape)
 
 
 def test_samples_of_an_expanded_batch_are_independent():

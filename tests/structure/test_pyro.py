@@ -120,4 +120,3 @@ def test_configurations_that_are_not_tensors(make):
     trace = pyro.poutine.trace(program).get_trace(given)
     torch.testing.assert_close(trace.log_prob_sum(), structure.log_prob(given).sum())
     assert SVI(program, program, pyro.optim.Adam({"lr": 0.1}), Trace_ELBO()).evaluate_loss() == 0.0
-

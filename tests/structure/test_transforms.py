@@ -78,7 +78,9 @@ def test_lengths_and_batches_inside_vmap():
 def test_choices_inside_grad_have_no_gradient():
     def surprise(x):
         model = chain(x).sketch(2, generator=torch.Generator().manual_seed(0))
-        return -model.log_prob(model.sample(generator=torch.Generator().manual_seed(0))) - model.log_prob(model.argmax())
+        return -model.log_prob(model.sample(generator=torch.Generator().manual_seed(0))) - model.log_prob(
+            model.argmax()
+        )
 
     x = EMISSION.clone().requires_grad_()
     close(grad(surprise)(EMISSION), torch.autograd.grad(surprise(x), x)[0])

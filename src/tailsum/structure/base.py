@@ -26,7 +26,6 @@ from tailsum.numerics.check import (
     check_sample_shape,
     check_temperature,
     check_tensor,
-    first_index,
 )
 from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import full_precision
@@ -45,6 +44,7 @@ from tailsum.structure.distribution import DistributionFace
 from tailsum.structure.integrations import integrate
 from tailsum.structure.k_best import Best, Constraints, Found, k_best, stacked
 from tailsum.structure.landmark_sweep import LandmarkSweep, by_restriction
+from tailsum.structure.matching import matching
 from tailsum.structure.relaxed import RelaxedSample
 from tailsum.structure.terms import Terms, each, recordable, requires_grad, with_tables
 from tailsum.structure.transforms import Transformable
@@ -304,7 +304,7 @@ class Structure(Copies, Transformable, DistributionFace, Model, Generic[Terms, C
     def cross_entropy(self, other: "Structure[Terms, Configuration]") -> Float[Tensor, "*batch"]:
         """`E[-log_prob of other]` under this model, in nats; infinite where other forbids what this one allows."""
         with full_precision(self.device):
-            other = self._matching(other)
+            other = matching(self, other)
             own, terms = self.weighted(self.centred(self.unmasked())), other.centred(other.unmasked())
             _, mean = self.log_sum_and_mean(own, terms)
             return self._forbid(other.log_sum(other.weighted(terms)) - mean, own, terms).to(self.dtype)
@@ -315,7 +315,7 @@ class Structure(Copies, Transformable, DistributionFace, Model, Generic[Terms, C
         In a sketch both models are summed over the kept states.
         """
         with full_precision(self.device):
-            other = self._matching(other)
+            other = matching(self, other)
             mine, theirs = self.centred(self.unmasked()), other.centred(other.unmasked())
             difference = each(lambda a, b: a.finite().plus(b.finite().scaled(-1.0)), mine, theirs)
             own = self.weighted(mine)
@@ -332,33 +332,6 @@ class Structure(Copies, Transformable, DistributionFace, Model, Generic[Terms, C
             forbidden = each(lambda term: term.forbidden(self.dtype), terms)
             _, chance = Structure.log_sum_and_mean(self, own, forbidden)
         return value.masked_fill(chance > 0, math.inf)
-
-    def _matching(self, other: "Structure[Terms, Configuration]") -> "Structure[Terms, Configuration]":
-        """`other` over the states of this model; a ValueError if they cannot be compared."""
-        if not (isinstance(other, type(self)) or isinstance(self, type(other))):
-            raise ValueError(f"other must be a {type(self).__name__}: got {type(other).__name__}")
-        if (other.node_shape, other.whole.n_states) != (self.node_shape, self.whole.n_states):
-            raise ValueError(f"other must have the same positions and states as {self}: got {other}")
-        if check_broadcast("other", other.batch_shape, self.batch_shape, "this model's") != self.batch_shape:
-            raise ValueError(
-                f"other must have a batch shape within {list(self.batch_shape)}: got {list(other.batch_shape)}"
-            )
-        other = other.in_batch(self.batch_shape)
-        if self.kept is not None and other.kept is None:
-            other = other.restrict(self.kept)
-        same = f"other must have the same positions and states as {self}: got {other}"
-        if other.form() != self.form():
-            raise ValueError(f"{same}, another form of {type(self).__name__}" if str(self) == str(other) else same)
-        if self.states.shape != other.states.shape:
-            raise ValueError(same)
-        differ = (self.states != other.states).any(-1)
-        if differ.any():
-            place = tuple(first_index(differ))
-            here, there = (sorted(x.states[place].tolist()) for x in (self, other))
-            raise ValueError(f"{same}, which keeps others: at {list(place)} {_few(there)}, and this model {_few(here)}")
-        if not torch.equal(self.sequence_lengths(), other.sequence_lengths()):
-            raise ValueError("other must have the same lengths")
-        return other
 
     # Positions.
 
@@ -580,10 +553,6 @@ class Structure(Copies, Transformable, DistributionFace, Model, Generic[Terms, C
         shape = torch.broadcast_shapes(values.shape, states.shape)
         empty = values.new_zeros(*shape[:-1], self.whole.n_states)
         return empty.scatter_add(-1, states.expand(shape), values.expand(shape))
-
-
-def _few(states: list[int], most: int = 10) -> str:
-    return str(states) if len(states) <= most else f"{str(states[:most])[:-1]}, ..]"
 
 
 def _for_search(term: Scores) -> Scores:

@@ -55,10 +55,10 @@ class Copies:
         >>> LinearChain(torch.randn(5, 3), torch.randn(3, 3)).expand((4, 2)).sample().shape
         torch.Size([4, 2, 5])
         """
-        shape, before = torch.Size(batch_shape), self.batch_shape
-        fits = len(shape) >= len(before) and all(a in (1, b) for a, b in zip(before[::-1], shape[::-1], strict=False))
-        if not fits:
-            raise ValueError(f"batch_shape must be one that {list(before)} broadcasts to: got {list(shape)}")
+        before, given = self.batch_shape, list(batch_shape) if isinstance(batch_shape, Sequence) else batch_shape
+        if not isinstance(given, list) or not _broadcasts(before, given):
+            raise ValueError(f"batch_shape must be one that {list(before)} broadcasts to: got {given}")
+        shape = torch.Size(given)
         fields = over_batch(self, lambda x, after: x.expand(*shape, *x.shape[x.dim() - after :]))
         whole = None if self._origin is None else self._origin.expand(shape)
         return self.replaced(**fields).replaced(batch_shape=shape, _origin=whole)
@@ -138,6 +138,11 @@ class Copies:
     def detach(self: This) -> This:
         """The model without gradients in its tensors; a function that computes scores keeps its own."""
         return self.with_leaves(lambda x: x.detach() if isinstance(x, Tensor) else x, {})
+
+
+def _broadcasts(before: Sequence[int], after: Sequence[int]) -> bool:
+    pairs = zip(before[::-1], after[::-1], strict=False)
+    return len(after) >= len(before) and min(after, default=0) >= 0 and all(a in (1, b) for a, b in pairs)
 
 
 def _explicit(index: Any, dims: int) -> tuple[Any, ...]:

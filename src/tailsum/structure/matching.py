@@ -1,0 +1,39 @@
+"""Two models that are to be compared: by a divergence, both must be over the same configurations."""
+
+from typing import Any
+
+import torch
+
+from tailsum.numerics.check import check_broadcast, first_index
+
+
+def matching(model: Any, other: Any) -> Any:
+    """`other` over the states of `model`; a ValueError if they cannot be compared."""
+    if not (isinstance(other, type(model)) or isinstance(model, type(other))):
+        raise ValueError(f"other must be a {type(model).__name__}: got {type(other).__name__}")
+    if (other.node_shape, other.whole.n_states) != (model.node_shape, model.whole.n_states):
+        raise ValueError(f"other must have the same positions and states as {model}: got {other}")
+    if check_broadcast("other", other.batch_shape, model.batch_shape, "this model's") != model.batch_shape:
+        raise ValueError(
+            f"other must have a batch shape within {list(model.batch_shape)}: got {list(other.batch_shape)}"
+        )
+    other = other.in_batch(model.batch_shape)
+    if model.kept is not None and other.kept is None:
+        other = other.restrict(model.kept)
+    same = f"other must have the same positions and states as {model}: got {other}"
+    if other.form() != model.form():
+        raise ValueError(f"{same}, another form of {type(model).__name__}" if str(model) == str(other) else same)
+    if model.states.shape != other.states.shape:
+        raise ValueError(same)
+    differ = (model.states != other.states).any(-1)
+    if differ.any():
+        place = tuple(first_index(differ))
+        here, there = (sorted(x.states[place].tolist()) for x in (model, other))
+        raise ValueError(f"{same}, which keeps others: at {list(place)} {_few(there)}, and this model {_few(here)}")
+    if not torch.equal(model.sequence_lengths(), other.sequence_lengths()):
+        raise ValueError("other must have the same lengths")
+    return other
+
+
+def _few(states: list[int], most: int = 10) -> str:
+    return str(states) if len(states) <= most else f"{str(states[:most])[:-1]}, ..]"
