@@ -21,10 +21,11 @@ from tailsum.structure.terms import tensors_in
 from tailsum.structure.transformed import Function, Looped, transformed
 
 DIFFERENTIABLE = (
-    "log_partition", "score", "marginals", "pair_marginals", "label_marginals", "entropy", "cross_entropy", "kl",
+    "log_partition", "score", "marginals", "pair_marginals", "label_marginals", "rule_marginals", "state_marginals", "entropy",
+    "cross_entropy", "kl", "max", "expectation",
 )  # fmt: skip
 BY_VALUE = ("sample", "argmax")  # what they choose has no gradient
-REFUSED = ("topk", "rsample")
+REFUSED = ("topk", "rsample", "sample_distinct", "factor_marginals", "whole_marginals", "convergence", "mbr", "refine")
 
 Result = TypeVar("Result")
 
@@ -36,8 +37,9 @@ class Transformable:
         super().__init_subclass__(**how)
         for names, prepare in ((DIFFERENTIABLE, _differentiable), (BY_VALUE, _by_value), (REFUSED, _refused)):
             for name in names:
-                if name in vars(cls):
-                    setattr(cls, name, prepare(vars(cls)[name]))
+                owner = next((kind for kind in cls.__mro__ if name in vars(kind)), None)
+                if owner is cls or (owner is not None and not issubclass(owner, Transformable)):
+                    setattr(cls, name, prepare(vars(owner)[name]))
 
     def by_value(self, operation: Callable[[Any], Result], name: str) -> Result:
         """`operation(self)`, whose result has no gradient; inside a transform, of plain tensors."""
