@@ -8,6 +8,7 @@ Pyro takes a structure wherever it takes a distribution, `pyro.sample("z", chain
 own distributions have beyond those of torch, and count as instances of its base class.
 """
 
+import inspect
 from types import ModuleType
 from typing import Any
 
@@ -19,12 +20,10 @@ def integrate(structure: Any) -> None:
 
     def register(pyro: ModuleType) -> None:
         base = pyro.TorchDistributionMixin
-        known = set(dir(structure))
-        for kind in base.__mro__[:-1]:
-            for name, value in vars(kind).items():
-                if name == "__call__" or (name not in known and not name.startswith("_")):
-                    known.add(name)
-                    setattr(structure, name, getattr(base, name) if name == "__call__" else value)
+        for name in dir(base):
+            public = name == "__call__" or not name.startswith("_")
+            if public and not any(name in vars(kind) for kind in structure.__mro__):
+                setattr(structure, name, inspect.getattr_static(base, name))
         base.register(structure)
 
     when_loaded("torch._dynamo.trace_rules", leave_eager)
