@@ -53,7 +53,10 @@ Configuration = TypeVar("Configuration")
 This = TypeVar("This", bound="Structure")
 
 
-class Structure(Copies, Transformable, DistributionFace, Model, Generic[Terms, Configuration]):  # pyright: ignore[reportIncompatibleVariableOverride]  (fields where torch has properties)
+# Where torch's distributions have properties, structures have fields.
+class Structure(  # pyright: ignore[reportIncompatibleVariableOverride]
+    Copies, Transformable, DistributionFace, Model, Generic[Terms, Configuration]
+):
     """A distribution over configurations of connected nodes, given by scores (log potentials)."""
 
     lengths: Int[Tensor, "*batch"] | None = None
@@ -229,7 +232,9 @@ class Structure(Copies, Transformable, DistributionFace, Model, Generic[Terms, C
         with full_precision(self.device):
             return self.log_sum(self.summed()).to(self.dtype)
 
-    def log_prob(self, configuration: Configuration) -> Float[Tensor, "*sample_batch"]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def log_prob(  # pyright: ignore[reportIncompatibleMethodOverride]  (its own name for the value)
+        self, configuration: Configuration
+    ) -> Float[Tensor, "*sample_batch"]:
         """Log-probability of given configurations under the whole model.
 
         A sketch estimates its log-partition: `-small.log_prob(gold)` is a loss to train with. What a sketch draws has
@@ -449,7 +454,7 @@ class Structure(Copies, Transformable, DistributionFace, Model, Generic[Terms, C
         found = [draw(min(chunk, count - start)) for start in range(0, max(1, count), chunk)]
         return stacked(found, lambda x: torch.cat(x).reshape(*sample_shape, *x[0].shape[1:]))
 
-    def rsample(  # pyright: ignore[reportIncompatibleMethodOverride]  (relaxed samples are not draws: has_rsample is False)
+    def rsample(  # pyright: ignore[reportIncompatibleMethodOverride]  (has_rsample is False)
         self,
         temperature: float = 1.0,
         hard: bool = False,

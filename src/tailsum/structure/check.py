@@ -70,9 +70,8 @@ def check_lengths(lengths: Tensor, longest: int, name: str = "lengths", least: i
     """Whole numbers between `least` and the number of positions."""
     wrong = (lengths < least) | (lengths > longest)
     if some(wrong):
-        raise ValueError(
-            f"{name} must lie between {least} and {longest}, the number of positions: got {values_of(lengths)[values_of(wrong)][0].item()}"
-        )
+        first = values_of(lengths)[values_of(wrong)][0].item()
+        raise ValueError(f"{name} must lie between {least} and {longest}, the number of positions: got {first}")
 
 
 def checked_lengths(

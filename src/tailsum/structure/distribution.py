@@ -16,11 +16,16 @@ from torch.distributions.constraints import Constraint
 class DistributionFace(Distribution):
     """What a structure answers as a distribution, by its own operations."""
 
-    batch_shape = torch.Size()  # a field of every structure, in place of a property  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
+    # A field of every structure, where torch has a property.
+    batch_shape = torch.Size()  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
     node_shape: torch.Size
-    arg_constraints = {}  # noqa: RUF012  # scores may be anything  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
     has_rsample = False
     has_enumerate_support = False
+
+    @property
+    def arg_constraints(self) -> dict[str, Constraint]:
+        """None: scores may be any number, or minus infinity."""
+        return {}
 
     @property
     def event_shape(self) -> torch.Size:

@@ -86,6 +86,6 @@ def _after_batch(model: Any, name: str, tensor: Tensor) -> int:
     if tensor.shape[-len(table) :] == table:
         return len(table)
     raise ValueError(
-        f"{type(model).__name__} must say how many dimensions of its field {name}, {list(tensor.shape)}, follow those of the "
-        f"batch: add after_batch(self), which returns {{{name!r}: count}}, or None if the batch shares it"
+        f"{type(model).__name__} must say how many dimensions of its field {name}, {list(tensor.shape)}, follow those of "
+        f"the batch: add after_batch(self), which returns {{{name!r}: count}}, or None if the batch shares it"
     )

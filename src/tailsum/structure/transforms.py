@@ -21,8 +21,8 @@ from tailsum.structure.terms import tensors_in
 from tailsum.structure.transformed import Function, Looped, transformed
 
 DIFFERENTIABLE = (
-    "log_partition", "score", "marginals", "pair_marginals", "label_marginals", "rule_marginals", "state_marginals", "entropy",
-    "cross_entropy", "kl", "max", "expectation",
+    "log_partition", "score", "entropy", "cross_entropy", "kl", "max", "expectation",
+    "marginals", "pair_marginals", "label_marginals", "rule_marginals", "state_marginals",
 )  # fmt: skip
 BY_VALUE = ("sample", "argmax")  # what they choose has no gradient
 REFUSED = ("topk", "rsample", "sample_distinct", "factor_marginals", "whole_marginals", "convergence", "mbr", "refine")
