@@ -83,6 +83,19 @@ def test_lengths_and_batches_inside_vmap():
     close(nested, chain(emission).log_partition())
     paths = torch.tensor([[0, 1, 2, 0], [1, 1, 1, 1]])
     close(vmap(lambda path: chain(EMISSION).log_prob(path))(paths), chain(EMISSION).log_prob(paths))
+    with pytest.raises(ValueError, match="vmap over configurations needs at least one of them"):
+        vmap(lambda path: chain(EMISSION).log_prob(path))(paths[:0])
+
+
+def test_gradients_of_what_is_shared_for_each_of_what_is_not():
+    def value(transition, emission):
+        return chain(emission, transition).entropy()
+
+    found = vmap(grad(value), (None, 0))(TRANSITION, SEVERAL)
+    close(
+        found,
+        torch.stack([torch.autograd.functional.jacobian(lambda t, x=x: value(t, x), TRANSITION) for x in SEVERAL]),
+    )
 
 
 def test_choices_inside_grad_have_no_gradient():

@@ -70,7 +70,8 @@ def over_batch(model: Any, change: ChangeBatch, change_scores: ChangeBatch | Non
             after = value.after_batch if count == "unknown" else count
             return value.map(lambda x: scores(x, after))
         if isinstance(value, Subset):
-            index, log_weight = (scores(x, len(model.node_shape) + 1) for x in (value.index, value.log_weight))
+            tensors = (scores(x, len(model.node_shape) + 1) for x in (value.index, value.log_weight))
+            index, log_weight = torch.broadcast_tensors(*tensors)  # only one of them may have been changed
             return Subset(index, log_weight, of(name, value.pilot, count))
         return value
 

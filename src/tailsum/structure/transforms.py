@@ -18,7 +18,7 @@ from tailsum.scores.base import Scores
 from tailsum.scores.scored import Scored
 from tailsum.structure.fields import changed, over_batch, remade
 from tailsum.structure.terms import tensors_in
-from tailsum.structure.transformed import Function, Looped, transformed
+from tailsum.structure.transformed import Function, Looped, mapped_size, transformed
 
 DIFFERENTIABLE = (
     "log_partition", "score", "entropy", "cross_entropy", "kl", "max", "expectation",
@@ -146,29 +146,35 @@ class _OfModels(Function):
         filled = changed(self.configurations, lambda x: next(given) if isinstance(x, Tensor) else x, {})
         return self.run(*models, *filled)
 
-    def batched(self) -> Function:
-        return Looped(self) if self.configurations else _OfBatches(self.run, self.models)
+    def batched(self, mapped: Sequence[bool]) -> Function:
+        return Looped(self, mapped) if self.configurations else _OfBatches(self.run, self.models, mapped)
 
 
 class _OfBatches(Function):
     """A function of models that all have one more batch dimension, the first."""
 
-    def __init__(self, run: Callable[..., list[Tensor]], models: Sequence[Any]) -> None:
-        self.run, self.models = run, models
+    def __init__(self, run: Callable[..., list[Tensor]], models: Sequence[Any], mapped: Sequence[bool]) -> None:
+        self.run, self.models, self.mapped = run, models, mapped
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
-        given, size = iter(inputs), len(inputs[0])
+        size, given = mapped_size(inputs, self.mapped), zip(inputs, self.mapped, strict=True)
         return self.run(*(_wider(model, given, size) for model in self.models))
 
 
-def _wider(model: Any, given: Iterator[Tensor], size: int) -> Any:
-    """The model with a new first batch dimension, from tensors that have it before all of their own dimensions."""
+def _wider(model: Any, given: Iterator[tuple[Tensor, bool]], size: int) -> Any:
+    """The model with a new first batch dimension, which the mapped tensors have before all of their own dimensions."""
     dims = len(model.batch_shape)
 
     def wider(x: Tensor, after: int) -> Tensor:
-        return next(given).reshape(size, *(1,) * (dims + after - x.dim()), *x.shape)
+        new, mapped = next(given)
+        new = new if mapped else new.expand(size, *x.shape)
+        return new.reshape(size, *(1,) * (dims + after - x.dim()), *x.shape)
 
-    fields = over_batch(model, wider, wider) | {"batch_shape": torch.Size((size, *model.batch_shape))}
+    def shared(x: Tensor, after: int) -> Tensor:
+        new, mapped = next(given)
+        return new.reshape(size, *(1,) * (dims + after - x.dim()), *x.shape) if mapped else new
+
+    fields = over_batch(model, wider, shared) | {"batch_shape": torch.Size((size, *model.batch_shape))}
     return _remade(model, fields, lambda whole: _wider(whole, given, size))
 
 
