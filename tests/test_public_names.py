@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import tailsum
 import tailsum.nn
@@ -58,3 +59,32 @@ print(any(name.startswith("tailsum.apps") for name in sys.modules), "transformer
 print("huggingface" in dir(tailsum.nn))
 """
     assert alone(code) == "False\nTrue\nFalse False\nTrue\n"
+
+
+CLASSES = {name: getattr(tailsum, name) for name in tailsum.__all__ if isinstance(getattr(tailsum, name), type)}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_representations_have_no_addresses(name):
+    assert CLASSES[name].__repr__ is not object.__repr__
+
+
+def test_representations_of_what_holds_functions():
+    class Function:
+        def __call__(self, i, j):
+            return i + j
+
+    class Own(tailsum.Selection):
+        def __call__(self, log_q, generator=None):
+            return tailsum.TopK(1)(log_q)
+
+    chain = tailsum.LinearChain(torch.zeros(4, 3), torch.zeros(3, 3))
+    small = chain.sketch(2, proposal=tailsum.Local())
+    found = [
+        tailsum.Scored(Function(), 3, 3), tailsum.Scored(Function().__call__, 3, 3), tailsum.Local(), tailsum.Uniform(),
+        Own(), tailsum.Lookahead(neighbours=tailsum.Neighbours(torch.zeros(3, 3))), chain, small, small.kept, chain.support,
+        small.refine(), chain.topk(1), chain.rsample(), chain.terms(), tailsum.estimate(chain, "entropy", k=2, replicates=2),
+    ]  # fmt: skip
+    assert not any(" at 0x" in repr(x) for x in found)
+    assert repr(tailsum.Local()) == "Local()"
+    assert repr(small.refine()) == "Refined(batch=[], T=4, N=2 of 3)"

@@ -7,6 +7,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 import tailsum as ts
+from harness.agree import close
 from harness.potentials import potential, rand
 
 OPERATIONS = {"log_partition": ts.LinearChain.log_partition, "entropy": ts.LinearChain.entropy}
@@ -152,3 +153,14 @@ def test_straight_through_has_the_relaxed_gradient():
 
     for soft, straight in zip(gradient(hard=False), gradient(hard=True), strict=True):
         torch.testing.assert_close(soft, straight)
+
+
+def test_second_derivatives_of_what_is_not_linear_in_the_marginals():
+    emission, transition = torch.randn(4, 3, dtype=torch.float64), torch.randn(3, 3, dtype=torch.float64)
+
+    def squared(marginals):
+        return torch.autograd.functional.hessian(
+            lambda x: marginals(ts.LinearChain(x, transition)).square().sum(), emission
+        )
+
+    close(squared(ts.LinearChain.marginals), squared(ts.Structure.marginals))

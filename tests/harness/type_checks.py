@@ -19,6 +19,15 @@ def install() -> None:
     """Before the first import of the package."""
     jaxtyping.jaxtyped = _checked_at_first
     jaxtyping.install_import_hook("tailsum", "beartype.beartype").__enter__()
+    from tailsum.numerics.when_loaded import when_loaded  # noqa: PLC0415  (after the hook)
+
+    when_loaded("torch._dynamo.trace_rules", _leave_checks_eager)
+
+
+def _leave_checks_eager(rules):
+    """The compiler is not to trace the checks either."""
+    for package in ("harness", "jaxtyping", "beartype"):
+        rules.add(package)
 
 
 def begin_test() -> None:

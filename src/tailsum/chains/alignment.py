@@ -135,6 +135,9 @@ class Alignment(Structure[MoveTerms, Tensor]):
             rivals.append(follow + before + move < total)
         return [torch.stack(rivals, -1)]
 
+    def after_batch(self) -> dict[str, int]:
+        return {"columns": 0, "tables": 2}
+
     def form(self) -> tuple[object, ...]:
         return tuple(self.columns.expand(self.batch_shape).flatten().tolist())
 

@@ -35,7 +35,8 @@ class _Marginals(torch.autograd.Function):
         recording, wanted = torch.is_grad_enabled(), ctx.needs_input_grad[2:]
         with torch.enable_grad():
             inputs = [
-                x if recording and x.requires_grad else x.detach().requires_grad_(want)
+                # A new node where the gradient is recorded: `grads` may depend on x too, which is not to be counted here.
+                x.view_as(x) if recording and x.requires_grad else x.detach().requires_grad_(want)
                 for x, want in zip(ctx.saved_tensors, wanted, strict=True)
             ]
             active = [x for x, want in zip(inputs, wanted, strict=True) if want]

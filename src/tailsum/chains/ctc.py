@@ -18,6 +18,7 @@ from torch import Tensor
 from tailsum.numerics.check import as_whole, check_broadcast, check_floating, check_scores
 from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.tensors import finite, without_common, working_type
+from tailsum.numerics.transforms import some
 from tailsum.scores.potential import Dense
 from tailsum.structure.base import Structure
 from tailsum.structure.check import checked_lengths
@@ -66,7 +67,7 @@ class CTC(Structure[FrameTerms, Tensor]):
         present = torch.arange(longest, device=self.device) < self.target_lengths[..., None]
         if not 0 <= blank < self.n_states:
             raise ValueError(f"blank must lie between 0 and V-1 = {self.n_states - 1}: got {blank}")
-        if (present & ((targets < 0) | (targets >= self.n_states) | (targets == blank))).any():
+        if some(present & ((targets < 0) | (targets >= self.n_states) | (targets == blank))):
             raise ValueError(
                 f"targets must lie between 0 and V-1 = {self.n_states - 1} and not be blank: got one that is"
             )
@@ -106,6 +107,9 @@ class CTC(Structure[FrameTerms, Tensor]):
             final = alpha.gather(-1, ends.clamp(min=0)).masked_fill(ends < 0, -math.inf)
             totals.append(reduce(final, -1).double() + offset)
         return torch.stack(totals, -1).gather(-1, last)[..., 0].to(self.dtype)
+
+    def after_batch(self) -> dict[str, int]:
+        return {"target_lengths": 0, "lattice": 1, "skips": 1, "log_probs": 2}
 
     def centred(self, terms: FrameTerms) -> FrameTerms:
         """Every frame has one label."""

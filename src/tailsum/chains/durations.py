@@ -51,6 +51,10 @@ class Durations(Scores):
         self.last = duration if last is None else last
         self.tensors = (emission, duration) if last is None else (emission, duration, last)
 
+    @property
+    def after_batch(self) -> int:
+        return 2
+
     def map(self, change: Callable[[Tensor], Tensor]) -> "Durations":
         return self._changed(*map(change, self.tensors))
 

@@ -14,6 +14,7 @@ from tailsum.chains.linear_chain import LinearChain
 from tailsum.numerics.check import as_whole, check_broadcast, check_device, check_floating, check_scores
 from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import working_type
+from tailsum.numerics.transforms import some, values_of
 from tailsum.scores.potential import Potential
 from tailsum.scores.scored import Scored
 
@@ -59,10 +60,10 @@ class HMM(LinearChain):
             lengths = as_whole("lengths", lengths, observations.device)
             check_broadcast("lengths", lengths.shape, observations.shape[:-1], "that of observations,")
             observations = torch.where(positions < lengths[..., None], observations, -1)
-        if ((observations < -1) | (observations >= emission.shape[1])).any():
+        if some((observations < -1) | (observations >= emission.shape[1])):
             raise ValueError(
                 f"observations must lie between 0 and V-1 = {emission.shape[1] - 1}, or be -1 for missing: "
-                f"got {observations.min().item()} to {observations.max().item()}"
+                f"got {values_of(observations).min().item()} to {values_of(observations).max().item()}"
             )
         dtype = working_type(*given, emission, initial)
         self._set(_observed(initial, emission, observations, positions == 0, dtype), transition, lengths, dtype)
@@ -112,8 +113,8 @@ def check_transition(pairs: Potential, tolerance: float, used: Bool[Tensor, "*#b
         return
     skipped = (used.long().sum_to_size(lead) == 0)[..., None, None] if lead else torch.zeros((), device=device).bool()
     rows = torch.arange(0, n, max(1, lead.numel() * n * pairs.n_to // ENTRIES), device=device)
-    for some in rows.split(tile_rows(lead.numel() * pairs.n_to, device)):
-        scores = pairs.block(some).masked_fill(skipped, -math.log(pairs.n_to))
+    for few in rows.split(tile_rows(lead.numel() * pairs.n_to, device)):
+        scores = pairs.block(few).masked_fill(skipped, -math.log(pairs.n_to))
         _check_sums("transition", scores, tolerance)
 
 
@@ -125,8 +126,8 @@ def _tolerance(*tensors: Tensor) -> float:
 def _check_sums(name: str, log_probabilities: Tensor, tolerance: float) -> None:
     total = log_probabilities.to(working_type(log_probabilities)).logsumexp(-1)
     wrong = ~(total.abs() <= tolerance)
-    if wrong.any():
+    if some(wrong):
         raise ValueError(
             f"{name} must hold log-probabilities that sum to one along the last dimension (for scores, use LinearChain): "
-            f"got a sum of {total[wrong][0].exp().item():.6g}"
+            f"got a sum of {values_of(total)[values_of(wrong)][0].exp().item():.6g}"
         )

@@ -275,7 +275,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         states = super().to_global(configuration)
         return states if self.lengths is None else torch.where(self.inside(), states, -1)
 
-    def check_configuration(self, configuration: Int[Tensor, "*sample_batch T"]) -> Int[Tensor, "*sample_batch T"]:
+    def check_configuration(self, configuration: Int[Tensor, "*given T"]) -> Int[Tensor, "*sample_batch T"]:
         return check_states(configuration, self.inside(), self.node_shape, self.n_states)
 
     def score_of(self, configuration: Int[Tensor, "*sample_batch T"]) -> Float[Tensor, "*sample_batch"]:

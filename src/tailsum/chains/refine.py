@@ -50,6 +50,10 @@ class Refined:
             self._kept = tuple(_recordable(x) for x in (kept.index, kept.log_weight))
             self._pilot = tuple(_recordable(x.expand(lead)) for x in (pilot.index.long(), pilot.log_weight.to(dtype)))
 
+    def __repr__(self) -> str:
+        length, kept = self._kept[0].shape[-2:]
+        return f"Refined(batch={list(self._batch_shape)}, T={length}, N={kept} of {self._pairs.n_to})"
+
     def log_partition(self) -> Float[Tensor, "*batch"]:
         """Log of the sum of `exp(score)` over all paths."""
         return self._estimate(self._node_scores(), self._pairs)[0]

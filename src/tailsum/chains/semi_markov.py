@@ -178,6 +178,12 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         within = segment.detach().masked_fill(~self._within()[..., None], -math.inf)
         return SegmentTerms(Dense(segment - common_part(within, 3)), terms.pairs)
 
+    def after_batch(self) -> dict[str, object]:
+        if self._gathered is None:
+            return {}
+        segments, pairs = self._gathered  # pairs lead with durations, after the positions
+        return {"_gathered": (segments.after_batch, pairs.after_batch + 1)}
+
     def form(self) -> tuple[int]:
         return (self.longest,)
 

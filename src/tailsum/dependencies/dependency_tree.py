@@ -169,6 +169,10 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
             _transition=self.transition.gather(index[..., :, None, :], index[..., None, :, :]),
         )
 
+    def after_batch(self) -> dict[str, int]:
+        pairs = self._transition.after_batch + 1  # head and child
+        return {"_arc": 3 if self.labelled else 2, "_node": 2, "_transition": pairs}
+
     def total(self, terms: DependencyTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
         if not self.projective:
             total = arborescence.total(*self._arcs(terms, reduce), self.sequence_lengths(), self.multiroot, reduce)

@@ -21,6 +21,10 @@ class FactorTable(Scores):
         self.scores, self.arity, self.tensors = scores, arity, (scores,)
         self.lead = scores.shape[:-arity]
 
+    @property
+    def after_batch(self) -> int:
+        return self.arity + 1
+
     def map(self, change: Callable[[Tensor], Tensor]) -> "FactorTable":
         return FactorTable(change(self.scores), self.arity)
 

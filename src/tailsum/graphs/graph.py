@@ -8,7 +8,7 @@ approximations, and the marginals the corresponding beliefs.
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -104,7 +104,7 @@ class Graph(Structure[GraphTerms, Tensor]):
             raise ValueError(f'method must be "auto", "exact" or "propagation": got {method!r}')
         self.iterations, self.damping, self.schedule, self.gradient = iterations, damping, schedule, gradient
         self.method = method
-        self.tolerance = torch.finfo(self.dtype).eps ** 0.5 if tolerance is None else tolerance
+        self.tolerance = default_tolerance(self.dtype) if tolerance is None else tolerance
         self.lengths = None
         self.plan = plan(self.variables, self.node_shape[0], schedule, self.device)
         self.scopes = tuple(tuple(scope) for v in self.variables for scope in v.tolist())
@@ -200,6 +200,15 @@ class Graph(Structure[GraphTerms, Tensor]):
     def centred(self, terms: GraphTerms) -> GraphTerms:
         """Every configuration has exactly one state of each variable and one joint state of each factor."""
         return GraphTerms(terms.nodes.map(lambda x: without_common(x, 1)), terms.factors.centred())
+
+    def after_batch(self) -> dict[str, None]:
+        return {"edges": None, "variables": None}
+
+    def with_leaves(self, change: Callable[[Any], Any], memo: dict[int, Any]) -> "Graph":
+        """With the tolerance of the new precision, unless the user gave one."""
+        other = super().with_leaves(change, memo)
+        usual = self.tolerance == default_tolerance(self.dtype)
+        return other.replaced(tolerance=default_tolerance(other.dtype)) if usual else other
 
     def form(self) -> tuple[object, ...]:
         return tuple(tuple(map(tuple, v.tolist())) for v in self.variables)
@@ -344,6 +353,11 @@ class Graph(Structure[GraphTerms, Tensor]):
         none, states = (configuration < 0).all(-1), configuration.clamp(min=0)
         total = self.unary.block(None, states[..., None])[..., 0, 0].sum(-1) + self.factor_score(states)
         return total.masked_fill(none, -math.inf)
+
+
+def default_tolerance(dtype: torch.dtype) -> float:
+    """The change of a message at which iteration stops: the square root of the type's precision."""
+    return torch.finfo(dtype).eps ** 0.5
 
 
 def _probability(belief: Tensor, kept: Tensor) -> Tensor:

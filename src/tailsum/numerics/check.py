@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tailsum.numerics.transforms import every, some, values_of
+
 
 def at_least(least: int, **named: int) -> None:
     """Each named value is a whole number of at least `least`."""
@@ -48,8 +50,10 @@ def check_scores(name: str, tensor: Tensor) -> None:
     """Floating-point, and neither NaN nor +inf anywhere."""
     check_floating(name, tensor)
     valid = tensor < math.inf
-    if not valid.all():
-        raise ValueError(f"{name} must not hold NaN or +inf (-inf forbids): got one at {first_index(~valid)}")
+    if not every(valid):
+        raise ValueError(
+            f"{name} must not hold NaN or +inf (-inf forbids): got one at {first_index(~values_of(valid))}"
+        )
 
 
 def check_whole(name: str, tensor: Tensor) -> Tensor:
@@ -73,7 +77,7 @@ def as_whole(name: str, given: object, device: torch.device) -> Tensor:
 
 def check_in_range(name: str, states: Tensor, n_states: int) -> None:
     """State ids between 0 and N-1, or -1 for padding."""
-    if ((states < -1) | (states >= n_states)).any():
+    if some((states < -1) | (states >= n_states)):
         raise ValueError(f"{name} must lie between 0 and N-1 = {n_states - 1}: got one outside")
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tailsum.numerics.kernels import is_fast
+from tailsum.numerics.transforms import transforming
 
 
 def full_precision(device: torch.device) -> contextlib.AbstractContextManager[object]:
@@ -19,7 +20,8 @@ def full_precision(device: torch.device) -> contextlib.AbstractContextManager[ob
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """`a @ b` without autocast, nor in its derivatives where a and b have the same leading dimensions."""
-    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad) and a.shape[:-2] == b.shape[:-2]:
+    recorded = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
+    if recorded and a.shape[:-2] == b.shape[:-2] and not transforming():
         return _Product.apply(a, b)
     with full_precision(a.device), _tensor_cores(a):
         return a @ b

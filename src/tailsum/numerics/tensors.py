@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from tailsum.numerics.transforms import every
+
 
 def take(table: Tensor, index: Tensor) -> Tensor:
     """Rows `index [*lead, k]` of `table [*lead, n, d]`, the leading dimensions broadcast: `[*lead, k, d]`.
@@ -48,7 +50,7 @@ def unmasked(scores: Tensor) -> Tensor:
     if not scores.is_floating_point():
         return scores
     lowest = max(-1e29, torch.finfo(scores.dtype).min / 4)
-    if not scores.numel() or scores.detach().amin() >= lowest:  # no copy
+    if not scores.numel() or every(scores.detach().amin() >= lowest):  # no copy
         return scores
     return scores.masked_fill(scores < lowest, -math.inf)
 

@@ -22,6 +22,11 @@ class Scores(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(str(list(x.shape)) for x in self.tensors)})"
 
+    @property
+    def after_batch(self) -> int:
+        """How many dimensions its tensors have after those of the batch, for an index of the batch."""
+        raise ValueError(f"{type(self).__name__} must have after_batch, the dimensions of its tensors after the batch")
+
     @abstractmethod
     def map(self, change: Callable[[Tensor], Tensor]) -> "Scores":
         """The same kind of scores with `change` applied to every tensor."""

@@ -29,6 +29,11 @@ class Potential(Scores):
     n_from: int
     n_to: int
 
+    @property
+    def after_batch(self) -> int:
+        """Steps, or whatever `lead` ends with, come after the batch."""
+        return self.trailing + 1
+
     def on(self, device: torch.device) -> "Potential":
         """The potential for state ids on `device`."""
         return self

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
+from tailsum.numerics.transforms import every
 from tailsum.scores.potential import Columns, Dense, Potential, Rows
 
 
@@ -77,7 +78,7 @@ class Scored(Potential):
                 f"function must give one floating-point score for each pair, {list(wanted)}: "
                 f"got {scores.dtype} {list(scores.shape)}"
             )
-        if not (scores < math.inf).all():
+        if not every(scores < math.inf):
             raise ValueError("function gave a score that is NaN or +inf: scores must be finite, or -inf for forbidden")
         return scores if self.dtype is None else scores.to(self.dtype)
 

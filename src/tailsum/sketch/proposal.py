@@ -22,6 +22,9 @@ from tailsum.sketch.sweep import Sweep
 class Proposal(ABC):
     """How much each state matters at each node."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     @abstractmethod
     def __call__(self, model: Model) -> Float[Tensor, "*batch_node n"]:
         """`log_q`, unnormalised."""

@@ -51,6 +51,9 @@ class Subset:
 class Selection(ABC):
     """A way to keep states by how much they matter."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     @abstractmethod
     def __call__(self, log_q: Float[Tensor, "*lead n"], generator: torch.Generator | None = None) -> Subset:
         """Keep some of the N states of each row."""

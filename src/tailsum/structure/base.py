@@ -9,7 +9,6 @@ structure may override what it can do faster.
 States have *local ids* `0 .. n-1` in a model, and *global ids* in the whole model that it is a sketch of.
 """
 
-import copy
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -39,21 +38,28 @@ from tailsum.sketch.model import Model, Propose
 from tailsum.sketch.proposal import Lookahead, proposal_from
 from tailsum.sketch.selection import Selection, Subset, selection_from
 from tailsum.sketch.sweep import Sweep
+from tailsum.structure.batch import Copies
 from tailsum.structure.check import check_states, check_subset
 from tailsum.structure.compare import infinite_where_forbidden, matching
 from tailsum.structure.distinct import Distinct, sample_distinct
+from tailsum.structure.distribution import DistributionFace
 from tailsum.structure.expectation import expectation
+from tailsum.structure.integrations import integrate
 from tailsum.structure.k_best import Best, Constraints, Found, k_best, stacked
 from tailsum.structure.landmark_sweep import LandmarkSweep, by_restriction
 from tailsum.structure.relaxed import RelaxedSample
 from tailsum.structure.slope import log_sum_and_slope
-from tailsum.structure.terms import Terms, each, in_float64, recordable, requires_grad, tensors_in, with_tables
+from tailsum.structure.terms import Terms, each, in_float64, recordable, requires_grad, with_tables
+from tailsum.structure.transforms import Transformable
 
 Configuration = TypeVar("Configuration")
 This = TypeVar("This", bound="Structure")
 
 
-class Structure(Model, Generic[Terms, Configuration]):
+# Where torch's distributions have properties, structures have fields.
+class Structure(  # pyright: ignore[reportIncompatibleVariableOverride]
+    Copies, Transformable, DistributionFace, Model, Generic[Terms, Configuration]
+):
     """A distribution over configurations of connected nodes, given by scores (log potentials)."""
 
     lengths: Int[Tensor, "*batch"] | None = None
@@ -185,11 +191,6 @@ class Structure(Model, Generic[Terms, Configuration]):
         """The model that this one is a sketch of; itself if it is none."""
         return self if self._origin is None else self._origin  # pyright: ignore[reportReturnType]
 
-    @property
-    def event_shape(self) -> torch.Size:
-        """The shape of the nodes: `[T]` positions or words, `[T, T]` spans."""
-        return self.node_shape
-
     def __repr__(self) -> str:
         of = "" if self.kept is None else f" of {self.whole.n_states}"
         return f"{type(self).__name__}(batch={list(self.batch_shape)}, T={self.node_shape[0]}, N={self.n_states}{of})"
@@ -235,7 +236,9 @@ class Structure(Model, Generic[Terms, Configuration]):
         with full_precision(self.device):
             return self.log_sum(self.summed()).to(self.dtype)
 
-    def log_prob(self, configuration: Configuration) -> Float[Tensor, "*sample_batch"]:
+    def log_prob(  # pyright: ignore[reportIncompatibleMethodOverride]  (its own name for the value)
+        self, configuration: Configuration
+    ) -> Float[Tensor, "*sample_batch"]:
         """Log-probability of given configurations under the whole model.
 
         A sketch estimates its log-partition: `-small.log_prob(gold)` is a loss to train with. What a sketch draws has
@@ -354,25 +357,7 @@ class Structure(Model, Generic[Terms, Configuration]):
         """
         return expectation(self, values)
 
-    # Copies and positions.
-
-    def replaced(self: This, **fields: object) -> This:
-        """A new model with some fields replaced; nothing is checked again."""
-        model = object.__new__(type(self))
-        vars(model).update(vars(self) | fields)
-        return model
-
-    def __deepcopy__(self: This, memo: dict[int, Any]) -> This:
-        """A copy with tensors of its own; those that were computed stay in the graph, for which torch has no copies."""
-        for tensor in tensors_in(vars(self)):
-            if not tensor.is_leaf:
-                memo.setdefault(id(tensor), tensor.clone())
-        return self.replaced(**copy.deepcopy(vars(self), memo))
-
-    def in_batch(self: This, shape: Sequence[int]) -> This:
-        """The same model broadcast to a larger batch shape."""
-        shape = torch.Size(shape)
-        return self.replaced(batch_shape=shape, lengths=None if self.lengths is None else self.lengths.expand(shape))
+    # Positions.
 
     def sequence_lengths(self) -> Int[Tensor, " B"]:
         """The length of each sequence, the batch flattened."""
@@ -477,7 +462,9 @@ class Structure(Model, Generic[Terms, Configuration]):
         return self.add_to_states(terms, torch.zeros_like(self.log_weight).masked_fill(repeated, -math.inf))
 
     @torch.no_grad()
-    def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Configuration:
+    def sample(  # pyright: ignore[reportIncompatibleMethodOverride]  (configurations may be named tuples)
+        self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None
+    ) -> Configuration:
         """Exact samples from the model, in global ids; -1 throughout where no configuration is possible."""
         check_sample_shape(sample_shape)
         with full_precision(self.device):
@@ -515,7 +502,7 @@ class Structure(Model, Generic[Terms, Configuration]):
         found = [draw(min(chunk, count - start)) for start in range(0, max(1, count), chunk)]
         return stacked(found, lambda x: torch.cat(x).reshape(*sample_shape, *x[0].shape[1:]))
 
-    def rsample(
+    def rsample(  # pyright: ignore[reportIncompatibleMethodOverride]  (has_rsample is False)
         self,
         temperature: float = 1.0,
         hard: bool = False,
@@ -604,7 +591,7 @@ class Structure(Model, Generic[Terms, Configuration]):
         chosen = proposal_from(Lookahead() if proposal is None else proposal)
         with full_precision(self.device):
             with torch.no_grad():
-                subset = chosen.choose(self, selection, generator)
+                subset = self.by_value(lambda model: chosen.choose(model, selection, generator), "sketch")
             return self.restrict(subset)
 
     def scatter(self, values: Float[Tensor, "*sample_batch_node n"]) -> Float[Tensor, "*sample_batch_node all"]:
@@ -622,3 +609,4 @@ class Structure(Model, Generic[Terms, Configuration]):
 
 
 register_kl(Structure, Structure)(lambda p, q: p.kl(q))
+integrate(Structure)

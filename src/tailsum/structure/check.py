@@ -19,6 +19,7 @@ from tailsum.numerics.check import (
     first_index,
 )
 from tailsum.numerics.tensors import working_type
+from tailsum.numerics.transforms import every, some, values_of
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
 from tailsum.scores.scored import Scored
@@ -30,10 +31,10 @@ def check_potential(name: str, potential: Potential) -> None:
     for tensor in potential.tensors:
         if tensor.is_floating_point() or not isinstance(potential, Scored):
             check_scores(name, tensor)
-        if isinstance(potential, Factored) and not (tensor > -math.inf).all():
+        if isinstance(potential, Factored) and not every(tensor > -math.inf):
             raise ValueError(f"{name} must have finite factors: got -inf at {first_index(tensor == -math.inf)}")
     if isinstance(potential, Factored):
-        left, right = (x.detach().abs().max().item() if x.numel() else 0.0 for x in potential.tensors)
+        left, right = (values_of(x).detach().abs().max().item() if x.numel() else 0.0 for x in potential.tensors)
         dtype = working_type(*potential.tensors)
         if left * right * potential.left.shape[-1] > torch.finfo(dtype).max:
             raise ValueError(
@@ -68,10 +69,9 @@ def check_nodes(name: str, nodes: Potential) -> None:
 def check_lengths(lengths: Tensor, longest: int, name: str = "lengths", least: int = 1) -> None:
     """Whole numbers between `least` and the number of positions."""
     wrong = (lengths < least) | (lengths > longest)
-    if wrong.any():
-        raise ValueError(
-            f"{name} must lie between {least} and {longest}, the number of positions: got {lengths[wrong][0].item()}"
-        )
+    if some(wrong):
+        first = values_of(lengths)[values_of(wrong)][0].item()
+        raise ValueError(f"{name} must lie between {least} and {longest}, the number of positions: got {first}")
 
 
 def checked_lengths(
@@ -105,7 +105,7 @@ def check_states(
     states = torch.where(inside, states.expand(*shape, *node), -1)
     check_in_range("states", states, n_states)
     gaps = (states < 0) & inside & (states >= 0).any(dims, keepdim=True)
-    if letter and gaps.any():
+    if letter and some(gaps):
         raise ValueError(f"states must lie between 0 and N-1 = {n_states - 1}: got one outside")
     return states
 
@@ -154,7 +154,7 @@ def check_subset(subset: Subset, batch: torch.Size, node: torch.Size, n_states: 
             f"{name} must have an integer index and a log_weight of one shape, {[*batch, *node, 'K']}: "
             f"got {index.dtype} {list(index.shape)} and {list(log_weight.shape)}"
         )
-    if ((index < 0) | (index >= n_states)).any():
+    if some((index < 0) | (index >= n_states)):
         raise ValueError(f"{name}.index must lie between 0 and N-1 = {n_states - 1}: got one outside")
     check_scores(f"{name}.log_weight", log_weight)
 

@@ -138,6 +138,9 @@ class PCFG(TreeStructure[GrammarTerms]):
         leaf = torch.eye(self.node_shape[0], dtype=torch.bool, device=self.device)[..., None]
         return torch.where(leaf, leaves, heads)
 
+    def after_batch(self) -> dict[str, int]:
+        return {"root": 1, "emission": 2, "span": 3}
+
     def form(self) -> tuple[int, int]:
         return self.n_heads, self.n_leaves
 

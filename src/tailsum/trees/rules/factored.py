@@ -9,6 +9,7 @@ from torch import Tensor
 from tailsum.numerics.precision import product
 from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.tensors import largest, take
+from tailsum.numerics.transforms import every
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Potential
 from tailsum.trees.rules.pair_sweep import Role
@@ -69,7 +70,7 @@ class FactoredRule(Trilinear, FactorRule):
 
     def check(self, device: torch.device) -> None:
         super().check(device)
-        if not all((tensor > -math.inf).all() for tensor in self.tensors):
+        if not all(every(tensor > -math.inf) for tensor in self.tensors):
             raise ValueError("rule must have finite factors: got -inf")
 
     def fan(self, role: Role, first: Int[Tensor, "G m"], second: Int[Tensor, "G m"], rest: slice) -> Potential:

@@ -44,6 +44,10 @@ class Rule(Scores):
     trailing: int  # how many dimensions its tensors have after the leading ones
     by_span = False  # whether every span has its own states
 
+    @property
+    def after_batch(self) -> int:
+        return self.trailing
+
     @abstractmethod
     def map(self, change: Callable[[Tensor], Tensor]) -> "Rule": ...
 

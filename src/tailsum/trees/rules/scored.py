@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.table import fits_budget, tile_size
+from tailsum.numerics.transforms import every
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.sweep import Sweep
 from tailsum.trees.rules.dense import DenseRule
@@ -113,6 +114,6 @@ class ScoredRule(WholeRule):
                 f"function must give one floating-point score for each triple, {list(wanted)}: "
                 f"got {scores.dtype} {list(scores.shape)}"
             )
-        if not (scores < math.inf).all():
+        if not every(scores < math.inf):
             raise ValueError("function gave a score that is NaN or +inf: scores must be finite, or -inf for forbidden")
         return scores if self.dtype is None else scores.to(self.dtype)

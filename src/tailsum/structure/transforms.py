@@ -1,0 +1,183 @@
+"""Structures inside the transforms of `torch.func`: grad, jacrev, jacfwd, hessian, vmap.
+
+The recursions look at the values of scores and call autograd themselves, neither of which a transform allows. So to a
+transform an operation is one function of the tensors of its model, which is called with plain tensors. Its derivatives
+are functions of the same kind. Under `vmap` the dimension that is mapped over becomes the first of the model's batch.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from tailsum.numerics.transforms import is_mapped, transforming
+from tailsum.scores.base import Scores
+from tailsum.scores.scored import Scored
+from tailsum.structure.fields import changed, over_batch, remade
+from tailsum.structure.terms import tensors_in
+from tailsum.structure.transformed import Function, Looped, mapped_size, transformed
+
+DIFFERENTIABLE = (
+    "log_partition", "score", "entropy", "cross_entropy", "kl", "max", "expectation",
+    "marginals", "pair_marginals", "label_marginals", "rule_marginals", "state_marginals",
+)  # fmt: skip
+BY_VALUE = ("sample", "argmax")  # what they choose has no gradient
+REFUSED = ("topk", "rsample", "sample_distinct", "factor_marginals", "whole_marginals", "convergence", "mbr", "refine")
+
+Result = TypeVar("Result")
+
+
+class Transformable:
+    """The base of structures: their operations go through transforms, or say that they do not."""
+
+    def __init_subclass__(cls, **how: Any) -> None:
+        super().__init_subclass__(**how)
+        for names, prepare in ((DIFFERENTIABLE, _differentiable), (BY_VALUE, _by_value), (REFUSED, _refused)):
+            for name in names:
+                owner = next((kind for kind in cls.__mro__ if name in vars(kind)), None)
+                if owner is cls or (owner is not None and not issubclass(owner, Transformable)):
+                    setattr(cls, name, prepare(vars(owner)[name]))
+
+    def by_value(self, operation: Callable[[Any], Result], name: str) -> Result:
+        """`operation(self)`, whose result has no gradient; inside a transform, of plain tensors."""
+        if not transforming():
+            return operation(self)
+        found = list[Any]()
+
+        def run(model: Any) -> list[Tensor]:
+            found[:] = [operation(model)]
+            return list(tensors_in(found[0]))
+
+        function = _OfModels(run, [_evaluated(self)], [])
+        if any(map(is_mapped, function.tensors())):
+            raise RuntimeError(_advice(name, "vmap"))
+        function.differentiable = False
+        plain = iter(transformed(function, function.tensors()))
+        return changed(found[0], lambda x: next(plain) if isinstance(x, Tensor) else x, {})
+
+
+def _differentiable(operation: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @functools.wraps(operation)
+    def call(self: Any, *given: Any, **named: Any) -> Tensor:
+        if not transforming():
+            return operation(self, *given, **named)
+        given = (*given, *named.values())  # a model to compare with, or configurations
+        models = [_evaluated(x) for x in (self, *given) if isinstance(x, Transformable)]
+        configurations = [x for x in given if not isinstance(x, Transformable)]
+        function = _OfModels(lambda *inputs: [operation(*inputs)], models, configurations)
+        return transformed(function, function.tensors())[0]
+
+    return call
+
+
+def _by_value(operation: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(operation)
+    def call(self: Any, *given: Any, **named: Any) -> Any:
+        return self.by_value(lambda model: operation(model, *given, **named), operation.__name__)
+
+    return call
+
+
+def _refused(operation: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(operation)
+    def call(self: Any, *given: Any, **named: Any) -> Any:
+        if transforming():
+            raise RuntimeError(_advice(operation.__name__, "the transforms of torch.func"))
+        return operation(self, *given, **named)
+
+    return call
+
+
+def _advice(name: str, where: str) -> str:
+    return (
+        f"{name} does not run inside {where}: call it outside, on one model with a batch dimension for what would be "
+        f"mapped over, or differentiate by torch.autograd.grad"
+    )
+
+
+def _evaluated(model: Any) -> Any:
+    """The model with tables in place of functions, whose own tensors a transform would not see."""
+
+    def filled(x: Tensor) -> Tensor:  # NaN may stand in the padding, and its scores would be rejected
+        return x.masked_fill(~(x < math.inf), 0.0) if x.is_floating_point() else x
+
+    def tables(value: Any) -> Any:
+        if isinstance(value, Scored):
+            return value.map(filled).evaluated()
+        if isinstance(value, Scores):
+            return value.evaluated()
+        if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
+            return remade(value, tables)
+        return value
+
+    return _remade(model, {name: tables(value) for name, value in vars(model).items()}, _evaluated)
+
+
+def _remade(model: Any, fields: dict[str, Any], change: Callable[[Any], Any]) -> Any:
+    """The model with other fields, and the same change of the model that it is a sketch of."""
+    whole = None if model.whole is model else change(model.whole)
+    return model.replaced(**(fields | {"_origin": whole}))
+
+
+class _OfModels(Function):
+    """A function of models and configurations, as one of the tensors in them."""
+
+    def __init__(self, run: Callable[..., list[Tensor]], models: Sequence[Any], configurations: Sequence[Any]) -> None:
+        self.run, self.models, self.configurations = run, models, configurations
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors, in the order of the arguments of this function."""
+        found = list[Tensor]()
+
+        def note(x: Tensor, _: int) -> Tensor:
+            found.append(x)
+            return x
+
+        for model in self.models:
+            _with_tensors(model, note)
+        return [*found, *tensors_in(self.configurations)]
+
+    def __call__(self, *inputs: Tensor) -> list[Tensor]:
+        given = iter(inputs)
+        models = [_with_tensors(model, lambda *_: next(given)) for model in self.models]
+        filled = changed(self.configurations, lambda x: next(given) if isinstance(x, Tensor) else x, {})
+        return self.run(*models, *filled)
+
+    def batched(self, mapped: Sequence[bool]) -> Function:
+        return Looped(self, mapped) if self.configurations else _OfBatches(self.run, self.models, mapped)
+
+
+class _OfBatches(Function):
+    """A function of models that all have one more batch dimension, the first."""
+
+    def __init__(self, run: Callable[..., list[Tensor]], models: Sequence[Any], mapped: Sequence[bool]) -> None:
+        self.run, self.models, self.mapped = run, models, mapped
+
+    def __call__(self, *inputs: Tensor) -> list[Tensor]:
+        size, given = mapped_size(inputs, self.mapped), zip(inputs, self.mapped, strict=True)
+        return self.run(*(_wider(model, given, size) for model in self.models))
+
+
+def _wider(model: Any, given: Iterator[tuple[Tensor, bool]], size: int) -> Any:
+    """The model with a new first batch dimension, which the mapped tensors have before all of their own dimensions."""
+    dims = len(model.batch_shape)
+
+    def wider(x: Tensor, after: int) -> Tensor:
+        new, mapped = next(given)
+        new = new if mapped else new.expand(size, *x.shape)
+        return new.reshape(size, *(1,) * (dims + after - x.dim()), *x.shape)
+
+    def shared(x: Tensor, after: int) -> Tensor:
+        new, mapped = next(given)
+        return new.reshape(size, *(1,) * (dims + after - x.dim()), *x.shape) if mapped else new
+
+    fields = over_batch(model, wider, shared) | {"batch_shape": torch.Size((size, *model.batch_shape))}
+    return _remade(model, fields, lambda whole: _wider(whole, given, size))
+
+
+def _with_tensors(model: Any, change: Callable[[Tensor, int], Tensor]) -> Any:
+    """The model, and the one that it is a sketch of, with other tensors."""
+    return _remade(model, over_batch(model, change, change), lambda whole: _with_tensors(whole, change))

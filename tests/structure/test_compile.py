@@ -1,0 +1,51 @@
+"""A module with structures inside under `torch.compile`: alone in a process, without the tests' own type checks."""
+
+import json
+import subprocess
+import sys
+
+CODE = """
+import json, sys
+import torch
+import tailsum as ts
+
+class Tagger(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.score, self.transition = torch.nn.Linear(4, 5), torch.nn.Parameter(torch.randn(5, 5))
+
+    def forward(self, words, tags):
+        chain = ts.LinearChain(self.score(words).tanh(), self.transition)
+        tree = ts.SpanTree(chain.marginals()[:, :, None] * self.score(words)[:, None])
+        return (chain.entropy() - chain.log_prob(tags) + tree.log_partition()).sum()
+
+torch.manual_seed(0)
+tagger = Tagger()
+tagger(torch.randn(2, 3, 4), torch.randint(5, (2, 3)))
+before = "torch._dynamo" in sys.modules
+from torch._dynamo.testing import CompileCounter
+counter = CompileCounter()
+compiled, frames, apart = torch.compile(tagger, backend=counter), [], []
+for length in (3, 4, 5, 6):
+    words, tags = torch.randn(2, length, 4), torch.randint(5, (2, length))
+    found = []
+    for module in (compiled, tagger):
+        tagger.zero_grad()
+        value = module(words, tags)
+        value.backward()
+        found.append(torch.cat([value.detach()[None], *(p.grad.flatten() for p in tagger.parameters())]))
+    frames.append(counter.frame_count)
+    apart.append((found[0] - found[1]).abs().max().item())
+print(json.dumps({"before": before, "frames": frames, "apart": max(apart), "ops": counter.op_count}))
+"""
+
+
+def test_a_compiled_module_is_right_and_is_not_compiled_again_for_every_length():
+    out = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True).stdout
+    found = json.loads(out)
+    assert not found["before"]  # the compiler takes seconds to load: not before somebody compiles
+    assert found["apart"] < 1e-4
+    assert found["ops"] > 5  # the module's own operations are compiled
+    first, second, *later = found["frames"]
+    assert second <= 2 * first <= 20  # once for a first length, once for any length
+    assert later == [second] * 2
