@@ -77,6 +77,9 @@ class SpanTree(TreeStructure[SpanTerms]):
     def gather(self, index: Int[Tensor, "*#batch T T k"]) -> "SpanTree":
         return self.replaced(_spans=self.spans.gather(None, index))
 
+    def after_batch(self) -> dict[str, int]:
+        return {"_spans": self._spans.after_batch + 1}  # first and last position
+
     def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
         return embedding_norms(self.spans, None, "a Factored span")
 

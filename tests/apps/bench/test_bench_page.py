@@ -13,7 +13,6 @@ pytest.importorskip("typer")
 from typer.testing import CliRunner
 
 from harness.outline import Outline
-from tailsum import cli
 from tailsum.apps.bench import plan as plans
 from tailsum.apps.bench.machine import claim, read_machine
 from tailsum.apps.bench.plan import read_plan, write_plan
@@ -22,6 +21,8 @@ from tailsum.apps.bench.report.plots import pictures
 from tailsum.apps.bench.report.tables import sections
 from tailsum.apps.bench.rows import BOTH, FAILED, SKIPPED, WRONG, Results, Sizes, read_rows
 from tailsum.apps.bench.when import when_markdown
+from tailsum.cli import console
+from tailsum.cli.app import app
 
 ROOT = Path(__file__).parents[3]
 
@@ -112,17 +113,17 @@ def test_a_part_of_the_sweeps(tmp_path):
 @pytest.fixture
 def command(monkeypatch, unchecked, one_thread):
     monkeypatch.setattr(plans, "plan_of", lambda kind, quick: TINY)
-    return lambda *arguments: CliRunner().invoke(cli.app, ["bench", *map(str, arguments)])
+    return lambda *arguments: CliRunner().invoke(app, ["bench", *map(str, arguments)])
 
 
 def test_the_command(command, tmp_path, monkeypatch):
     folder = tmp_path / "out"
-    monkeypatch.setattr(cli, "find_spec", lambda name: None if name == "jinja2" else find_spec(name))
+    monkeypatch.setattr(console, "find_spec", lambda name: None if name == "jinja2" else find_spec(name))
     shown = command("--output", folder, "--device", "cpu", "--only", "N,K")
     assert shown.exit_code == 0, shown.output
     assert "The page needs more packages (jinja2). Elsewhere: tailsum bench --page FOLDER" in shown.output
     assert not (folder / "index.html").exists()
-    monkeypatch.setattr(cli, "find_spec", find_spec)
+    monkeypatch.setattr(console, "find_spec", find_spec)
     shown = command("--page", folder)
     assert shown.exit_code == 0, shown.output
     assert shown.output == f"The results on one page: {folder / 'index.html'}\n"

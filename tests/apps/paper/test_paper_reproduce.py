@@ -24,6 +24,7 @@ from tailsum.apps.paper.rows import Estimate, read_rows, write_rows
 from tailsum.apps.paper.tables import chain_subject, hard, table2, table3, table4
 from tailsum.apps.paper.trained import Settings as Training
 from tailsum.apps.text import Split
+from tailsum.cli.app import app
 from tailsum.cli.reproduce import Table, _numbers
 
 
@@ -269,7 +270,7 @@ def test_the_command_knows_every_table():
 
 @pytest.mark.parametrize("states", ["many", "2000,", "50"])
 def test_bad_states(states, tmp_path, unchecked):
-    shown = CliRunner().invoke(cli.app, ["reproduce", "table2", "--states", states, "--output", str(tmp_path / "out")])
+    shown = CliRunner().invoke(app, ["reproduce", "table2", "--states", states, "--output", str(tmp_path / "out")])
     assert shown.exit_code == 2
     assert "--states" in shown.output or "Invalid value" in shown.output
     assert not (tmp_path / "out").exists()
