@@ -1,5 +1,7 @@
 """Derivatives of graphs, with loops and without, by every way of passing messages."""
 
+import math
+
 import pytest
 import torch
 
@@ -99,3 +101,19 @@ def test_derivatives_of_other_operations(name, method):
         return [x[x.isfinite()] for x in found]
 
     check(run, case.leaves, twice=False)
+
+
+@pytest.mark.parametrize("kind", ["pairs", "factors"])
+@pytest.mark.parametrize("mask", [-math.inf, -1e30])
+def test_a_second_backward_pass_where_something_is_forbidden(mask, kind):
+    """Nothing that is recorded in the constructor is freed by the first."""
+    nodes, table = torch.randn(2, 4, 3), torch.randn(3, 3)
+    nodes[1, 0], table[0, 1] = mask, mask
+    nodes, table = nodes.requires_grad_(), table.requires_grad_()
+    edges = [[0, 1], [2, 1], [2, 3]]
+    graph = ts.PairwiseGraph(nodes, edges, table) if kind == "pairs" else ts.FactorGraph(nodes, [(edges, table)])
+    for value in (graph.log_partition, graph.entropy, graph.log_partition):
+        value()[0].backward()
+        assert nodes.grad.isfinite().all()
+        assert table.grad.isfinite().all()
+    assert graph.log_partition()[1] == -math.inf

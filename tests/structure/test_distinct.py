@@ -157,3 +157,10 @@ def test_too_few_rivals_are_an_error(monkeypatch):
     monkeypatch.setattr(type(model), "rivals", lambda _, demanded: [torch.zeros_like(x) for x in demanded])
     with pytest.raises(ValueError, match="rivals names too few parts"):
         model.sample_distinct(8, generator=seeded(0))
+
+
+def test_weights_of_improbable_configurations():
+    """Each of 10^60 paths: probabilities underflow in float32, weights do not."""
+    found = ts.LinearChain(torch.zeros(60, 10), torch.zeros(10, 10)).sample_distinct(3)
+    assert (found.weights() > 0).all()
+    torch.testing.assert_close(found.weights(), found.threshold.exp().expand(3))

@@ -15,7 +15,7 @@ from tailsum.graphs.graph import Graph
 from tailsum.numerics.check import as_whole, check_broadcast, check_device, check_scores
 from tailsum.numerics.reduce import log_sum_exp
 from tailsum.numerics.table import tile_size
-from tailsum.numerics.tensors import flattened, unmasked, working_type
+from tailsum.numerics.tensors import flattened, working_type
 from tailsum.scores.factored import Factored, embedding_norms
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Subset
@@ -178,7 +178,7 @@ def _checked(name: str, factor: Any, sizes: list[int], device: torch.device) -> 
             f"{name}'s scores must be of 1 or {len(variables)} factors in dimension {-arity - 1}: got {list(scores.shape)}"
         )
     _check_scopes(name, variables.tolist(), sizes, list(scores.shape[-arity:]))
-    return variables, FactorTable(unmasked(scores), arity)
+    return variables, FactorTable(scores, arity)
 
 
 def _check_scopes(name: str, scopes: list[list[int]], sizes: list[int], given: list[int]) -> None:

@@ -29,7 +29,7 @@ from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
 from tailsum.numerics.table import tile_rows
-from tailsum.numerics.tensors import finite, unmasked, without_common
+from tailsum.numerics.tensors import finite, without_common
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Subset
@@ -85,7 +85,6 @@ class Graph(Structure[GraphTerms, Tensor]):
         if 0 in (*self.node_shape, self.n_states):
             raise ValueError(f"unary must have at least one variable and one state: got {[*nodes.lead, nodes.n_to]}")
         check_nodes("unary", nodes)
-        nodes = nodes.map(unmasked) if isinstance(nodes, Dense) else nodes
         return nodes, sizes or [self.n_states] * self.node_shape[0]
 
     def _configure(

@@ -16,10 +16,10 @@ from tailsum.graphs.graph import Graph
 from tailsum.graphs.near_pairs import pairs_of
 from tailsum.graphs.unary import as_scores, padded_tables
 from tailsum.numerics.check import as_whole, at_least, check_broadcast, check_scores
-from tailsum.numerics.tensors import unmasked, working_type
+from tailsum.numerics.tensors import working_type
 from tailsum.scores.factored import Factored, embedding_norms
 from tailsum.scores.message import message
-from tailsum.scores.potential import Dense, Potential
+from tailsum.scores.potential import Potential
 from tailsum.sketch.selection import Subset
 from tailsum.structure.check import check_lead, check_potential, node_potential
 
@@ -60,7 +60,6 @@ class PairwiseGraph(Graph):
         pairs = check_lead("pairwise", pairwise, self.n_states, (len(self.edges),), self.device, "unary", "edges")
         self.batch_shape = check_broadcast("pairwise", pairs.lead[:-1], nodes.lead[:-1], "unary's")
         check_potential("pairwise", pairs)
-        pairs = pairs.map(unmasked) if isinstance(pairs, Dense) else pairs
         self.dtype = working_type(*nodes.tensors, *pairs.tensors)
         self.unary, self.pairwise = nodes.to(self.dtype), pairs.to(self.dtype)
         self.variables = [self.edges] if len(self.edges) else []

@@ -42,12 +42,13 @@ class _Product(torch.autograd.Function):
         return product(grads[0], b.mT) if wanted[0] else None, product(a.mT, grads[0]) if wanted[1] else None
 
 
+def _tensor_cores(x: Tensor) -> contextlib.AbstractContextManager[object]:
+    """A context in which torch multiplies float32 on a GPU in tf32 if the precision is "fast", and else not."""
+    return _switched() if x.is_cuda and x.dtype == torch.float32 else contextlib.nullcontext()
+
+
 @contextlib.contextmanager
-def _tensor_cores(x: Tensor) -> Iterator[None]:
-    """Within it, torch multiplies float32 on a GPU in tf32 if the precision is "fast", and else not."""
-    if not x.is_cuda or x.dtype != torch.float32:
-        yield
-        return
+def _switched() -> Iterator[None]:
     # Torch 2.9 has new names for the switch, and refuses to read the old ones after the new were set.
     switch = torch.backends.cuda.matmul
     new = hasattr(switch, "fp32_precision")

@@ -47,8 +47,10 @@ class Distinct(NamedTuple):
         >>> chain.sample_distinct(4).weights()  # all that exist
         tensor([0.2500, 0.2500, 0.2500, 0.2500])
         """
-        above = -torch.expm1(-(self.log_probs.detach() - self.threshold).exp())
-        return self.log_probs.exp() / above.masked_fill(self.log_probs == -math.inf, 1.0)
+        ahead = (self.log_probs.detach() - self.threshold).masked_fill(self.log_probs == -math.inf, math.inf)
+        # The log of `1 - exp(-exp(ahead))`, which is `ahead` itself where the exponential is tiny or underflows.
+        log_above = torch.where(ahead < -15, ahead, (-torch.expm1(-ahead.clamp(min=-15).exp())).log())
+        return (self.log_probs - log_above).exp()
 
 
 torch.serialization.add_safe_globals([Distinct])  # for torch.load(.., weights_only=True)
