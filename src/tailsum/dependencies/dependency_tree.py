@@ -189,7 +189,9 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
     def _charts(self, terms: DependencyTerms, reduce: Reduce) -> Charts:
         arc, root = self._arcs(terms, reduce)
         nodes, pairs = self._flat_states(terms)
-        halves = stateful(nodes, attach_by(arc, pairs, reduce), reduce)[0] if self.stateful else eisner(arc, reduce)
+        if not self.stateful:
+            return Charts(arc, root, nodes, pairs, *eisner(arc, self.multiroot, reduce))
+        halves = stateful(nodes, attach_by(arc, pairs, reduce), reduce)[0]
         return Charts(arc, root, nodes, pairs, halves, roots(halves, nodes, root, self.multiroot, reduce))
 
     def _flat_states(self, terms: DependencyTerms) -> tuple[Tensor, Tensor]:
