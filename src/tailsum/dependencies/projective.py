@@ -26,54 +26,52 @@ class Halves(NamedTuple):
     right: Tensor
 
 
-# Eisner's algorithm on one chart by first position of (arcs to the right, right halves, left halves), `[3, B, T, T]`, and
+# Eisner's algorithm on one chart by first position of (arcs to the right, right halves, left halves), `[T, 3, B, T]`, and
 # one by last position of (right halves, left halves, arcs to the left). See `numerics/two_passes.py`; an arc over d words
-# stands where spans of d words do. Scores are `[2, B, T, T]` by first position and distance: of arcs to the right, and left.
+# stands where spans of d words do. Scores are `[T, 2, B, T]` by distance and first position: of arcs to the right, and left.
 
 
 def _inside(arcs: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
-    reduce, length = suited(reduce, arcs), arcs.shape[-1]
-    first, last = (arcs.new_zeros(3, *arcs.shape[1:]) for _ in range(2))
+    reduce, (length, _, batch, _) = suited(reduce, arcs), arcs.shape
+    first, last = (arcs.new_zeros(length, 3, batch, length) for _ in range(2))
     for splits in range(1, length):
         count = length - splits
-        left, right = first[..., :count, :splits], last[..., splits:, count:]
-        joined = reduce(left[1] + right[1], -1)
-        to_right, to_left = (joined + arcs[..., :count, splits]).unbind()
-        first[0, :, :count, splits - 1] = to_right
-        last[2, :, splits:, count] = to_left
-        halves = reduce(left[::2] + right[::2], -1)  # the longest arc and the shortest half, and so on
-        first[1:, :, :count, splits] = halves
-        last[:2, :, splits:, count - 1] = halves
+        left, right = first[:splits, ..., :count], last[count:, ..., splits:]
+        joined = reduce(left[:, 1] + right[:, 1], 0)
+        first[splits - 1, 0, :, :count] = joined + arcs[splits, 0, :, :count]
+        last[count, 2, :, splits:] = joined + arcs[splits, 1, :, :count]
+        halves = reduce(left[:, ::2] + right[:, ::2], 0)  # the longest arc and the shortest half, and so on
+        first[splits, 1:, :, :count] = halves
+        last[count - 1, :2, :, splits:] = halves
     return first, last
 
 
 def _outside(first: Tensor, last: Tensor, grad: Tensor, reduce: Reduce) -> Tensor:
-    length = first.shape[-1]
-    of_first, of_last, of_arcs = grad.clone(), torch.zeros_like(last), torch.zeros_like(first[:2])
-    for splits in range(length - 1, 0, -1):
-        count = length - splits
-        left, right = first[..., :count, :splits], last[..., splits:, count:]
-        of_left, of_right = of_first[..., :count, :splits], of_last[..., splits:, count:]
-        own = of_first[1:, :, :count, splits] + of_last[:2, :, splits:, count - 1]
-        passed = shares(reduce, left[::2] + right[::2]).mul_(own[..., None])
-        of_left[::2] += passed
-        of_right[::2] += passed
-        both = of_arcs[..., :count, splits]
-        both[0], both[1] = of_left[0, ..., -1], of_right[2, ..., 0]
-        passed = shares(reduce, left[1] + right[1]).mul_(both.sum(0)[..., None])
-        of_left[1] += passed
-        of_right[1] += passed
+    of_first, of_last = grad.clone(memory_format=torch.contiguous_format), torch.zeros_like(last)
+    of_arcs = torch.zeros_like(first[:, :2], memory_format=torch.contiguous_format)
+    for splits in range(len(first) - 1, 0, -1):
+        count = len(first) - splits
+        left, right = first[:splits, ..., :count], last[count:, ..., splits:]
+        of_left, of_right = of_first[:splits, ..., :count], of_last[count:, ..., splits:]
+        own = of_first[splits, 1:, :, :count] + of_last[count - 1, :2, :, splits:]
+        passed = shares(reduce, left[:, ::2] + right[:, ::2]).mul_(own)
+        of_left[:, ::2].add_(passed)
+        of_right[:, ::2].add_(passed)
+        both = torch.stack((of_left[-1, 0], of_right[0, 2]), out=of_arcs[splits, ..., :count])
+        passed = shares(reduce, left[:, 1] + right[:, 1]).mul_(both.sum(0))
+        of_left[:, 1].add_(passed)
+        of_right[:, 1].add_(passed)
     return of_arcs
 
 
 def _eisner(arc: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
-    """Right and left halves by first position and width, `[B, T+1, T+1]`, from scores `arc [B, T, T]` (head, child): T^3.
+    """Right and left halves by width and first position, `[T+1, B, T+1]`, from scores `arc [B, T, T]` (head, child): T^3.
 
     The root is a word before all others, whose children are the roots: its right halves are trees with any number of them.
     """
     rooted = torch.cat((arc.diagonal(dim1=1, dim2=2)[:, None], arc), 1)
     rooted = F.pad(rooted, (1, 0))  # no sum uses arcs to the root, whatever they score
-    _, right, left = filled(by_first(torch.stack((rooted, rooted.mT))), reduce, Passes(_inside, _outside))
+    _, right, left = filled(by_first(torch.stack((rooted, rooted.mT))), reduce, Passes(_inside, _outside)).unbind(1)
     return right, left
 
 
@@ -100,11 +98,11 @@ def _eisner_total(arc: Tensor, length: Tensor, multiroot: bool, reduce: Reduce) 
     right, left = _eisner(arc, reduce)
     row = torch.arange(len(length), device=length.device)
     if multiroot:
-        return right[row, 0, length]
+        return right[length, row, 0]
     # The words before the one root, the root, and the words after it: left[1, m] and right[m, length].
     word = torch.arange(arc.shape[-1], device=length.device)
     after = length[:, None] - word - 1
-    ways = left[:, 1, :-1] + arc.diagonal(dim1=1, dim2=2) + right[row[:, None], word + 1, after.clamp(min=0)]
+    ways = left[:-1, :, 1].mT + arc.diagonal(dim1=1, dim2=2) + right[after.clamp(min=0), row[:, None], word + 1]
     return suited(reduce, arc)(ways.masked_fill(after < 0, -math.inf), -1)
 
 

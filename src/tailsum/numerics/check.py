@@ -47,9 +47,14 @@ def check_floating(name: str, tensor: Tensor) -> None:
 def check_scores(name: str, tensor: Tensor) -> None:
     """Floating-point, and neither NaN nor +inf anywhere."""
     check_floating(name, tensor)
-    valid = tensor < math.inf
-    if not valid.all():
-        raise ValueError(f"{name} must not hold NaN or +inf (-inf forbids): got one at {first_index(~valid)}")
+    if not are_scores(tensor):
+        place = first_index(~(tensor < math.inf))
+        raise ValueError(f"{name} must not hold NaN or +inf (-inf forbids): got one at {place}")
+
+
+def are_scores(tensor: Tensor) -> bool:
+    """Whether neither NaN nor +inf is anywhere: the maximum would be one of them."""
+    return not tensor.numel() or bool(tensor.detach().amax() < math.inf)
 
 
 def check_whole(name: str, tensor: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ def suited(reduce: Reduce, scores: Tensor) -> Reduce:
     Recursions over charts take as long as their small operations are many: `torch.logsumexp` is one, and so is its
     gradient, which is right where all of `scores` are finite.
     """
-    if reduce is not log_sum_exp or (torch.is_grad_enabled() and not bool(scores.detach().isfinite().all())):
+    if reduce is not log_sum_exp or (torch.is_grad_enabled() and not bool(scores.detach().sum().isfinite())):
         return reduce
     return torch.logsumexp
 
@@ -80,11 +80,11 @@ class _Draw(torch.autograd.Function):
 
 
 def shares(reduce: Reduce, x: Tensor) -> Tensor:
-    """The gradient of a reduction over the last dimension; zero where all entries are minus infinity, if it is a sum."""
+    """The gradient of a reduction over the first dimension; zero where all entries are minus infinity, if it is a sum."""
     if reduce is log_sum_exp:
-        return x.softmax(-1).nan_to_num_(0.0)
+        return x.softmax(0).nan_to_num_(0.0)
     chosen = gumbel(x, reduce.generator) if isinstance(reduce, Draw) else x
-    return torch.zeros_like(x).scatter_(-1, chosen.argmax(-1, keepdim=True), 1.0)
+    return torch.zeros_like(x).scatter_(0, chosen.argmax(0, keepdim=True), 1.0)
 
 
 class _Log(torch.autograd.Function):

@@ -1,8 +1,9 @@
 """Charts filled by an inside pass and differentiated by an outside pass, without a graph of their many small operations.
 
-A chart of spans is held twice, as `[.., T, T]`: by first position i and width w at `[i, w-1]`, and by last position j, the widest
-first, at `[j, T-w]`. So the left children of all `count` spans of a width, for all splits, are one slice of the former,
-`[:count, :splits]`, and their right children one of the latter, `[splits:, count:]`.
+A chart of spans is held twice, as `[T, .., T]`: by width w and first position i at `[w-1, .., i]`, and, the widest first, by
+last position j at `[T-w, .., j]`. So the left children of all `count` spans of a width, for all splits, are one slice
+of the former, `[:splits, .., :count]`, and their right children one of the latter, `[count:, .., splits:]`.
+Splits come first because torch reduces the first dimension of a small tensor several times as fast as the last.
 """
 
 from collections.abc import Callable
@@ -71,14 +72,14 @@ class _Outside(torch.autograd.Function):
 
 
 def by_first(square: Tensor) -> Tensor:
-    """Entries `[.., i, k]` of spans from i to i+k, from `[.., i, j]`; arbitrary where that is no span."""
+    """Entries `[k, .., i]` of spans from i to i+k, from `[.., i, j]`; arbitrary where that is no span."""
     length = square.shape[-1]
-    return F.pad(square.flatten(-2), (0, length)).unflatten(-1, (length, length + 1))[..., :-1]
+    return F.pad(square.flatten(-2), (0, length)).unflatten(-1, (length, length + 1))[..., :-1].movedim(-1, 0)
 
 
 def by_ends(first: Tensor, blank: float) -> Tensor:
     """The inverse of `by_first`; `blank` below the diagonal."""
-    length = first.shape[-1]
+    length = len(first)
     position = torch.arange(length, device=first.device)
-    flat = F.pad(first, (0, 1)).flatten(-2)[..., : length * length]
+    flat = F.pad(first.movedim(0, -1), (0, 1)).flatten(-2)[..., : length * length]
     return flat.unflatten(-1, (length, length)).masked_fill(position < position[:, None], blank)

@@ -9,39 +9,38 @@ from torch import Tensor
 
 from tailsum.numerics.kernels import fused
 from tailsum.numerics.noise import Choose
-from tailsum.numerics.reduce import Reduce, log_sum_exp, shares, suited
+from tailsum.numerics.reduce import Reduce, highest, log_sum_exp, shares, suited
 from tailsum.numerics.two_passes import Passes, by_ends, by_first, filled
 from tailsum.trees.reader import Reader
 
 
-def _inside(nodes: Float[Tensor, "B T T"], reduce: Reduce) -> tuple[Tensor, Tensor]:
+def _inside(nodes: Float[Tensor, "T B T"], reduce: Reduce) -> tuple[Tensor, Tensor]:
     """The reduction over all trees of each span, by first and by last position, from scores by first position."""
-    reduce, length = suited(reduce, nodes), nodes.shape[-1]
-    first, last = nodes.clone(), torch.zeros_like(nodes)
+    reduce, length = suited(reduce, nodes), len(nodes)
+    first = nodes.clone(memory_format=torch.contiguous_format)
+    last = torch.zeros_like(first)
     for splits in range(1, length):
         count = length - splits
-        last[:, splits - 1 :, count] = first[:, : count + 1, splits - 1]
-        first[:, :count, splits] += reduce(first[:, :count, :splits] + last[:, splits:, count:], -1)
+        last[count, :, splits - 1 :] = first[splits - 1, :, : count + 1]
+        first[splits, :, :count].add_(reduce(first[:splits, :, :count] + last[count:, :, splits:], 0))
     return first, last
 
 
-def _outside(first: Tensor, last: Tensor, grad: Tensor, reduce: Reduce) -> Float[Tensor, "B T T"]:
+def _outside(first: Tensor, last: Tensor, grad: Tensor, reduce: Reduce) -> Float[Tensor, "T B T"]:
     """The gradient in the scores: that of a span goes to the children of each split by its share."""
-    length = first.shape[-1]
-    of_first, of_last = grad.clone(), torch.zeros_like(last)
-    for splits in range(length - 1, 0, -1):
-        count = length - splits
-        own = of_first[:, :count, splits]
-        own += of_last[:, splits:, count - 1]
-        passed = shares(reduce, first[:, :count, :splits] + last[:, splits:, count:]).mul_(own[..., None])
-        of_first[:, :count, :splits] += passed
-        of_last[:, splits:, count:] += passed
-    of_first[..., 0] += of_last[..., -1]
+    of_first, of_last = grad.clone(memory_format=torch.contiguous_format), torch.zeros_like(last)
+    for splits in range(len(first) - 1, 0, -1):
+        count = len(first) - splits
+        own = of_first[splits, :, :count].add_(of_last[count - 1, :, splits:])
+        passed = shares(reduce, first[:splits, :, :count] + last[count:, :, splits:]).mul_(own)
+        of_first[:splits, :, :count].add_(passed)
+        of_last[count:, :, splits:].add_(passed)
+    of_first[0].add_(of_last[-1])
     return of_first
 
 
-def _chart(nodes: Float[Tensor, "B T T"], reduce: Reduce) -> Float[Tensor, "B T T"]:
-    """The reduction over all trees of each span, by first position and width."""
+def _chart(nodes: Float[Tensor, "B T T"], reduce: Reduce) -> Float[Tensor, "T B T"]:
+    """The reduction over all trees of each span, by width and first position."""
     return filled(by_first(nodes), reduce, Passes(_inside, _outside))
 
 
@@ -49,7 +48,7 @@ def span_total(spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduc
     """The reduction over all trees of each sentence; the states of each span are reduced first."""
 
     def total(nodes: Float[Tensor, "B T T"]) -> Float[Tensor, " B"]:
-        return _chart(nodes, reduce)[torch.arange(len(nodes), device=nodes.device), 0, length - 1]
+        return _chart(nodes, reduce)[length - 1, torch.arange(len(nodes), device=nodes.device), 0]
 
     nodes = suited(reduce, spans)(spans, -1)
     if reduce is log_sum_exp and fused(spans):
@@ -57,6 +56,23 @@ def span_total(spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduc
 
         return span_sum(nodes, length, total)
     return total(nodes)
+
+
+def best_trees(spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"]) -> tuple[Tensor, Tensor]:
+    """The trees of highest score, as `read_tree` reads them; -1 throughout where no tree is possible."""
+    batch, longest, _, _ = spans.shape
+    row = torch.arange(batch, device=spans.device)
+    first, last = _inside(by_first(spans.amax(-1)), highest)
+    grad = torch.zeros_like(first)
+    grad[length - 1, row, 0] = (first[length - 1, row, 0] > -math.inf).to(first)
+    used = by_ends(_outside(first, last, grad, highest), 0.0) > 0
+    row, begin, end = used.flip(-1).nonzero().unbind(-1)  # parents first and left before right
+    end = longest - 1 - end
+    count = used.sum((1, 2))
+    number = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]
+    found = torch.full((batch, 2 * longest - 1, 3), -1, device=spans.device)
+    found[row, number] = torch.stack((begin, end, spans[row, begin, end].argmax(-1)), -1)
+    return found[..., :2], found[..., 2]
 
 
 def _square(spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, "B T T"]:
