@@ -84,7 +84,7 @@ def shares(reduce: Reduce, x: Tensor) -> Tensor:
     if reduce is log_sum_exp:
         return x.softmax(0).nan_to_num_(0.0)
     chosen = gumbel(x, reduce.generator) if isinstance(reduce, Draw) else x
-    return torch.zeros_like(x).scatter_(0, chosen.argmax(0, keepdim=True), 1.0)
+    return torch.zeros_like(x).scatter_(0, chosen.max(0, keepdim=True).indices, 1.0)
 
 
 class _Log(torch.autograd.Function):

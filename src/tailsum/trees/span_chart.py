@@ -46,16 +46,16 @@ def _chart(nodes: Float[Tensor, "B T T"], reduce: Reduce) -> Float[Tensor, "T B 
 
 def span_total(spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, " B"]:
     """The reduction over all trees of each sentence; the states of each span are reduced first."""
-
-    def total(nodes: Float[Tensor, "B T T"]) -> Float[Tensor, " B"]:
-        return _chart(nodes, reduce)[length - 1, torch.arange(len(nodes), device=nodes.device), 0]
-
     nodes = suited(reduce, spans)(spans, -1)
     if reduce is log_sum_exp and fused(spans):
         from tailsum.numerics.fused.spans import span_sum  # noqa: PLC0415  (needs Triton)
 
-        return span_sum(nodes, length, total)
-    return total(nodes)
+        return span_sum(nodes, length, lambda nodes: _total(nodes, length, reduce))
+    return _total(nodes, length, reduce)
+
+
+def _total(nodes: Float[Tensor, "B T T"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, " B"]:
+    return _chart(nodes, reduce)[length - 1, torch.arange(len(length), device=length.device), 0]
 
 
 def best_trees(spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"]) -> tuple[Tensor, Tensor]:
