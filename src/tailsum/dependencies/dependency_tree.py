@@ -318,7 +318,9 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
         (arcs,) = used
         by_head = arcs.sum(-1) if self.labelled else arcs
         heads = by_head.argmax(-2).masked_fill(by_head.sum(-2) == 0, -1)
-        return Dependencies(heads, self._labels(arcs, heads[None], lambda x: x.argmax(-1))[0] if self.labelled else None)
+        return Dependencies(
+            heads, self._labels(arcs, heads[None], lambda x: x.argmax(-1))[0] if self.labelled else None
+        )
 
     def used(self, configuration: Dependencies) -> tuple[Float[Tensor, "..."], ...]:
         heads, labels, states = configuration
