@@ -53,8 +53,8 @@ def check_scores(name: str, tensor: Tensor) -> None:
 
 
 def are_scores(tensor: Tensor) -> bool:
-    """Whether neither NaN nor +inf is anywhere: the maximum would be one of them."""
-    return not tensor.numel() or bool(tensor.detach().amax() < math.inf)
+    """Whether all are floating-point, and neither NaN nor +inf: the maximum would be one of them."""
+    return tensor.is_floating_point() and (not tensor.numel() or bool(tensor.detach().amax() < math.inf))
 
 
 def check_whole(name: str, tensor: Tensor) -> Tensor:
