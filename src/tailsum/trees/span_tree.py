@@ -104,7 +104,7 @@ class SpanTree(TreeStructure[SpanTerms]):
     @torch.no_grad()
     def best(self, terms: SpanTerms) -> Trees:
         spans, states = best_trees(self.flat_spans(terms), self.sequence_lengths())
-        return Trees(spans.reshape(*self.batch_shape, -1, 2), states.reshape(*self.batch_shape, -1))
+        return Trees(*(x.reshape(*self.batch_shape, *x.shape[1:]) for x in (spans, states)))
 
     def sweep(self) -> "_SpanSweep":
         return _SpanSweep(self.weighted_nodes())
