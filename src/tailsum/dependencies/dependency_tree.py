@@ -193,7 +193,9 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
     def _charts(self, terms: DependencyTerms, reduce: Reduce) -> Charts:
         arc, root = self._arcs(terms, reduce)
         nodes, pairs = self._flat_states(terms)
-        halves = stateful(nodes, attach_by(arc, pairs, reduce), reduce)[0] if self.stateful else eisner(arc, reduce)
+        if not self.stateful:
+            return Charts(arc, root, nodes, pairs, *eisner(arc, self.multiroot, reduce))
+        halves = stateful(nodes, attach_by(arc, pairs, reduce), reduce)[0]
         return Charts(arc, root, nodes, pairs, halves, roots(halves, nodes, root, self.multiroot, reduce))
 
     def _flat_states(self, terms: DependencyTerms) -> tuple[Tensor, Tensor]:
@@ -246,6 +248,8 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
 
     @torch.no_grad()
     def best(self, terms: DependencyTerms) -> Dependencies:
+        if self.projective and not self.stateful:
+            return self.read(self.chosen(terms, highest))
         return self.chunked(self._reader(terms, highest, lambda logits: logits.argmax(-1)), 1, 1, ())
 
     def drawn(
@@ -312,6 +316,15 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
         scores = arc.expand(*heads.shape[:-1], *arc.shape[-3:])
         own = scores.take_along_dim(heads.clamp(min=0)[..., None, :, None], -3).squeeze(-3)  # [.., child, label]
         return torch.where(heads < 0, -1, choose(own.flatten(0, -2)).reshape(heads.shape))
+
+    def read(self, used: Sequence[Tensor]) -> Dependencies:
+        """Of words without states."""
+        (arcs,) = used
+        by_head = arcs.sum(-1) if self.labelled else arcs
+        heads = by_head.argmax(-2).masked_fill(by_head.sum(-2) == 0, -1)
+        return Dependencies(
+            heads, self._labels(arcs, heads[None], lambda x: x.argmax(-1))[0] if self.labelled else None
+        )
 
     def used(self, configuration: Dependencies) -> tuple[Float[Tensor, "..."], ...]:
         heads, labels, states = configuration

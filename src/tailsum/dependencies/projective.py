@@ -1,8 +1,7 @@
 """Charts of projective dependency trees, and trees read from them.
 
 The items are half subtrees: `right[i, j]` has its head at i and covers the words i .. j, `left[i, j]` has its head at j;
-charts by width (`charts.py`) with entries `[B, n, K]`, K the states of the head (one where words have none). The score
-of the head's own state is in neither.
+`[B, T, T, K]`, K the states of the head (one where words have none). The score of the head's own state is in neither.
 """
 
 import math
@@ -13,38 +12,77 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from tailsum.numerics.charts import Aligned, Watch, keep, square
+from tailsum.numerics.charts import Watch, keep, square
 from tailsum.numerics.kernels import fused
 from tailsum.numerics.noise import Choose
-from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp, suited
+from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp, shares, suited
+from tailsum.numerics.two_passes import Passes, by_ends, by_first, filled
 
 
 class Halves(NamedTuple):
-    """Half subtrees to the left and to the right of their heads, by width."""
+    """Half subtrees to the left and to the right of their heads, `[B, T, T, K]`; minus infinity below the diagonal."""
 
-    left: list[Tensor]
-    right: list[Tensor]
+    left: Tensor
+    right: Tensor
 
 
-def eisner(arc: Tensor, reduce: Reduce) -> Halves:
-    """Half subtrees of words without states, from scores `arc [B, T, T]` (head, child): Eisner's algorithm, T^3."""
-    length = arc.shape[-1]
-    ones = arc.new_zeros(arc.shape[:-1])
-    halves, chart = Halves([ones], [ones]), [Aligned(length) for _ in range(4)]
-    left, right, to_left, to_right = chart  # arcs by distance: the child is the left word, or the right one
-    left.add(ones)
-    right.add(ones)
-    for width in range(2, length + 1):
-        shape = length - width + 1, width - 1
-        joined = reduce(right.starts(*shape) + left.ends(*shape), -1)
-        to_left.add(joined + arc.diagonal(1 - width, 1, 2))
-        to_right.add(joined + arc.diagonal(width - 1, 1, 2))
-        # Both have the longest arc and the shortest half, and so on.
-        halves.right.append(reduce(to_right.starts(*shape) + right.ends(*shape), -1))
-        halves.left.append(reduce(left.starts(*shape) + to_left.ends(*shape), -1))
-        right.add(halves.right[-1])
-        left.add(halves.left[-1])
-    return Halves(*([x[..., None] for x in side] for side in halves))
+# Eisner's algorithm on one chart by first position of (arcs to the right, right halves, left halves), `[T, 3, B, T]`, and
+# one by last position of (right halves, left halves, arcs to the left). See `numerics/two_passes.py`; an arc over d words
+# stands where spans of d words do. Scores are `[T, 2, B, T]` by distance and first position: of arcs to the right, and left.
+
+
+def _inside(arcs: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
+    reduce, (length, _, batch, _) = suited(reduce, arcs), arcs.shape
+    first, last = (arcs.new_zeros(length, 3, batch, length) for _ in range(2))
+    for splits in range(1, length):
+        count = length - splits
+        left, right = first[:splits, ..., :count], last[count:, ..., splits:]
+        joined = reduce(left[:, 1] + right[:, 1], 0)
+        first[splits - 1, 0, :, :count] = joined + arcs[splits, 0, :, :count]
+        last[count, 2, :, splits:] = joined + arcs[splits, 1, :, :count]
+        halves = reduce(left[:, ::2] + right[:, ::2], 0)  # the longest arc and the shortest half, and so on
+        first[splits, 1:, :, :count] = halves
+        last[count - 1, :2, :, splits:] = halves
+    return first, last
+
+
+def _outside(first: Tensor, last: Tensor, grad: Tensor, reduce: Reduce) -> Tensor:
+    of_first, of_last = grad.clone(memory_format=torch.contiguous_format), torch.zeros_like(last)
+    of_arcs = torch.zeros_like(first[:, :2], memory_format=torch.contiguous_format)
+    for splits in range(len(first) - 1, 0, -1):
+        count = len(first) - splits
+        left, right = first[:splits, ..., :count], last[count:, ..., splits:]
+        of_left, of_right = of_first[:splits, ..., :count], of_last[count:, ..., splits:]
+        own = of_first[splits, 1:, :, :count] + of_last[count - 1, :2, :, splits:]
+        passed = shares(reduce, left[:, ::2] + right[:, ::2]).mul_(own)
+        of_left[:, ::2].add_(passed)
+        of_right[:, ::2].add_(passed)
+        both = torch.stack((of_left[-1, 0], of_right[0, 2]), out=of_arcs[splits, ..., :count])
+        passed = shares(reduce, left[:, 1] + right[:, 1]).mul_(both.sum(0))
+        of_left[:, 1].add_(passed)
+        of_right[:, 1].add_(passed)
+    return of_arcs
+
+
+def _eisner(arc: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
+    """Right and left halves by width and first position, `[T+1, B, T+1]`, from scores `arc [B, T, T]` (head, child): T^3.
+
+    The root is a word before all others, whose children are the roots: its right halves are trees with any number of them.
+    """
+    rooted = torch.cat((arc.diagonal(dim1=1, dim2=2)[:, None], arc), 1)
+    rooted = F.pad(rooted, (1, 0))  # no sum uses arcs to the root, whatever they score
+    _, right, left = filled(by_first(torch.stack((rooted, rooted.mT))), reduce, Passes(_inside, _outside)).unbind(1)
+    return right, left
+
+
+def eisner(arc: Tensor, multiroot: bool, reduce: Reduce) -> tuple[Halves, list[Tensor]]:
+    """Half subtrees of words without states, and `roots`: the reductions over all trees of the words 0 .. j."""
+    right, left = (by_ends(x, -math.inf)[..., None] for x in _eisner(arc, reduce))
+    halves = Halves(left[:, 1:, 1:], right[:, 1:, 1:])
+    if multiroot:
+        return halves, list(right[:, 0, 1:, 0].unbind(1))
+    nodes = arc.new_zeros(*arc.shape[:-1], 1)
+    return halves, roots(halves, nodes, arc.diagonal(dim1=1, dim2=2), multiroot, reduce)
 
 
 def eisner_total(arc: Tensor, length: Tensor, multiroot: bool, reduce: Reduce) -> Tensor:
@@ -57,9 +95,15 @@ def eisner_total(arc: Tensor, length: Tensor, multiroot: bool, reduce: Reduce) -
 
 
 def _eisner_total(arc: Tensor, length: Tensor, multiroot: bool, reduce: Reduce) -> Tensor:
-    nodes, reduce = arc.new_zeros(*arc.shape[:-1], 1), suited(reduce, arc)
-    before = roots(eisner(arc, reduce), nodes, arc.diagonal(dim1=1, dim2=2), multiroot, reduce)
-    return torch.stack(before).gather(0, length[None] - 1)[0]
+    right, left = _eisner(arc, reduce)
+    row = torch.arange(len(length), device=length.device)
+    if multiroot:
+        return right[length, row, 0]
+    # The words before the one root, the root, and the words after it: left[1, m] and right[m, length].
+    word = torch.arange(arc.shape[-1], device=length.device)
+    after = length[:, None] - word - 1
+    ways = left[:-1, :, 1].mT + arc.diagonal(dim1=1, dim2=2) + right[after.clamp(min=0), row[:, None], word + 1]
+    return suited(reduce, arc)(ways.masked_fill(after < 0, -math.inf), -1)
 
 
 # From subtrees `[B, n, w, K]` (first word, head, state of the head) and their first words `[n]` to the messages that
@@ -125,12 +169,12 @@ def stateful(nodes: Tensor, attach: Attach, reduce: Reduce, watch: Watch = keep)
         trees.append(torch.stack(whole, 2))
         if width < length:
             sent.append(watch(width, attach(trees[-1], first)))
-    return Halves(left, right), trees
+    return Halves(square(left), square(right)), trees
 
 
 def roots(halves: Halves, nodes: Tensor, root: Tensor, multiroot: bool, reduce: Reduce) -> list[Tensor]:
     """The reductions over all trees of the words 0 .. j, `[B]` for every j: their roots are attached last."""
-    left, right = square(halves.left), square(halves.right)
+    left, right = halves
     before: list[Tensor] = []
     alone = nodes + root[..., None]
     for last in range(left.shape[1]):
@@ -166,7 +210,6 @@ def read_dependencies(
     all words up to `last` under their roots.
     """
     arc, root, nodes, pairs, (left, right), before = charts
-    left, right = square(left), square(right)
     longest, size = left.shape[1], left.shape[-1]
     position = torch.arange(longest, device=batch.device)
     rows = torch.arange(len(batch), device=batch.device)

@@ -49,11 +49,14 @@ def check_floating(name: str, tensor: Tensor) -> None:
 def check_scores(name: str, tensor: Tensor) -> None:
     """Floating-point, and neither NaN nor +inf anywhere."""
     check_floating(name, tensor)
-    valid = tensor < math.inf
-    if not every(valid):
-        raise ValueError(
-            f"{name} must not hold NaN or +inf (-inf forbids): got one at {first_index(~values_of(valid))}"
-        )
+    if not are_scores(tensor):
+        place = first_index(~(values_of(tensor) < math.inf))
+        raise ValueError(f"{name} must not hold NaN or +inf (-inf forbids): got one at {place}")
+
+
+def are_scores(tensor: Tensor) -> bool:
+    """Whether all are floating-point, and neither NaN nor +inf: the maximum would be one of them."""
+    return tensor.is_floating_point() and (not tensor.numel() or every(tensor.detach().amax() < math.inf))
 
 
 def check_whole(name: str, tensor: Tensor) -> Tensor:

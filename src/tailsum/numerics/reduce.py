@@ -29,11 +29,12 @@ def log_sum_exp(x: Tensor, dim: int) -> Tensor:
 
 
 def suited(reduce: Reduce, scores: Tensor) -> Reduce:
-    """The reduction, or a faster one with the same values and gradients where all of `scores` are finite.
+    """The reduction, or a faster one with the same values, and the same gradients if they are recorded.
 
-    Recursions over charts take as long as their small operations are many: `torch.logsumexp` is one, and so is its gradient.
+    Recursions over charts take as long as their small operations are many: `torch.logsumexp` is one, and so is its
+    gradient, which is right where all of `scores` are finite.
     """
-    if reduce is not log_sum_exp or not bool(scores.detach().isfinite().all()):
+    if reduce is not log_sum_exp or (torch.is_grad_enabled() and not bool(scores.detach().sum().isfinite())):
         return reduce
     return torch.logsumexp
 
@@ -76,6 +77,14 @@ class _Draw(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         drawn = gumbel(x, ctx.generator).argmax(ctx.dim, keepdim=True)
         return torch.zeros_like(x).scatter(ctx.dim, drawn, grads[0].unsqueeze(ctx.dim)), None, None
+
+
+def shares(reduce: Reduce, x: Tensor) -> Tensor:
+    """The gradient of a reduction over the first dimension; zero where all entries are minus infinity, if it is a sum."""
+    if reduce is log_sum_exp:
+        return x.softmax(0).nan_to_num_(0.0)
+    chosen = gumbel(x, reduce.generator) if isinstance(reduce, Draw) else x
+    return torch.zeros_like(x).scatter_(0, chosen.max(0, keepdim=True).indices, 1.0)
 
 
 class _Log(torch.autograd.Function):

@@ -7,43 +7,81 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.charts import Aligned, by_width, of_length, square
 from tailsum.numerics.kernels import fused
 from tailsum.numerics.noise import Choose
-from tailsum.numerics.reduce import Reduce, log_sum_exp, suited
+from tailsum.numerics.reduce import Reduce, highest, log_sum_exp, shares, suited
+from tailsum.numerics.two_passes import Passes, by_ends, by_first, filled
 from tailsum.trees.reader import Reader
 
 
-def span_chart(spans: Float[Tensor, "B T T n"], reduce: Reduce) -> list[Tensor]:
-    """The reduction over all trees of each span; its states are reduced first."""
-    reduce = suited(reduce, spans)
-    nodes = by_width(reduce(spans, -1))
-    chart, parts = nodes[:1], Aligned(len(nodes))
-    for width in range(2, len(nodes) + 1):
-        parts.add(chart[-1])
-        shape = len(nodes) - width + 1, width - 1
-        chart.append(nodes[width - 1] + reduce(parts.starts(*shape) + parts.ends(*shape), -1))
-    return chart
+def _inside(nodes: Float[Tensor, "T B T"], reduce: Reduce) -> tuple[Tensor, Tensor]:
+    """The reduction over all trees of each span, by first and by last position, from scores by first position."""
+    reduce, length = suited(reduce, nodes), len(nodes)
+    first = nodes.clone(memory_format=torch.contiguous_format)
+    last = torch.zeros_like(first)
+    for splits in range(1, length):
+        count = length - splits
+        last[count, :, splits - 1 :] = first[splits - 1, :, : count + 1]
+        first[splits, :, :count].add_(reduce(first[:splits, :, :count] + last[count:, :, splits:], 0))
+    return first, last
+
+
+def _outside(first: Tensor, last: Tensor, grad: Tensor, reduce: Reduce) -> Float[Tensor, "T B T"]:
+    """The gradient in the scores: that of a span goes to the children of each split by its share."""
+    of_first, of_last = grad.clone(memory_format=torch.contiguous_format), torch.zeros_like(last)
+    for splits in range(len(first) - 1, 0, -1):
+        count = len(first) - splits
+        own = of_first[splits, :, :count].add_(of_last[count - 1, :, splits:])
+        passed = shares(reduce, first[:splits, :, :count] + last[count:, :, splits:]).mul_(own)
+        of_first[:splits, :, :count].add_(passed)
+        of_last[count:, :, splits:].add_(passed)
+    of_first[0].add_(of_last[-1])
+    return of_first
+
+
+def _chart(nodes: Float[Tensor, "B T T"], reduce: Reduce) -> Float[Tensor, "T B T"]:
+    """The reduction over all trees of each span, by width and first position."""
+    return filled(by_first(nodes), reduce, Passes(_inside, _outside))
 
 
 def span_total(spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, " B"]:
-    """The reduction over all trees of each sentence."""
+    """The reduction over all trees of each sentence; the states of each span are reduced first."""
+    nodes = suited(reduce, spans)(spans, -1)
     if reduce is log_sum_exp and fused(spans):
         from tailsum.numerics.fused.spans import span_sum  # noqa: PLC0415  (needs Triton)
 
-        return span_sum(
-            reduce(spans, -1), length, lambda nodes: of_length(span_chart(nodes[..., None], reduce), length)
-        )
-    return of_length(span_chart(spans, reduce), length)
+        return span_sum(nodes, length, lambda nodes: _total(nodes, length, reduce))
+    return _total(nodes, length, reduce)
 
 
-def _inside(spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, "B T T"]:
-    """The chart as a square, without gradients; minus infinity below the diagonal."""
+def _total(nodes: Float[Tensor, "B T T"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, " B"]:
+    return _chart(nodes, reduce)[length - 1, torch.arange(len(length), device=length.device), 0]
+
+
+def best_trees(spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"]) -> tuple[Tensor, Tensor]:
+    """The trees of highest score, as `read_tree` reads them; -1 throughout where no tree is possible."""
+    batch, longest, _, _ = spans.shape
+    row = torch.arange(batch, device=spans.device)
+    first, last = _inside(by_first(spans.amax(-1)), highest)
+    grad = torch.zeros_like(first)
+    grad[length - 1, row, 0] = (first[length - 1, row, 0] > -math.inf).to(first)
+    used = by_ends(_outside(first, last, grad, highest), 0.0) > 0
+    row, begin, end = used.flip(-1).nonzero().unbind(-1)  # parents first and left before right
+    end = longest - 1 - end
+    count = used.sum((1, 2))
+    number = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]
+    found = torch.full((batch, 2 * longest - 1, 3), -1, device=spans.device)
+    found[row, number] = torch.stack((begin, end, spans[row, begin, end].argmax(-1)), -1)
+    return found[..., :2], found[..., 2]
+
+
+def _square(spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, "B T T"]:
+    """The chart by first and last position, without gradients; minus infinity below the diagonal."""
     if reduce is log_sum_exp and fused(spans):
         from tailsum.numerics.fused.spans import span_inside  # noqa: PLC0415  (needs Triton)
 
         return span_inside(reduce(spans, -1), length)[0][:, 0]
-    return square(span_chart(spans, reduce))
+    return by_ends(_chart(reduce(spans, -1), reduce), -math.inf)
 
 
 class SpanReader(Reader):
@@ -52,7 +90,7 @@ class SpanReader(Reader):
     def __init__(
         self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce, choose: Choose
     ) -> None:
-        self.span, self.inside = spans, _inside(spans, length, reduce)
+        self.span, self.inside = spans, _square(spans, length, reduce)
         self.length, self.choose = length, choose
         self.possible = self.inside[torch.arange(len(length), device=length.device), 0, length - 1] > -math.inf
         self.width = spans.shape[1] + spans.shape[-1]

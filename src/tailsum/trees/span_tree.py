@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.check import check_in_range
+from tailsum.numerics.check import are_scores, check_in_range
 from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.tensors import working_type
@@ -28,9 +28,10 @@ from tailsum.sketch.selection import Selection, Subset
 from tailsum.sketch.sweep import Sweep
 from tailsum.structure.check import check_nodes, checked_lengths, node_potential
 from tailsum.trees.configuration import Trees
-from tailsum.trees.span_chart import SpanReader, span_total
+from tailsum.trees.span_chart import SpanReader, best_trees, span_total
 from tailsum.trees.tree_structure import TreeStructure
 
+_ORDINARY = 1e4
 FORM = "[*batch, T, T, N], T and N at least 1"
 
 
@@ -63,7 +64,8 @@ class SpanTree(TreeStructure[SpanTerms]):
         self.node_shape, self.n_states = spans.lead[-2:], spans.n_to
         self.batch_shape, self.lengths = checked_lengths(lengths, spans.lead[:-2], self.node_shape[0], self.device)
         self._spans = spans
-        check_nodes("span", spans.map(torch.detach).blank_outside(self.spans_inside()))
+        if not isinstance(spans, Dense) or not are_scores(spans.scores):  # the padding may hold anything
+            check_nodes("span", spans.map(torch.detach).blank_outside(self.spans_inside()))
         self.dtype = working_type(*spans.tensors)
 
     @property
@@ -71,8 +73,15 @@ class SpanTree(TreeStructure[SpanTerms]):
         """Scores of the states of each span, as a potential from one state to N; zero in the padding and below the diagonal."""
         return self._spans.blank_outside(self.spans_inside()).to(self.dtype)
 
+    def node_scores(self) -> Float[Tensor, "*batch T T n"]:
+        return torch.where(self.spans_inside()[..., None], self.spans.block()[..., 0, :], 0.0)
+
     def terms(self) -> SpanTerms:
-        return SpanTerms(Dense(torch.where(self.spans_inside()[..., None], self.spans.block()[..., 0, :], 0.0)))
+        """Zero in the padding and below the diagonal, unless a copy can be spared: numbers of ordinary size do no harm there."""
+        spans = self._spans
+        if isinstance(spans, Dense) and spans.scores.shape[:-4] == self.batch_shape and _are_ordinary(spans.scores):
+            return SpanTerms(Dense(spans.scores[..., 0, :].to(self.dtype)))
+        return SpanTerms(Dense(self.node_scores()))
 
     def gather(self, index: Int[Tensor, "*#batch T T k"]) -> "SpanTree":
         return self.replaced(_spans=self.spans.gather(None, index))
@@ -95,6 +104,11 @@ class SpanTree(TreeStructure[SpanTerms]):
     def reader(self, terms: SpanTerms, reduce: Reduce, choose: Choose) -> SpanReader:
         return SpanReader(self.flat_spans(terms), self.sequence_lengths(), reduce, choose)
 
+    @torch.no_grad()
+    def best(self, terms: SpanTerms) -> Trees:
+        spans, states = best_trees(self.flat_spans(terms), self.sequence_lengths())
+        return Trees(*(x.reshape(*self.batch_shape, *x.shape[1:]) for x in (spans, states)))
+
     def sweep(self) -> "_SpanSweep":
         return _SpanSweep(self.weighted_nodes())
 
@@ -106,6 +120,12 @@ class SpanTree(TreeStructure[SpanTerms]):
         """
         check_in_range("tree.states", configuration.states, self.n_states)
         return self.span_scores(configuration)
+
+
+def _are_ordinary(scores: Tensor) -> bool:
+    """Whether no score is so large that others lose digits beside it."""
+    low, high = scores.detach().aminmax() if scores.numel() else (0.0, 0.0)
+    return bool((low > -_ORDINARY) & (high < _ORDINARY))
 
 
 class _SpanSweep(Sweep):

@@ -18,7 +18,7 @@ from torch.distributions.distribution import Distribution
 from torch.distributions.utils import lazy_property
 
 from tailsum.compat.torch_struct.struct import Lengths, event_score
-from tailsum.numerics.check import check_floating, check_sample_shape, check_scores, check_temperature
+from tailsum.numerics.check import are_scores, check_floating, check_sample_shape, check_scores, check_temperature
 from tailsum.numerics.tensors import scaled, unmasked, working_type
 from tailsum.sketch.model import Propose
 from tailsum.sketch.selection import Selection, Subset
@@ -49,7 +49,8 @@ class StructDistribution(Distribution):
             raise ValueError(f"log_potentials must be {self.form}: got {list(log_potentials.shape)}")
         self.log_potentials, self.args = log_potentials, dict(args or {})
         self._begin(log_potentials.shape[:1], log_potentials.shape[1:], lengths)
-        check_scores("log_potentials", torch.where(self._usable(), log_potentials.detach(), 0.0))
+        if not are_scores(log_potentials):  # the padding may hold anything
+            check_scores("log_potentials", torch.where(self._usable(), log_potentials.detach(), 0.0))
 
     def _begin(self, batch: torch.Size, event: torch.Size, lengths: Lengths) -> None:
         super().__init__(batch, event, validate_args=False)
