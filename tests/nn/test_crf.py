@@ -285,6 +285,15 @@ def test_forbidden_emissions_leave_no_nan():
     assert crf(nodes, torch.tensor([[0, 2, 2, 0]])) == -math.inf
 
 
+def test_k_best_of_impossible_sentences():
+    crf, nodes = CRF(N), torch.randn(T, 2, N)
+    assert crf.k_best(torch.full_like(nodes, -math.inf), 2) == [[], []]
+    nodes[:, 1] = -math.inf
+    found = crf.k_best(nodes, 2)
+    assert [len(paths) for paths in found] == [2, 0]
+    assert CRF(N, batch_first=True).k_best(torch.randn(0, T, N), 2) == []
+
+
 def test_bad_input(unchecked):
     crf, nodes, tags = CRF(N, batch_first=True), torch.randn(B, T, N), torch.zeros(B, T).long()
     bio = CRF.for_scheme("BIO", ["X"], batch_first=True)

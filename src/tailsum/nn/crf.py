@@ -183,8 +183,12 @@ class CRF(nn.Module):
         chain = self.chain(emissions, mask)
         paths, scores = chain.topk(k)
         scores = (scores - chain.log_partition()).tolist()
-        ranked = [zip(_cut(x, chain), y, strict=True) for x, y in zip(paths, scores, strict=True)]
-        return [[(path, p) for path, p in found if p > -math.inf] for found in zip(*ranked, strict=True)]
+        found: list[list[tuple[list[int], float]]] = [[] for _ in range(chain.batch_shape.numel())]
+        for rank, of_rank in zip(paths, scores, strict=True):
+            for row, path, p in zip(found, _cut(rank, chain), of_rank, strict=True):
+                if p > -math.inf:
+                    row.append((path, p))
+        return found
 
     def marginals(self, emissions: Emissions, mask: Mask = None) -> Float[Tensor, "_ _ num_tags"]:
         """The probability of each tag at each position, in the order of the emissions; zero where the mask is off."""
