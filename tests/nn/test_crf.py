@@ -285,6 +285,18 @@ def test_forbidden_emissions_leave_no_nan():
     assert crf(nodes, torch.tensor([[0, 2, 2, 0]])) == -math.inf
 
 
+def test_the_repr_has_the_scheme():
+    assert repr(CRF.for_scheme("BIO", ["X"], batch_first=True)) == "CRF(num_tags=3, batch_first=True, scheme='BIO')"
+    assert repr(CRF(3, kept=2)) == "CRF(num_tags=3, kept=2)"
+
+
+def test_what_is_masked_may_be_nan():
+    crf, nodes, mask = CRF(N), torch.randn(T, 2, N), torch.ones(T, 2).bool()
+    mask[2:, 1] = False
+    nodes[3, 1, 2] = math.nan
+    assert [len(path) for path in crf.decode(nodes, mask)] == [T, 2]
+
+
 def test_k_best_of_impossible_sentences():
     crf, nodes = CRF(N), torch.randn(T, 2, N)
     assert crf.k_best(torch.full_like(nodes, -math.inf), 2) == [[], []]
@@ -300,6 +312,8 @@ def test_bad_input(unchecked):
     late = CRF(N, batch_first=True, allowed_end=torch.tensor([False, True, True]))
     off = torch.ones(B, T).bool()
     off[1] = False
+    holed = torch.zeros(T, 2, N)
+    holed[3, 1, 2] = math.nan
     for message, run in {
         "emissions must have three dimensions, the last num_tags = 3: got": lambda: crf(nodes[0], tags),
         "emissions must have three dimensions, the last num_tags = 3: got .*5": lambda: crf.decode(
@@ -307,7 +321,9 @@ def test_bad_input(unchecked):
         ),
         r"emissions must have at least one position: got \[3, 0, 3\]": lambda: crf.decode(nodes[:, :0]),
         "emissions must be floating-point": lambda: crf(nodes.long(), tags),
-        "emission must not hold NaN": lambda: crf(nodes * math.nan, tags),
+        "emissions must not hold NaN": lambda: crf(nodes * math.nan, tags),
+        r"emissions must not hold NaN .* at \[3, 1, 2\]": lambda: CRF(N).decode(holed),
+        r"got \[3, 4, 3\] of torch.int64; sets of tags must be boolean": lambda: crf(nodes, nodes.long()),
         r"tags must be \[3, 4\], as the first two": lambda: crf(nodes, tags[:, 1:]),
         r"tags must be \[3, 4, 3\] if they are boolean": lambda: crf(nodes, tags.bool()),
         "tags must be integers": lambda: crf(nodes, tags.float()),
@@ -321,7 +337,8 @@ def test_bad_input(unchecked):
         "allowed must be a boolean tensor": lambda: CRF(N, allowed=torch.ones(N, N)),
         "allowed needs a table": lambda: CRF(N, allowed=torch.ones(N, N).bool(), rank=2),
         "scheme must be one of IO, BIO": lambda: CRF.for_scheme("XYZ", ["A"]),
-        "labels or tags must be given": lambda: CRF.for_scheme("BIO"),
+        r"either labels .* or tags .* must be given: got none of them": lambda: CRF.for_scheme("BIO"),
+        r"either labels .* or tags .* must be given: got both": lambda: CRF.for_scheme("BIO", ["A"], tags=["O"]),
         "tags must be O, B-LABEL, I-LABEL in the scheme BIO: got 'E-X'": lambda: CRF.for_scheme("BIO", tags=["E-X"]),
         "labels must be a list": lambda: CRF.for_scheme("BIO", "PER"),
         "got O before I-X in sequence 0, at 1": lambda: bio(nodes[:1], torch.tensor([[0, 0, 2, 2]])),
