@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import tailsum as ts
+from tailsum.formats.schemes import SCHEMES
 from tailsum.nn import CRF
-from tailsum.nn.schemes import SCHEMES, allowed_by, scheme_tags
+from tailsum.nn.schemes import allowed_by, scheme_tags
 
 B, T, N = 3, 4, 3
 
@@ -185,6 +186,23 @@ def test_schemes_allow_what_can_be_read(scheme):
     many = crf.decode(5 * emissions(200, length, crf.num_tags))
     assert {tuple(path) for path in many} <= valid
     assert {tuple(path) for path in crf.chain(nodes).sample((300,))[:, 0].tolist()} <= valid
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_formats_read_what_a_scheme_allows(scheme):
+    """Strict reading accepts the paths that the CRF allows, and no other."""
+    tags = scheme_tags(scheme, ["X", "Y"])
+    start, pairs, end = allowed_by(scheme, tags)
+    for path in itertools.product(range(len(tags)), repeat=3):
+        allowed = start[path[0]] & end[path[-1]] & all(pairs[a, b] for a, b in itertools.pairwise(path))
+        names = [tags[i] for i in path]
+        try:
+            spans = ts.formats.tags_to_spans(names, scheme)
+        except ValueError:
+            assert not allowed, names
+        else:
+            assert allowed, names
+            assert ts.formats.spans_to_tags(spans, 3, scheme) == names
 
 
 def test_tags_in_an_order_of_their_own():
