@@ -76,6 +76,36 @@ WRONG = {
         lambda: ours.SemiMarkov.to_parts(torch.tensor([[-1, 0]]), (2, 3)),
         r"sequence\[.., 0\] must lie between 0 and 1: got -1",
     ),
+    "a last segment beyond the end": (
+        lambda: ours.SemiMarkov.to_parts(torch.tensor([[1, 2, 3, 0, 1, -1, 2]]), (4, 3), lengths=torch.tensor([6])),
+        r"sequence\[.., lengths - 1\], where the last segment ends, must lie between 0 and 3: got -1",
+    ),
+    "an event of another shape": (
+        lambda: ours.LinearChainCRF(zeros(2, 3, 4, 4)).log_prob(zeros(2, 2, 4, 4)),
+        r"value must be an event \[\.\., 2, 3, 4, 4\]: got \[2, 2, 4, 4\]",
+    ),
+    "an event of another batch": (
+        lambda: ours.TreeCRF(zeros(2, 3, 3, 1)).log_prob(zeros(3, 3, 3, 1)),
+        r"value must be an event \[\.\., 2, 3, 3, 1\]: got \[3, 3, 3, 1\]",
+    ),
+    "a short event": (
+        lambda: ours.DependencyCRF(zeros(2, 3, 3)).log_prob(zeros(3)),
+        r"value must be an event \[\.\., 2, 3, 3\]: got \[3\]",
+    ),
+    "an event that is no tensor": (
+        lambda: ours.DependencyCRF(zeros(2, 3, 3)).log_prob([0]),
+        r"value must be an event \[\.\., 2, 3, 3\]: got list",
+    ),
+    "an event of a grammar that is one tensor": (
+        lambda: ours.SentCFG((zeros(1, 3, 1), zeros(1, 1, 2, 2), zeros(1, 1))).log_prob(zeros(1, 3, 1)),
+        r"value must be an event of terms, rules and roots: got Tensor",
+    ),
+    "rules of an event of another size": (
+        lambda: ours.SentCFG((zeros(1, 3, 1), zeros(1, 1, 2, 2), zeros(1, 1))).log_prob(
+            (zeros(1, 3, 1), zeros(1, 1, 3, 3), zeros(1, 1))
+        ),
+        r"value\[1\] \(rules\) must be an event \[\.\., 1, 1, 2, 2\]: got \[1, 1, 3, 3\]",
+    ),
     "a tree without spans": (
         lambda: ours.CKY.from_parts((zeros(1, 2, 1),) * 3),
         "must have terms, rules, roots and spans",

@@ -215,3 +215,14 @@ def test_copies_and_other_modes(name):
     model.entropy[finite].sum().backward()
     empty = case.model(*(x[:0].detach() for x in potentials), lengths=None)
     assert empty.partition.shape == (0,)
+
+
+@every
+def test_what_fills_up_the_best_has_no_probability(name):
+    """Where there are fewer than k events, `topk` has zeros: no event, but where a sequence has no parts at all."""
+    case = CASES[name]
+    model = case.model(*case.potentials(1, forbid=0.5))
+    scores, parted = model.kmax(20), torch.tensor(LENGTHS) > 1
+    assert (scores[:, parted] == -math.inf).any()
+    expected = torch.where(scores == -math.inf, scores, scores - model.partition)
+    assert_close(model.log_prob(model.topk(20))[:, parted], expected[:, parted])

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import tailsum as ts
 from harness.misuse import fails
 from tailsum.formats import Span, segments_to_spans, spans_to_segments, spans_to_tags, stack, tags_to_spans
+from tailsum.formats.schemes import SCHEMES
 
 NAMES = ["O", "PER", "LOC", "B-ORG"]  # a label may hold the mark of a prefix
 
@@ -22,13 +23,24 @@ def sentences(draw):
     return at + draw(st.integers(0, 2)), spans
 
 
-@pytest.mark.parametrize("scheme", ["BIO", "IOBES"])
+@pytest.mark.parametrize("scheme", [name for name in SCHEMES if name != "IO"])
 @given(sentence=sentences(), seed=st.randoms())
 def test_tags_and_back(scheme, sentence, seed):
     length, spans = sentence
     tags = spans_to_tags(seed.sample(spans, len(spans)), length, scheme)
     assert len(tags) == length
     assert tags_to_spans(tags, scheme) == tags_to_spans(tags, scheme, strict=False) == spans
+
+
+def test_neighbours_without_begins_are_one_span():
+    tags = spans_to_tags([(0, 1, "PER"), (2, 2, "PER"), (3, 3, "LOC")], 5, "IO")
+    assert tags == ["I-PER", "I-PER", "I-PER", "I-LOC", "O"]
+    assert tags_to_spans(tags, "IO") == [(0, 2, "PER"), (3, 3, "LOC")]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_tags_that_are_no_names():
+    fails(lambda: tags_to_spans([0, 1]), r"tags\[0\] must be O, B-LABEL, I-LABEL in the scheme BIO: got 0")
 
 
 @given(sentence=sentences())
@@ -51,17 +63,20 @@ def test_segments_are_those_of_a_model():
 
 
 TAGS = [
-    (["B-PER", "X-PER"], {}, r"tags\[1\] must be O or one of B-label, I-label: got 'X-PER'"),
-    (["S-PER"], {}, r"tags\[0\] must be O or one of B-label, I-label: got 'S-PER'"),
-    (["B-"], {}, r"tags\[0\] must be O or one of .*: got 'B-'"),
-    (["PER"], {}, r"tags\[0\] must be O or one of .*: got 'PER'"),
+    (["B-PER", "X-PER"], {}, r"tags\[1\] must be O, B-LABEL, I-LABEL in the scheme BIO: got 'X-PER'"),
+    (["S-PER"], {}, r"tags\[0\] must be O, B-LABEL, I-LABEL in the scheme BIO: got 'S-PER'"),
+    (["B-"], {}, r"tags\[0\] must be O, .*: got 'B-'"),
+    (["PER"], {}, r"tags\[0\] must be O, .*: got 'PER'"),
     (["O", "I-PER"], {}, r"tags\[1\] must continue a span of PER: got 'I-PER' after 'O'"),
     (["I-PER"], {}, r"tags\[0\] must continue a span of PER: got 'I-PER' after nothing"),
     (["B-LOC", "I-PER"], {}, r"tags\[1\] must continue a span of PER: got 'I-PER' after 'B-LOC'"),
     (["B-PER", "I-PER", "O"], {"scheme": "IOBES"}, r"tags\[0\] begins a span that must end with E-PER: got none"),
     (["B-PER"], {"scheme": "IOBES"}, r"tags\[0\] begins a span that must end with E-PER"),
     (["S-PER", "E-PER"], {"scheme": "IOBES"}, r"tags\[1\] must continue a span of PER: got 'E-PER' after 'S-PER'"),
-    (["O"], {"scheme": "BIOUL"}, "scheme must be one of 'BIO', 'IOBES': got 'BIOUL'"),
+    (["O"], {"scheme": "BIOUL"}, "scheme must be one of IO, BIO, .*: got 'BIOUL'"),
+    (["B-PER", "I-PER"], {"scheme": "BILOU"}, r"tags\[0\] begins a span that must end with L-PER: got none"),
+    (["B-X", "S-X"], {"scheme": "BMES"}, r"tags\[0\] begins a span that must end with E-X: got none"),
+    (["BI-PER"], {}, r"tags\[0\] must be O, B-LABEL, I-LABEL in the scheme BIO: got 'BI-PER'"),
 ]
 
 

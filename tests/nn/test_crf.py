@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import tailsum as ts
+from tailsum.formats.schemes import SCHEMES
 from tailsum.nn import CRF
-from tailsum.nn.schemes import SCHEMES, allowed_by, scheme_tags
+from tailsum.nn.schemes import allowed_by, scheme_tags
 
 B, T, N = 3, 4, 3
 
@@ -187,6 +188,23 @@ def test_schemes_allow_what_can_be_read(scheme):
     assert {tuple(path) for path in crf.chain(nodes).sample((300,))[:, 0].tolist()} <= valid
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_formats_read_what_a_scheme_allows(scheme):
+    """Strict reading accepts the paths that the CRF allows, and no other."""
+    tags = scheme_tags(scheme, ["X", "Y"])
+    start, pairs, end = allowed_by(scheme, tags)
+    for path in itertools.product(range(len(tags)), repeat=3):
+        allowed = start[path[0]] & end[path[-1]] & all(pairs[a, b] for a, b in itertools.pairwise(path))
+        names = [tags[i] for i in path]
+        try:
+            spans = ts.formats.tags_to_spans(names, scheme)
+        except ValueError:
+            assert not allowed, names
+        else:
+            assert allowed, names
+            assert ts.formats.spans_to_tags(spans, 3, scheme) == names
+
+
 def test_tags_in_an_order_of_their_own():
     tags = ["I-A", "O", "B-A"]
     crf = CRF.for_scheme("BIO", tags=tags)
@@ -285,12 +303,35 @@ def test_forbidden_emissions_leave_no_nan():
     assert crf(nodes, torch.tensor([[0, 2, 2, 0]])) == -math.inf
 
 
+def test_the_repr_has_the_scheme():
+    assert repr(CRF.for_scheme("BIO", ["X"], batch_first=True)) == "CRF(num_tags=3, batch_first=True, scheme='BIO')"
+    assert repr(CRF(3, kept=2)) == "CRF(num_tags=3, kept=2)"
+
+
+def test_what_is_masked_may_be_nan():
+    crf, nodes, mask = CRF(N), torch.randn(T, 2, N), torch.ones(T, 2).bool()
+    mask[2:, 1] = False
+    nodes[3, 1, 2] = math.nan
+    assert [len(path) for path in crf.decode(nodes, mask)] == [T, 2]
+
+
+def test_k_best_of_impossible_sentences():
+    crf, nodes = CRF(N), torch.randn(T, 2, N)
+    assert crf.k_best(torch.full_like(nodes, -math.inf), 2) == [[], []]
+    nodes[:, 1] = -math.inf
+    found = crf.k_best(nodes, 2)
+    assert [len(paths) for paths in found] == [2, 0]
+    assert CRF(N, batch_first=True).k_best(torch.randn(0, T, N), 2) == []
+
+
 def test_bad_input(unchecked):
     crf, nodes, tags = CRF(N, batch_first=True), torch.randn(B, T, N), torch.zeros(B, T).long()
     bio = CRF.for_scheme("BIO", ["X"], batch_first=True)
     late = CRF(N, batch_first=True, allowed_end=torch.tensor([False, True, True]))
     off = torch.ones(B, T).bool()
     off[1] = False
+    holed = torch.zeros(T, 2, N)
+    holed[3, 1, 2] = math.nan
     for message, run in {
         "emissions must have three dimensions, the last num_tags = 3: got": lambda: crf(nodes[0], tags),
         "emissions must have three dimensions, the last num_tags = 3: got .*5": lambda: crf.decode(
@@ -298,7 +339,9 @@ def test_bad_input(unchecked):
         ),
         r"emissions must have at least one position: got \[3, 0, 3\]": lambda: crf.decode(nodes[:, :0]),
         "emissions must be floating-point": lambda: crf(nodes.long(), tags),
-        "emission must not hold NaN": lambda: crf(nodes * math.nan, tags),
+        "emissions must not hold NaN": lambda: crf(nodes * math.nan, tags),
+        r"emissions must not hold NaN .* at \[3, 1, 2\]": lambda: CRF(N).decode(holed),
+        r"got \[3, 4, 3\] of torch.int64; sets of tags must be boolean": lambda: crf(nodes, nodes.long()),
         r"tags must be \[3, 4\], as the first two": lambda: crf(nodes, tags[:, 1:]),
         r"tags must be \[3, 4, 3\] if they are boolean": lambda: crf(nodes, tags.bool()),
         "tags must be integers": lambda: crf(nodes, tags.float()),
@@ -312,7 +355,8 @@ def test_bad_input(unchecked):
         "allowed must be a boolean tensor": lambda: CRF(N, allowed=torch.ones(N, N)),
         "allowed needs a table": lambda: CRF(N, allowed=torch.ones(N, N).bool(), rank=2),
         "scheme must be one of IO, BIO": lambda: CRF.for_scheme("XYZ", ["A"]),
-        "labels or tags must be given": lambda: CRF.for_scheme("BIO"),
+        r"either labels .* or tags .* must be given: got none of them": lambda: CRF.for_scheme("BIO"),
+        r"either labels .* or tags .* must be given: got both": lambda: CRF.for_scheme("BIO", ["A"], tags=["O"]),
         "tags must be O, B-LABEL, I-LABEL in the scheme BIO: got 'E-X'": lambda: CRF.for_scheme("BIO", tags=["E-X"]),
         "labels must be a list": lambda: CRF.for_scheme("BIO", "PER"),
         "got O before I-X in sequence 0, at 1": lambda: bio(nodes[:1], torch.tensor([[0, 0, 2, 2]])),

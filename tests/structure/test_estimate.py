@@ -196,6 +196,14 @@ def test_one_state_of_large_weight_is_noticed(generator):
     assert any("kept by chance" in text for text in ts.check_sketch(small, generator))
 
 
+@pytest.mark.parametrize("what", WHAT)
+def test_an_empty_batch(what, generator):
+    chain = ts.LinearChain(torch.randn(0, 5, 4), torch.randn(4, 4))
+    found = ts.estimate(chain, what, k=2, replicates=3, generator=generator)
+    assert found.value.shape == exactly(chain, what).shape
+    assert found.warnings == ts.check_sketch(chain.sketch(2, generator=generator), generator) == []
+
+
 def attracting(strength):
     """A grid whose messages have two fixed points if they attract each other: all in one state, or all in the other."""
     unary, pairs = torch.tensor([0.05, 0.0]).expand(16, 2), strength * torch.eye(2)

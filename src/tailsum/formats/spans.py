@@ -2,7 +2,7 @@
 
 A span has a first and a last position, both included. In the scheme "BIO" its first position has the tag `B-label`, the
 others `I-label`. In "IOBES" its last position has `E-label` instead, and a span of one position `S-label`. Positions
-outside of all spans have the tag `O`.
+outside of all spans have the tag `O`. `tailsum.formats.schemes` lists all schemes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,9 +12,8 @@ import torch
 
 from tailsum.chains.segments import Segments
 from tailsum.formats.names import name_of, number_of
+from tailsum.formats.schemes import OUTSIDE, scheme_of, split_tag
 from tailsum.numerics.check import at_least
-
-PREFIXES = {"BIO": "BI", "IOBES": "IBES"}
 
 
 class Span(NamedTuple):
@@ -33,13 +32,11 @@ def spans_to_tags(spans: Iterable[tuple[int, int, str]], length: int, scheme: st
     >>> spans_to_tags([(0, 1, "PER"), (3, 3, "LOC")], 4, scheme="IOBES")
     ['B-PER', 'E-PER', 'O', 'S-LOC']
     """
-    ends = "E" in _prefixes(scheme)
-    tags = ["O"] * length
+    marks, tags = scheme_of(scheme), [OUTSIDE] * length
     for first, last, label in _checked(spans, length):
-        inner = [f"I-{label}"] * (last - first)
-        tags[first : last + 1] = [f"B-{label}", *inner]
-        if ends:
-            tags[last] = f"{'S' if first == last else 'E'}-{label}"
+        inner = [marks.inside] * (last - first - 1)
+        letters = [marks.single] if first == last else [marks.begin, *inner, marks.end]
+        tags[first : last + 1] = [f"{letter}-{label}" for letter in letters]
     return tags
 
 
@@ -47,27 +44,28 @@ def tags_to_spans(tags: Sequence[str], scheme: str = "BIO", strict: bool = True)
     """The spans that tags mark, in order.
 
     Unless `strict`, what is not well-formed is read as far as possible: an `I-` or `E-` that continues nothing begins a
-    span, and a span ends where it is not continued.
+    span, and a span ends where it is not continued. In the scheme "IO" neighbours of one label are one span.
 
     >>> tags_to_spans(["B-PER", "I-PER", "O", "B-LOC"])
     [Span(first=0, last=1, label='PER'), Span(first=3, last=3, label='LOC')]
     """
-    prefixes = _prefixes(scheme)
+    marks = scheme_of(scheme)
+    goes_on = set(marks.letters) - marks.opens or {marks.inside}  # letters that continue a span
     spans: list[Span] = []
     begun: tuple[int, str] | None = None  # the first position and the label of the span that may go on
-    for place, tag in enumerate([*tags, "O"]):
-        prefix, label = _read_tag(place, tag, prefixes)
-        continues = begun is not None and prefix in ("I", "E") and label == begun[1]
+    for place, tag in enumerate([*tags, OUTSIDE]):
+        letter, label = split_tag(tag, scheme, f"tags[{place}]") or (OUTSIDE, "")
+        continues = begun is not None and letter in goes_on and label == begun[1]
         if begun is not None and not continues:
-            if strict and "E" in prefixes:
-                raise ValueError(f"tags[{begun[0]}] begins a span that must end with E-{begun[1]}: got none")
+            if strict and marks.begin not in marks.closes and marks.inside not in marks.closes:
+                raise ValueError(f"tags[{begun[0]}] begins a span that must end with {marks.end}-{begun[1]}: got none")
             spans.append(Span(begun[0], place - 1, begun[1]))
             begun = None
-        if prefix in ("I", "E") and not continues and strict:
+        if letter in goes_on - marks.opens and not continues and strict:
             raise ValueError(f"tags[{place}] must continue a span of {label}: got {tag!r} after {_before(tags, place)}")
-        if begun is None and prefix != "O":
+        if begun is None and letter != OUTSIDE:
             begun = place, label
-        if begun is not None and prefix in ("S", "E"):
+        if begun is not None and letter not in marks.lasts:
             spans.append(Span(begun[0], place, label))
             begun = None
     return spans
@@ -109,20 +107,6 @@ def segments_to_spans(segments: Segments, names: Sequence[str], outside: str = "
         if start >= 0
     ]
     return [span for span in found if span.label != outside]
-
-
-def _prefixes(scheme: str) -> str:
-    if scheme not in PREFIXES:
-        raise ValueError(f"scheme must be one of {', '.join(map(repr, PREFIXES))}: got {scheme!r}")
-    return PREFIXES[scheme]
-
-
-def _read_tag(place: int, tag: str, prefixes: str) -> tuple[str, str]:
-    prefix, _, label = tag.partition("-")
-    if tag != "O" and not (prefix and prefix in prefixes and label):
-        forms = ", ".join(f"{letter}-label" for letter in sorted(prefixes))
-        raise ValueError(f"tags[{place}] must be O or one of {forms}: got {tag!r}")
-    return prefix, label
 
 
 def _before(tags: Sequence[str], place: int) -> str:

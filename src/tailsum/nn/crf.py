@@ -17,7 +17,7 @@ from tailsum.nn.packing import Packing, packing_of
 from tailsum.nn.reduction import Reduction, check_reduction, reduced
 from tailsum.nn.schemes import allowed_by, scheme_tags
 from tailsum.nn.tags import check_follow, checked_tags, tag_sets
-from tailsum.numerics.check import at_least, check_floating
+from tailsum.numerics.check import at_least, check_floating, check_scores
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.model import Propose
@@ -71,6 +71,7 @@ class CRF(nn.Module):
             proposal,
         )
         self.tags: list[str] | None = None
+        self.scheme: str | None = None
         self.start_transitions = nn.Parameter(torch.empty(num_tags))
         self.end_transitions = nn.Parameter(torch.empty(num_tags))
         if rank is None:
@@ -106,10 +107,13 @@ class CRF(nn.Module):
         elif tags is not None and labels is None:
             names = list(tags)
         else:
-            raise ValueError("labels or tags must be given: the names of segments, or those of all tags")
+            got = "none of them" if tags is None else "both"
+            raise ValueError(
+                f"either labels (the names of segments) or tags (those of all tags) must be given: got {got}"
+            )
         start, pairs, end = allowed_by(scheme, names)
         crf = cls(len(names), batch_first, allowed=pairs, allowed_start=start, allowed_end=end)
-        crf.tags = names
+        crf.tags, crf.scheme = names, scheme
         return crf
 
     def reset_parameters(self) -> None:
@@ -121,7 +125,8 @@ class CRF(nn.Module):
                 nn.init.uniform_(parameter, -0.1, 0.1)
 
     def extra_repr(self) -> str:
-        given = {"batch_first": self.batch_first or None, "rank": self.rank, "kept": self.kept}
+        scheme = None if self.scheme is None else repr(self.scheme)
+        given = {"batch_first": self.batch_first or None, "scheme": scheme, "rank": self.rank, "kept": self.kept}
         return ", ".join([f"num_tags={self.num_tags}", *(f"{k}={v}" for k, v in given.items() if v is not None)])
 
     @property
@@ -183,8 +188,12 @@ class CRF(nn.Module):
         chain = self.chain(emissions, mask)
         paths, scores = chain.topk(k)
         scores = (scores - chain.log_partition()).tolist()
-        ranked = [zip(_cut(x, chain), y, strict=True) for x, y in zip(paths, scores, strict=True)]
-        return [[(path, p) for path, p in found if p > -math.inf] for found in zip(*ranked, strict=True)]
+        found: list[list[tuple[list[int], float]]] = [[] for _ in range(chain.batch_shape.numel())]
+        for rank, of_rank in zip(paths, scores, strict=True):
+            for row, path, p in zip(found, _cut(rank, chain), of_rank, strict=True):
+                if p > -math.inf:
+                    row.append((path, p))
+        return found
 
     def marginals(self, emissions: Emissions, mask: Mask = None) -> Float[Tensor, "_ _ num_tags"]:
         """The probability of each tag at each position, in the order of the emissions; zero where the mask is off."""
@@ -207,6 +216,9 @@ class CRF(nn.Module):
             got = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
             raise ValueError(f"mask must be {list(shape)}, as the first two dimensions of emissions: got {got}")
         packing = packing_of(mask if mask is None else self._batch_first(mask))
+        if isinstance(emissions, Tensor):
+            off = torch.zeros((), dtype=torch.bool) if mask is None else (mask == 0)[..., None]
+            check_scores("emissions", emissions.detach().masked_fill(off.to(emissions.device), 0.0))
         if isinstance(emissions, Factored):
             left = packing.pack(self._batch_first(emissions.left))
             return self._with_ends(left, emissions.right, packing), packing

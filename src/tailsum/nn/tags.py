@@ -22,8 +22,9 @@ def checked_tags(tags: Tensor, sizes: tuple[int, ...], num_tags: int) -> Tensor:
             raise ValueError(f"tags must be {expected}: got {list(tags.shape)}")
         return tags
     if tags.shape != sizes:
+        hint = f" of {tags.dtype}; sets of tags must be boolean" if tags.shape == (*sizes, num_tags) else ""
         raise ValueError(
-            f"tags must be {list(sizes)}, as the first two dimensions of emissions: got {list(tags.shape)}"
+            f"tags must be {list(sizes)}, as the first two dimensions of emissions: got {list(tags.shape)}{hint}"
         )
     return check_whole("tags", tags)
 

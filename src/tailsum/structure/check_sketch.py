@@ -69,6 +69,8 @@ def check_sketch(small: Structure[Any, Any], generator: torch.Generator | None =
     """
     if not isinstance(small, Structure) or small.kept is None:
         raise ValueError(f"small must be a sketch: got {small}")
+    if not small.batch_shape.numel():
+        return []
     with torch.no_grad():
         own = Replicates.of(small.in_batch((1, *small.batch_shape)))
         log_z = own.log_z[0]
@@ -87,6 +89,8 @@ def doubts(
     model: Structure, own: Replicates, proposal: Propose | None, confidence: float, generator: torch.Generator | None
 ) -> list[str]:
     """What speaks against the sum of some replicates."""
+    if not model.batch_shape.numel():
+        return []
     found, others = _of(own, confidence), _others(model, own.states.shape[-1], proposal, generator)
     return [
         *_of_spread(own.log_z, found),

@@ -64,7 +64,8 @@ def estimate(
     the jackknife and the interval by Student's t. They measure how much the sketches differ. What all of them miss, an
     error bar cannot know: so `check` compares them with sketches of other choices and with sums that are no larger than
     the true one. What it finds is warned of as a `SketchWarning`, and stands in `warnings`. It costs about as much
-    as four sketches more.
+    as four sketches more by `Lookahead(rounds=2)` with lists of neighbours, which is far more than sketches by a cheap
+    proposal (`neighbours=0`); `check=False` leaves it out.
 
     >>> import tailsum as ts
     >>> generator = torch.Generator().manual_seed(0)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributions.distribution import Distribution
 from torch.distributions.utils import lazy_property
 
-from tailsum.compat.torch_struct.struct import Lengths, event_score
+from tailsum.compat.torch_struct.struct import Lengths, check_event, event_score, without_parts
 from tailsum.numerics.check import are_scores, check_floating, check_sample_shape, check_scores, check_temperature
 from tailsum.numerics.tensors import scaled, unmasked, working_type
 from tailsum.sketch.model import Propose
@@ -89,7 +89,11 @@ class StructDistribution(Distribution):
         return model.whole.used(configuration)[0]
 
     def _event_score(self, event: Event) -> Float[Tensor, "*sample_batch"]:
-        return event_score(self.log_potentials, torch.where(self._usable(), event, 0), len(self.event_shape))
+        """The score; minus infinity of an event without parts, unless its sequence has none that it could use."""
+        check_event("value", event, self.batch_shape, self.event_shape)
+        dims, usable = len(self.event_shape), self._usable()
+        used = torch.where(usable, event, 0)
+        return without_parts(event_score(self.log_potentials, used, dims), used, usable, dims)
 
     # The structure.
 

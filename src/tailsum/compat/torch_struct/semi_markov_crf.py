@@ -22,7 +22,7 @@ class SemiMarkov(Struct):
     def to_parts(  # pyright: ignore[reportIncompatibleMethodOverride]  (extra is needed)
         sequence: Int[Tensor, "*batch N"], extra: tuple[int, int], lengths: Lengths = None
     ) -> Int[Tensor, "*batch M K C C"]:
-        """The segments.
+        """The segments; the state of the last position within `lengths` is the one that the last segment leads to.
 
         >>> SemiMarkov.to_parts(torch.tensor([[1, -1, 0]]), (2, 3)).nonzero().tolist()  # sequence, start, k, to, from
         [[0, 0, 2, 0, 1]]
@@ -33,6 +33,9 @@ class SemiMarkov(Struct):
         states = torch.where(inside, sequence, -1)
         check_labels("sequence", states, -1, size - 1)
         check_labels("sequence[.., 0]", states[..., 0], 0, size - 1)
+        if lengths is not None:  # without them, -1 at the end is padding
+            last = states.gather(-1, lengths_of(sequence, lengths)[..., None] - 1)
+            check_labels("sequence[.., lengths - 1], where the last segment ends,", last, 0, size - 1)
         # The last start before each position, and how far it is.
         begun = torch.where(states >= 0, position, -1).cummax(-1).values[..., :-1]
         after, before = states[..., 1:], states.gather(-1, begun)

@@ -13,7 +13,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tailsum.compat.torch_struct.distribution import StructDistribution
-from tailsum.compat.torch_struct.struct import Lengths, Struct, event_score, lengths_of
+from tailsum.compat.torch_struct.struct import (
+    Lengths,
+    Struct,
+    check_event,
+    event_score,
+    lengths_of,
+    without_parts,
+)
 from tailsum.numerics.check import check_scores
 from tailsum.numerics.tensors import working_type
 from tailsum.structure.base import Structure
@@ -117,8 +124,13 @@ class SentCFG(StructDistribution):
         return PCFG(roots, rules, terms, lengths)
 
     def _event_score(self, event: Parts) -> Float[Tensor, "*sample_batch"]:
-        terms = torch.where(self._usable(), event[0], 0)
-        return CKY().score(self.log_potentials, (terms, *event[1:3]))
+        if not isinstance(event, tuple | list) or len(event) < 3:
+            raise ValueError(f"value must be an event of terms, rules and roots: got {type(event).__name__}")
+        for i, (name, scores) in enumerate(zip(("terms", "rules", "roots"), self.log_potentials, strict=True)):
+            check_event(f"value[{i}] ({name})", event[i], self.batch_shape, scores.shape[len(self.batch_shape) :])
+        usable = self._usable()
+        terms = torch.where(usable, event[0], 0)
+        return without_parts(CKY().score(self.log_potentials, (terms, *event[1:3])), terms, usable, 2)
 
     def _marginals(self, model: Structure) -> Parts:
         assert isinstance(model, PCFG)

@@ -1,5 +1,6 @@
 """Dynamic programs by name, `LinearChain(semiring)`: conversions of events, and the operations that a semiring names."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -55,6 +56,25 @@ def event_score(potentials: Float[Tensor, "..."], parts: Tensor, dims: int) -> F
     parts, scores = parts.to(dtype), potentials.to(dtype)
     used = torch.where(parts == 0, 0.0, scores) * parts
     return unmasked(used.flatten(used.dim() - dims).sum(-1, dtype=torch.float64).to(dtype))
+
+
+def without_parts(score: Tensor, used: Tensor, usable: Tensor, dims: int) -> Float[Tensor, "..."]:
+    """The score, but minus infinity where none of the usable parts is in use: zeros are no configuration."""
+    none = (used == 0).flatten(used.dim() - dims).all(-1) & usable.flatten(usable.dim() - dims).any(-1)
+    return score.masked_fill(none, -math.inf)
+
+
+def check_event(name: str, event: object, batch: torch.Size, parts: torch.Size) -> None:
+    """An event `[.., *batch, *parts]`; of a batch that has size one, or is not there, too."""
+    shape = event.shape if isinstance(event, Tensor) else None
+    if shape is not None and shape[max(0, len(shape) - len(parts)) :] == parts:
+        found = shape[: len(shape) - len(parts)][-len(batch) :] if batch else torch.Size()
+        if all(a in (1, b) for a, b in zip(reversed(found), reversed(batch), strict=False)):
+            return
+    expected = ", ".join(["..", *map(str, (*batch, *parts))])
+    raise ValueError(
+        f"{name} must be an event [{expected}]: got {type(event).__name__ if shape is None else list(shape)}"
+    )
 
 
 def lengths_of(sequence: Int[Tensor, "*batch N"], lengths: Lengths) -> Int[Tensor, "*batch"]:
