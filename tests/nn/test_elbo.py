@@ -188,6 +188,28 @@ def test_the_gradient_of_the_words_in_the_decoder_is_that_at_the_sample():
         close(a, b)
 
 
+@pytest.mark.parametrize("estimator", [FULL, EXACT], ids=str)
+def test_the_weight_of_the_prior_is_on_the_posterior_alone(estimator):
+    """One word: log p(state) has no way to the posterior but through its chances, whose gradient is scaled."""
+    model, words, lengths = vae(3), torch.tensor([[2], [1]]), torch.ones(2).long()
+    values, gradients = [], []
+    for weight in (1.0, 0.25, 0.0):
+        torch.manual_seed(4)
+        found = model.elbo(words, lengths, estimator, hard=True, prior_weight=weight).states
+        values.append(found.detach())
+        of = {name: p.new_zeros(p.shape) for name, p in model.named_parameters()}
+        kept = dict(model.named_parameters())
+        grads = torch.autograd.grad(found.sum(), list(kept.values()), allow_unused=True)
+        gradients.append(of | {name: g for name, g in zip(kept, grads, strict=True) if g is not None})
+    whole, quarter, none = gradients
+    for name in whole:
+        share = 1.0 if name.startswith("decoder") else 0.25
+        close(quarter[name], share * whole[name])
+        close(none[name], whole[name] if name.startswith("decoder") else torch.zeros_like(whole[name]))
+    assert whole["inference.states"].any()
+    assert all(torch.equal(values[0], value) for value in values)
+
+
 @pytest.mark.parametrize("hard", [True, False])
 def test_the_gradient_of_one_words_expected_probability_is_exact_by_all_states(hard):
     model, words = vae(4), torch.tensor([[2], [1], [0]])

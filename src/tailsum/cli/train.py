@@ -17,7 +17,7 @@ from tailsum.apps.vae.settings import OWN_ENCODERS, Settings
 from tailsum.cli.console import RUN, Device, check_effect, need, told, typed
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "The model": ("states", "encoder", "frozen", "size", "state_size", "hidden", "spread"),
+    "The model": ("states", "encoder", "frozen", "size", "state_size", "hidden", "spread", "certainty"),
     "Sums over the states": ("estimator", "kept", "drawn", "landmarks", "probes"),
     "The text": ("words", "longest"),
     "Training": ("steps", "batch", "shards", "rate", "clip", "seed", "check_every"),

@@ -79,11 +79,14 @@ class StructuredVAE(nn.Module):
         temperature: float = 1.0,
         hard: bool = False,
         word_dropout: float = 0.0,
+        prior_weight: float = 1.0,
     ) -> Elbo:
         """The bound of each sentence, by one relaxed sample of its states.
 
         `hard` samples are one-hot, with the gradient of the relaxed ones (straight-through). With `word_dropout` the
-        decoder reads "<unk>" in place of so many words, and must learn from the states what they were.
+        decoder reads "<unk>" in place of so many words, and must learn from the states what they were. `prior_weight`
+        changes no value: it is the share of its gradient by which log p(states) moves the posterior towards the prior. The
+        prior itself always learns in full.
         """
         lengths = as_whole("lengths", lengths, words.device)
         encoded = turned(self.encoder(words, lengths), lengths)
@@ -95,7 +98,9 @@ class StructuredVAE(nn.Module):
         weights, chosen, chances = (turned(x, lengths) for x in (sample.weights, sample.hard, sample.chances))
         sample = RelaxedSample(weights, states, chosen, chances)
         probes = estimator.probe(sample)
-        sample = sample._replace(chances=estimator.prior_weights(sample))
+        towards = estimator.prior_weights(sample)
+        towards = prior_weight * towards + (1 - prior_weight) * towards.detach()
+        sample = sample._replace(chances=towards)
         seen = words.masked_fill(torch.rand(words.shape, device=words.device) < word_dropout, 0)
         joint = self.decoder(words, lengths, sample, seen, probes)
         return Elbo(joint.words, joint.states, estimator.entropy(small))

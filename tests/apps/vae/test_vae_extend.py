@@ -68,12 +68,12 @@ def same(found, wanted):
         same_tensors(checkpoint(found, name).tensors, checkpoint(wanted, name).tensors)
 
 
-def test_it_goes_on_from_before_its_old_end(tmp_path, extended):
+def test_it_goes_on_from_before_its_old_end(tmp_path, extended, whole):
     """Where the last checkpoint is lost, one with the settings of before the extension serves."""
     folder = shutil.copytree(extended, tmp_path / "run")
     (folder / "checkpoints" / LAST).unlink()
     (folder / "checkpoints" / PREVIOUS).unlink()
-    shutil.copy(extended / "checkpoints" / BEST, folder / "checkpoints" / PREVIOUS)
+    shutil.copy(whole / "checkpoints" / PREVIOUS, folder / "checkpoints" / PREVIOUS)
     code, said = told_train(folder, "--resume")
     assert code == 0, said
     same(folder, extended)

@@ -72,6 +72,7 @@ def test_options_become_settings(tmp_path, data, sums):
         "warm_up": 0.25,
         "last_word_dropout": 0.1,
         "spread": 0.2,
+        "certainty": 4.0,
         "seed": 3,
         "clip": 2.0,
         "steps": 2,

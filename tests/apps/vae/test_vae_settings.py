@@ -68,9 +68,9 @@ BAD = {
     **dict.fromkeys(("rate", "clip", "temperature", "final_temperature", "spread"), (0.0, -1.0, math.inf, math.nan)),
     "dropout": (-0.1, 1.0, math.inf, math.nan),
     **dict.fromkeys(("warm_up", "word_dropout", "last_word_dropout"), (-0.1, 1.1, math.inf, math.nan)),
-    "entropy_weight": (-0.1, math.inf, math.nan),
+    **dict.fromkeys(("entropy_weight", "certainty"), (-0.1, math.inf, math.nan)),
     "estimator": ("sum", "TopK"),
-    "earlier": ((600,), (700,), (0,), (5, 5), (6, 5)),
+    "earlier": ((900,), (1000,), (0,), (5, 5), (6, 5)),
 }
 
 

@@ -28,6 +28,7 @@ from vae_cases import (
 
 from tailsum.apps.vae.checkpoint import BEST, PREVIOUS, read
 from tailsum.apps.vae.data import Corpus
+from tailsum.apps.vae.explore import gather
 from tailsum.apps.vae.processes import Processes
 from tailsum.apps.vae.run import OWN, Run
 from tailsum.apps.vae.settings import Settings
@@ -49,6 +50,23 @@ HOW = {
     "transformer": {"estimator": "tailsum", "kept": 6, "encoder": "transformer"},
     "shards": {"estimator": "full", "shards": 3, "batch": 119},  # every third batch has two sentences
 }
+
+
+# The start.
+
+
+@pytest.mark.parametrize("encoder", ["lstm", "transformer"])
+def test_words_start_with_the_states_of_their_classes(tmp_path, data, encoder):
+    def told(certainty):
+        new_run(tmp_path / str(certainty), data, certainty=certainty, encoder=encoder)
+        trainer = fresh(tmp_path / str(certainty))
+        trainer.begin()
+        found = gather(trainer.model.eval(), trainer.corpus.train, trainer.sums)
+        return found.information.net.sum().item(), found
+
+    (none, _), (much, found) = told(0.0), told(12.0)
+    assert much > none + 0.5
+    assert found.perplexity > 3
 
 
 # Stops.
@@ -111,7 +129,7 @@ def test_the_callers_random_state_is_left_alone(tmp_path, data):
 
 
 def test_schedules_reach_the_model(tmp_path, data, monkeypatch):
-    given, plain = list[tuple[float, bool, float]](), StructuredVAE.elbo
+    given, plain = list[tuple[float, bool, float, float]](), StructuredVAE.elbo
 
     def heard(self, words, lengths, estimator, *how):
         given.append(how)
@@ -120,7 +138,10 @@ def test_schedules_reach_the_model(tmp_path, data, monkeypatch):
     monkeypatch.setattr(StructuredVAE, "elbo", heard)
     how = {"temperature": 0.9, "final_temperature": 0.5, "word_dropout": 1.0, "last_word_dropout": 0.1}
     settings = trained(tmp_path / "run", data, **how).settings
-    wanted = [(settings.temperature_at(i), settings.hard, settings.word_dropout_at(i)) for i in range(STEPS)]
+    wanted = [
+        (settings.temperature_at(i), settings.hard, settings.word_dropout_at(i), settings.weight_at(i))
+        for i in range(STEPS)
+    ]
     assert given == wanted
     assert len(set(wanted)) == STEPS
 

@@ -3,6 +3,7 @@
 import hashlib
 
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from tailsum.apps.text import Vocabulary
@@ -24,6 +25,15 @@ def build(settings: Settings, vocabulary: Vocabulary) -> StructuredVAE:
             len(vocabulary), settings.states, settings.size, settings.state_size, settings.hidden, settings.dropout
         )
         return StructuredVAE(encoder, inference, decoder)
+
+
+@torch.no_grad()
+def start_from(classes: Int[Tensor, " V"], model: StructuredVAE, certainty: float) -> None:
+    """Give each word an embedding by which the posterior's score of its class is `certainty`, and of others about zero."""
+    states, read = model.inference.states, model.inference.read.weight
+    wanted = states * (certainty / states.square().sum(-1, keepdim=True))
+    embedded = model.encoder.words.weight
+    embedded.mul_(0.1).add_(wanted[classes] @ torch.linalg.pinv(read).mT)
 
 
 def encoder_of(settings: Settings, vocabulary: Vocabulary) -> LSTMEncoder | TransformerEncoder | PretrainedEncoder:

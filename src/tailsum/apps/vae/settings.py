@@ -63,7 +63,7 @@ class Settings:
         str, Option(help="lstm, transformer, or a pretrained model: a folder, or its name on the hub.")
     ] = "lstm"
     frozen: Annotated[bool, Option(help="Leave a pretrained encoder as it is.")] = True
-    steps: Annotated[int, count(1, "How many batches to train on; with --resume, in all.")] = 600
+    steps: Annotated[int, count(1, "How many batches to train on; with --resume, in all.")] = 900
     batch: Annotated[int, count(1, "Sentences in a batch.")] = 64
     shards: Annotated[int, count(1, "Parts of a batch, worked on in turn, or by as many processes (torchrun).")] = 1
     rate: Annotated[float, POSITIVE, Option(help="Adam's learning rate.")] = 3e-3
@@ -79,8 +79,11 @@ class Settings:
     entropy_weight: Annotated[float, NOT_NEGATIVE, Option(help="The weight on the entropy of the posterior.")] = 1.0
     kl_weight: Annotated[
         float, NOT_NEGATIVE, Option(help="The weight on what keeps the posterior near the prior; 1 is the ELBO.")
-    ] = 0.5
+    ] = 0.25
     warm_up: Annotated[float, SHARE, Option(help="The share of the steps in which that weight grows from zero.")] = 0.5
+    certainty: Annotated[
+        float, NOT_NEGATIVE, Option(help="The score of a word's class at the start; 0: random states.")
+    ] = 10.0
     spread: Annotated[float, POSITIVE, Option(help="Scale of the posterior's state embeddings at the start.")] = 0.1
     size: Annotated[int, count(2, "Size of word embeddings and of the encoder.")] = 128
     state_size: Annotated[int, count(1, "Size of state embeddings.")] = 64
@@ -169,6 +172,8 @@ class Settings:
                 found.setdefault(name, f"{other}, which are fewer")
         if self.encoder in OWN_ENCODERS:
             found["frozen"] = f"--encoder {self.encoder}"
+        else:
+            found["certainty"] = f"--encoder {self.encoder}"
         if not self.kl_weight:
             found |= dict.fromkeys(("warm_up", "entropy_weight"), "--kl-weight 0")
         return found

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tailsum.apps.vae.build import build, frozen_digest, learned
+from tailsum.apps.vae.build import build, frozen_digest, learned, start_from
 from tailsum.apps.vae.checkpoint import Checkpoint, write
+from tailsum.apps.vae.classes import word_classes
 from tailsum.apps.vae.data import Batch, Corpus, Order, batch_of, evenly
 from tailsum.apps.vae.evaluate import likelihood, sums_for
 from tailsum.apps.vae.processes import Processes
@@ -76,6 +77,14 @@ class Trainer:
         self.done = 0
         self.best = math.inf
 
+    def begin(self) -> None:
+        """Start from classes of words by their neighbours, a state for each, if the encoder is one of our own."""
+        settings, encoder = self.settings, self.model.encoder
+        if settings.certainty and not isinstance(encoder, PretrainedEncoder):
+            generator = torch.Generator().manual_seed(mixed(settings.seed))
+            classes = word_classes(self.corpus.train, len(self.corpus.vocabulary), settings.states, generator)
+            start_from(classes.to(self.device), self.model, settings.certainty)
+
     def step(self) -> Step:
         """One step on the next batch. The random numbers follow from the seed, the step and the shard."""
         number, settings = self.done, self.settings
@@ -89,8 +98,9 @@ class Trainer:
                 batch = batch_of([self.corpus.train[i] for i in mine]).to(self.device)
                 with seeded(mixed(settings.seed, number, shard), self.device):
                     elbo = self._elbo(batch)
-                weight = settings.weight_at(number)
-                objective = elbo.words + weight * (elbo.states + settings.entropy_weight * elbo.entropy)
+                objective = (
+                    elbo.words + elbo.states + settings.weight_at(number) * settings.entropy_weight * elbo.entropy
+                )
                 (-objective.sum() / len(chosen)).backward()
                 totals += torch.stack([*(part.detach().double().sum() for part in elbo), batch.lengths.sum()])
         self.processes.add_up([totals])
@@ -109,7 +119,8 @@ class Trainer:
 
     def _elbo(self, batch: Batch) -> Elbo:
         temperature, dropped = self.settings.temperature_at(self.done), self.settings.word_dropout_at(self.done)
-        return self.model.elbo(*batch, self.sums, temperature, self.settings.hard, dropped)
+        weight = self.settings.weight_at(self.done)
+        return self.model.elbo(*batch, self.sums, temperature, self.settings.hard, dropped, weight)
 
     def _give_up(self, what: str, number: int, chosen: list[int]) -> None:
         """Keep the batch and the weights for study, and stop."""
@@ -176,6 +187,8 @@ def train(trainer: Trainer, watcher: Watcher) -> bool:
     with run.alone() if first else nullcontext():
         if checkpoint := run.keeper.latest(watcher.complain, run.accept):
             trainer.restore(checkpoint)
+        else:
+            trainer.begin()
         trainer.processes.wait()
         if first:
             run.cut_curve(trainer.done)
