@@ -28,12 +28,11 @@ def build(settings: Settings, vocabulary: Vocabulary) -> StructuredVAE:
 
 
 @torch.no_grad()
-def start_from(classes: Int[Tensor, " V"], model: StructuredVAE, certainty: float) -> None:
+def start_from(classes: Int[Tensor, " V"], words: nn.Embedding, inference: CRFInference, certainty: float) -> None:
     """Give each word an embedding by which the posterior's score of its class is `certainty`, and of others about zero."""
-    states, read = model.inference.states, model.inference.read.weight
+    states, read = inference.states, inference.read.weight
     wanted = states * (certainty / states.square().sum(-1, keepdim=True))
-    embedded = model.encoder.words.weight
-    embedded.mul_(0.1).add_(wanted[classes] @ torch.linalg.pinv(read).mT)
+    words.weight.mul_(0.1).add_(wanted[classes] @ torch.linalg.pinv(read).mT)
 
 
 def encoder_of(settings: Settings, vocabulary: Vocabulary) -> LSTMEncoder | TransformerEncoder | PretrainedEncoder:

@@ -79,7 +79,7 @@ class Settings:
     entropy_weight: Annotated[float, NOT_NEGATIVE, Option(help="The weight on the entropy of the posterior.")] = 1.0
     kl_weight: Annotated[
         float, NOT_NEGATIVE, Option(help="The weight on what keeps the posterior near the prior; 1 is the ELBO.")
-    ] = 0.25
+    ] = 0.35
     warm_up: Annotated[float, SHARE, Option(help="The share of the steps in which that weight grows from zero.")] = 0.5
     certainty: Annotated[
         float, NOT_NEGATIVE, Option(help="The score of a word's class at the start; 0: random states.")

@@ -17,6 +17,7 @@ from tailsum.apps.vae.evaluate import likelihood, sums_for
 from tailsum.apps.vae.processes import Processes
 from tailsum.apps.vae.run import Run
 from tailsum.apps.vae.seeds import mixed, seeded
+from tailsum.nn.encoder import LSTMEncoder, TransformerEncoder
 from tailsum.nn.pretrained import PretrainedEncoder
 from tailsum.nn.structured_vae import Elbo
 from tailsum.sketch.neighbours import Neighbours
@@ -80,10 +81,10 @@ class Trainer:
     def begin(self) -> None:
         """Start from classes of words by their neighbours, a state for each, if the encoder is one of our own."""
         settings, encoder = self.settings, self.model.encoder
-        if settings.certainty and not isinstance(encoder, PretrainedEncoder):
+        if settings.certainty and isinstance(encoder, LSTMEncoder | TransformerEncoder):
             generator = torch.Generator().manual_seed(mixed(settings.seed))
             classes = word_classes(self.corpus.train, len(self.corpus.vocabulary), settings.states, generator)
-            start_from(classes.to(self.device), self.model, settings.certainty)
+            start_from(classes.to(self.device), encoder.words, self.model.inference, settings.certainty)
 
     def step(self) -> Step:
         """One step on the next batch. The random numbers follow from the seed, the step and the shard."""
