@@ -49,3 +49,23 @@ def test_a_compiled_module_is_right_and_is_not_compiled_again_for_every_length()
     first, second, *later = found["frames"]
     assert second <= 2 * first <= 20  # once for a first length, once for any length
     assert later == [second] * 2
+
+
+INSIDE = """
+import torch
+import tailsum as ts
+
+torch._logging.set_logs(recompiles=True)
+rule = torch.randn(4, 7, 7)
+best = torch.compile(lambda emission: ts.PCFG(torch.zeros(4), rule, emission).mbr().states, backend="eager")
+for length in (3, 4, 5):
+    best(torch.randn(2, length, 3))
+"""
+
+
+def test_nothing_inside_is_compiled():
+    """What this package calls of others, a context manager with a tensor for one, would be compiled for every shape."""
+    said = subprocess.run([sys.executable, "-c", INSIDE], capture_output=True, text=True, check=True).stderr
+    recompiled = [line.partition("Recompiling function ")[2] for line in said.splitlines() if "Recompiling" in line]
+    assert recompiled  # for a second length, of the lambda
+    assert all(line.startswith("<lambda>") for line in recompiled), recompiled
