@@ -76,11 +76,11 @@ def test_the_support_leaves_out_what_is_forbidden():
 
 
 def test_within_other_distributions():
-    chain = ts.LinearChain(torch.randn(3, 5, 4), torch.randn(4, 4))
+    chain = ts.LinearChain(torch.randn(3, 5, 4).double(), torch.randn(4, 4).double())
     states = chain.sample()
     close(Independent(chain, 1).log_prob(states), chain.log_prob(states).sum())
-    mixture = MixtureSameFamily(Categorical(logits=torch.zeros(3)), chain)
-    close(mixture.log_prob(states[0]), chain.log_prob(states[0]).logsumexp(0) - torch.tensor(3.0).log())
+    mixture = MixtureSameFamily(Categorical(logits=torch.zeros(3).double()), chain)
+    close(mixture.log_prob(states[0]), chain.log_prob(states[0]).logsumexp(0) - torch.tensor(3.0).double().log())
     assert mixture.sample((7,)).shape == (7, 5)
-    other = ts.LinearChain(torch.randn(3, 5, 4), torch.randn(4, 4))
+    other = ts.LinearChain(torch.randn(3, 5, 4).double(), torch.randn(4, 4).double())
     close(kl_divergence(chain, other), chain.kl(other))
