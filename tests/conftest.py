@@ -65,6 +65,16 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.fixture
+def no_network(monkeypatch):
+    """Nothing may even try to reach the network."""
+    from harness.stored_models import cut_off  # noqa: PLC0415  (needs transformers)
+
+    tried = cut_off(monkeypatch)
+    yield
+    assert not tried
+
+
 # Other libraries to compare with.
 
 

@@ -3,18 +3,12 @@
 import pytest
 import torch
 
-from harness.stored_models import cut_off
 from tailsum.nn import CRF
 
 transformers = pytest.importorskip("transformers")
 from tailsum.nn.huggingface import CRFForTokenClassification, first_pieces  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def _no_network(monkeypatch):
-    tried = cut_off(monkeypatch)
-    yield
-    assert not tried
+pytestmark = pytest.mark.usefixtures("no_network")
 
 
 def bert():

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from harness.stored_models import config_of, cut_off, minilm_folder, model_of, store
+from harness.stored_models import config_of, minilm_folder, model_of, store
 from tailsum.apps.vae.data import END, batch_of
 from tailsum.nn.pretrained import PretrainedEncoder
 
@@ -22,12 +22,7 @@ SENTENCES = [[2, 3, 4, 7, 9, 1], [8, 5, 1], [6, 2, 2, 7, 7, 4, 3, 1], [1], [3, 3
 FAMILIES = ("gpt2", "bert", "roberta", "t5")
 
 
-@pytest.fixture(autouse=True)
-def _no_network(monkeypatch):
-    """Nothing may even try to reach the network."""
-    tried = cut_off(monkeypatch)
-    yield
-    assert not tried
+pytestmark = pytest.mark.usefixtures("no_network")
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from tailsum.nn.packing import Packing, packing_of
 from tailsum.nn.reduction import Reduction, check_reduction, reduced
 from tailsum.nn.schemes import allowed_by, scheme_tags
 from tailsum.nn.tags import check_follow, checked_tags, tag_sets
-from tailsum.numerics.check import at_least, check_floating, check_scores
+from tailsum.numerics.check import are_scores, at_least, check_floating, check_scores
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.model import Propose
@@ -216,9 +216,9 @@ class CRF(nn.Module):
             got = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
             raise ValueError(f"mask must be {list(shape)}, as the first two dimensions of emissions: got {got}")
         packing = packing_of(mask if mask is None else self._batch_first(mask))
-        if isinstance(emissions, Tensor):
-            off = torch.zeros((), dtype=torch.bool) if mask is None else (mask == 0)[..., None]
-            check_scores("emissions", emissions.detach().masked_fill(off.to(emissions.device), 0.0))
+        if isinstance(emissions, Tensor) and not are_scores(emissions):  # what is masked may be anything
+            counted = emissions if mask is None else emissions.detach().masked_fill((mask == 0)[..., None], 0.0)
+            check_scores("emissions", counted)
         if isinstance(emissions, Factored):
             left = packing.pack(self._batch_first(emissions.left))
             return self._with_ends(left, emissions.right, packing), packing

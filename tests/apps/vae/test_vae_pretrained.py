@@ -4,7 +4,7 @@ import pytest
 import torch
 from vae_cases import told
 
-from harness.stored_models import cut_off, minilm_folder, store
+from harness.stored_models import minilm_folder, store
 from tailsum.apps.vae.data import Corpus
 from tailsum.apps.vae.processes import Processes
 from tailsum.apps.vae.run import Run
@@ -15,12 +15,7 @@ from tailsum.apps.vae.train import train as fit
 transformers = pytest.importorskip("transformers")
 
 
-@pytest.fixture(autouse=True)
-def _no_network(monkeypatch):
-    """Nothing may even try to reach the network."""
-    tried = cut_off(monkeypatch)
-    yield
-    assert not tried
+pytestmark = pytest.mark.usefixtures("no_network")
 
 
 def test_training_with_real_weights(tmp_path):
