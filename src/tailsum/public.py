@@ -17,6 +17,7 @@ from tailsum.graphs.uai import read_uai
 from tailsum.numerics.kernels import kernels, precision
 from tailsum.numerics.table import table_budget
 from tailsum.scores.factored import Factored
+from tailsum.scores.gated import Gated
 from tailsum.scores.potential import Dense, Potential
 from tailsum.scores.scored import Scored
 from tailsum.sketch.neighbours import Neighbours
@@ -55,6 +56,7 @@ __all__ = [
     "FactorGraph",
     "Factored",
     "FactoredRule",
+    "Gated",
     "Global",
     "Graph",
     "LinearChain",

@@ -75,9 +75,10 @@ class ChainCase(PathCase):
         "dense of each step": {"n": 3, "lead": "time"},
         "factored": {"n": 3, "pairs": "factored", "emission": "factored"},
         "half factored": {"n": 2, "pairs": "half factored", "lead": "time"},
+        "gated": {"n": 3, "pairs": "gated", "lead": "both"},
         "scored": {"n": 2, "pairs": "scored", "lead": "both"},
     }
-    few = ("dense", "factored", "scored")
+    few = ("dense", "factored", "gated", "scored")
     large = {
         "dense": {"length": 4, "n": 6, "scale": 0.7},
         "factored": {"length": 3, "n": 6, "pairs": "factored", "emission": "factored", "scale": 0.8},

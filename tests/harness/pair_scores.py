@@ -9,7 +9,7 @@ from torch import Tensor
 import tailsum as ts
 from harness.case import Case
 
-PAIRS = ("dense", "factored", "half factored", "scored")
+PAIRS = ("dense", "factored", "half factored", "gated", "scored")
 
 
 class PairScores:
@@ -25,6 +25,7 @@ class PairScores:
             "dense": [(lead, n, n)],
             "factored": [(lead, n, 2), (lead, n, 2)],
             "half factored": [(lead, n, 2), ((), n, 2)],
+            "gated": [((), n, 2), ((), n, 2), (lead, 2)],
             "scored": [((), n, 2), ((), n, 2), *([(lead, 2)] if lead else [])],
         }[kind]
         for own, *size in sizes:
@@ -37,6 +38,8 @@ class PairScores:
         """As the library takes it."""
         if self.kind == "dense":
             return leaves[0]
+        if self.kind == "gated":
+            return ts.Gated(*leaves)
         if self.kind != "scored":
             return ts.Factored(*leaves)
         left, right, *context = leaves
@@ -50,6 +53,9 @@ class PairScores:
         """What the potential stands for, `[*lead, n, n]`."""
         if self.kind == "dense":
             return leaves[0]
+        if self.kind == "gated":
+            left, right, gate = leaves
+            return (left * gate[..., None, :]) @ right.mT
         if self.kind != "scored":
             return leaves[0] @ leaves[1].mT
         left, right, *context = leaves

@@ -6,6 +6,7 @@ from torch import Tensor
 from tailsum.numerics.table import tile_rows, tile_size
 from tailsum.numerics.tensors import finite
 from tailsum.scores.factored import Factored
+from tailsum.scores.gated import Gated
 from tailsum.scores.potential import Dense, Potential
 
 
@@ -16,7 +17,7 @@ def message(potential: Potential, index: Tensor | None, value: Tensor) -> Tensor
     Without an index, `value` has all states. Tiled over j: only a few MB of scores exist at a time.
     """
     rows = index
-    if isinstance(potential, Factored):  # the values are one more factor, so that the product adds them
+    if isinstance(potential, Factored | Gated):  # the values are one more factor, so that the product adds them
         values = Factored(value[..., None], value.new_ones(potential.n_to, 1))
         potential, rows = potential.gather(index, None).side_by_side(values), None
     elif isinstance(potential, Dense) and value.numel() * potential.n_to <= 4 * tile_size(value.device):

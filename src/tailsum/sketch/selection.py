@@ -129,21 +129,31 @@ class Optimal(Selection):
 
     def __call__(self, log_q: Float[Tensor, "*lead n"], generator: torch.Generator | None = None) -> Subset:
         *lead, n = log_q.shape
-        everything = torch.arange(n, device=log_q.device).expand(*lead, n)
         if self.k >= n:
-            return Subset(everything, log_q.new_zeros(*lead, n))
+            return Subset(torch.arange(n, device=log_q.device).expand(*lead, n), log_q.new_zeros(*lead, n))
+        mark = uniform((*lead, 1), log_q.device, generator)
+        # There are many passes over each row: on a CPU, over a few rows at a time, which stay in its cache.
+        few = max(1, _in_cache(log_q.device) // n) if log_q.device.type == "cpu" else max(1, log_q.numel())
+        parts = zip(log_q.reshape(-1, n).split(few), mark.reshape(-1, 1).split(few), strict=True)
+        kept = [self._rows(*part) for part in parts] or [self._rows(log_q.reshape(-1, n), mark.reshape(-1, 1))]
+        index, log_weight = (torch.cat(found).reshape(*lead, self.k) for found in zip(*kept, strict=True))
+        return Subset(index, log_weight)
+
+    def _rows(self, log_q: Float[Tensor, "rows n"], mark: Float64[Tensor, "rows 1"]) -> tuple[Tensor, Tensor]:
+        """The kept states and log weights of some rows, given where the first place is."""
+        everything = torch.arange(log_q.shape[-1], device=log_q.device).expand(log_q.shape)
+        n = log_q.shape[-1]
         inclusion = inclusion_probability(log_q, self.k)
         reach = _cumulative_by_magnitude(inclusion)
-        mark = uniform((*lead, 1), log_q.device, generator)
         # State i takes place m if m + mark falls between the cumulative sums before and after it.
         place = (reach - inclusion - mark).ceil_()
         taken = place < reach - mark
         place = torch.where(taken, place, self.k).long().clamp_(0, self.k)
-        index = everything.new_full((*lead, self.k + 1), n).scatter_(-1, place, everything)[..., :-1]
+        index = everything.new_full((len(log_q), self.k + 1), n).scatter_(-1, place, everything)[..., :-1]
         empty = index == n  # fewer than k states are possible
         index = index.masked_fill(empty, 0)
         log_weight = -inclusion.gather(-1, index).log_().to(log_q.dtype)
-        return Subset(index, log_weight.masked_fill_(empty, -math.inf))
+        return index, log_weight.masked_fill_(empty, -math.inf)
 
 
 @dataclass(frozen=True)
@@ -177,10 +187,15 @@ def selection_from(k: int | None, selection: Selection | None) -> Selection:
     return selection
 
 
+def _in_cache(device: torch.device) -> int:
+    """How many numbers to work on at a time where each takes several intermediate ones."""
+    return tile_size(device) // 16
+
+
 def _cumulative_by_magnitude(inclusion: Float64[Tensor, "*lead n"], levels: int = 9) -> Float64[Tensor, "*lead n"]:
     """The cumulative sum of the probabilities in the order of their powers of two, largest first."""
     level = (1 - torch.frexp(inclusion).exponent).clamp_(0, levels - 1)
-    if inclusion.numel() <= tile_size(inclusion.device) // 16:  # all levels at once, one after another
+    if inclusion.numel() <= _in_cache(inclusion.device):  # all levels at once, one after another
         *lead, n = inclusion.shape
         place = level.long()[..., None, :]
         spread = inclusion.new_zeros(*lead, levels, n).scatter_(-2, place, inclusion[..., None, :])

@@ -1,0 +1,63 @@
+"""The distribution of the words of a gap: a chain whose states are all words of the vocabulary.
+
+An LSTM reads what is left of the sentence in both directions. From what it knows at a position come scores of the words there,
+and from what it knows at two neighbouring positions the gate of the scores of pairs of words: so these differ at every step
+of every sentence. A CRF over a vocabulary with such transitions is that of Sun et al. 2019 (Fast Structured Decoding for
+Sequence Models), here with a gate where they have a matrix.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from tailsum.apps.gaps.candidates import Candidates
+from tailsum.apps.gaps.data import Gaps
+from tailsum.chains.linear_chain import LinearChain
+from tailsum.scores.factored import Factored
+from tailsum.scores.gated import Gated
+
+
+class GapFiller(nn.Module):
+    """`p(missing words | words around them)`, a `LinearChain` with a transition for each step of each sentence.
+
+    Its states are the first `n_states` of the `n_words` words of the vocabulary, which are the most frequent ones, or all.
+    With `paired` off, words do not depend on one another.
+    """
+
+    def __init__(
+        self,
+        n_words: int,
+        n_states: int | None = None,
+        size: int = 128,
+        state_size: int = 64,
+        pair_size: int = 32,
+        paired: bool = True,
+    ) -> None:
+        super().__init__()
+        self.n_words, self.n_states, self.paired = n_words, n_states or n_words, paired
+        self.words = nn.Embedding(n_words + 1, size)  # the last one is a gap
+        self.encoder = nn.LSTM(size, size, batch_first=True, bidirectional=True)
+        self.read = nn.Sequential(nn.Dropout(0.2), nn.Linear(2 * size, state_size))
+        self.states = nn.Parameter(torch.randn(self.n_states, state_size) * state_size**-0.5)
+        self.bias = nn.Parameter(torch.zeros(self.n_states))
+        self.gate = nn.Linear(4 * size, pair_size)
+        nn.init.normal_(self.gate.weight, std=0.02)
+        nn.init.ones_(self.gate.bias)
+        self.left, self.right = (nn.Parameter(0.1 * torch.randn(self.n_states, pair_size)) for _ in range(2))
+
+    def forward(self, gaps: Gaps, candidates: Candidates | None = None) -> LinearChain:
+        """The distribution of the missing words of each sentence; over weighted candidates alone, if they are given."""
+        known = self.encoder(self.words(gaps.seen))[0]
+        known = known.take_along_dim(gaps.places()[..., None], 1)
+        states, bias, left, right = self.states, self.bias, self.left, self.right
+        if candidates is not None:
+            states, bias, left, right = (x[candidates.words] for x in (states, bias, left, right))
+            bias = bias + candidates.log_weight
+        context = self.read(known)
+        # The bias of a word is one more factor.
+        emission = Factored(_with_one(context), torch.cat((states, bias[:, None]), -1))
+        gate = self.gate(torch.cat((known[:, :-1], known[:, 1:]), -1))
+        return LinearChain(emission, Gated(left, right, gate if self.paired else torch.zeros_like(gate)), gaps.lengths)
+
+
+def _with_one(x: Tensor) -> Tensor:
+    return torch.cat((x, torch.ones_like(x[..., :1])), -1)

@@ -1,0 +1,143 @@
+"""Ways to sum over the vocabulary in training: ours, and what people do otherwise.
+
+Each gives the log-probability of the missing words, whose normaliser is what they differ in. Where states are kept by their
+scores, the missing words are among them, as is usual: without them such a loss has no lower bound.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.apps.gaps.candidates import draw
+from tailsum.apps.gaps.data import Gaps
+from tailsum.apps.gaps.model import GapFiller
+from tailsum.chains.linear_chain import LinearChain
+from tailsum.scores.message import message
+from tailsum.sketch.proposal import Local, LocalGlobal, Lookahead
+from tailsum.sketch.selection import Subset, TopAndSample
+
+Name = Literal["tailsum", "independent", "exact", "small", "topk", "beam", "paper", "paper-candidates", "sampled"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How to train: `kept` states of `candidates`, of the `n_states` most frequent words (None: of all)."""
+
+    name: Name
+    label: str
+    kept: int = 64
+    candidates: int = 0
+    n_states: int | None = None
+
+    def model(self, n_words: int) -> GapFiller:
+        """A model to be trained in this way."""
+        return GapFiller(n_words, self.n_states, paired=self.name != "independent")
+
+
+def ways(kept: int = 64, candidates: int = 1024, n_states: int = 300) -> dict[Name, Way]:
+    """All of them, ours first.
+
+    >>> ways(kept=100)["topk"].label
+    'TopK, 100 words'
+    """
+    found = (
+        Way("tailsum", f"tailsum, {kept} of {candidates:,} candidates", kept, candidates),
+        Way("paper", f"the paper's, {kept // 2} + {kept - kept // 2} words", kept),
+        Way("paper-candidates", f"the paper's, of {candidates:,} candidates", kept, candidates),
+        Way("sampled", f"sampled, {kept} draws", kept),
+        Way("topk", f"TopK, {kept} words", kept),
+        Way("beam", f"beam of {kept} words", kept),
+        Way("small", f"exact, the {n_states} commonest words", n_states=n_states),
+        Way("exact", "exact"),
+        Way("independent", "exact, no pairs of words"),
+    )
+    return {way.name: way for way in found}
+
+
+def log_likelihood(
+    way: Way, model: GapFiller, gaps: Gaps, log_q: Float[Tensor, " n"], generator: torch.Generator | None = None
+) -> Float[Tensor, " B"]:
+    """The log-probability of the missing words of each sentence, as training sees it; `log_q` is for candidates."""
+    if way.candidates:
+        inside = torch.arange(gaps.words.shape[1], device=gaps.words.device) < gaps.lengths[:, None]
+        candidates = draw(log_q, gaps.words[inside].unique(), min(way.candidates, model.n_words), generator)
+        # A word that is needed has weight one: its score is the model's own.
+        chain, words = model(gaps, candidates), candidates.local(gaps.words, model.n_words)
+    else:
+        chain, words = model(gaps), gaps.words.masked_fill(gaps.words >= model.n_states, 0)
+    if not model.paired:
+        return independent(chain, words)
+    return chain.score(words) - SKETCHES[way.name](chain, way.kept, words, generator).log_partition()
+
+
+def independent(chain: LinearChain, words: Int[Tensor, "B T"]) -> Float[Tensor, " B"]:
+    """The log-probability of words where pairs score nothing: a softmax at each position."""
+    chosen = chain.node_scores().log_softmax(-1).gather(-1, words[..., None])[..., 0]
+    return torch.where(chain.inside(), chosen, 0.0).sum(-1)
+
+
+Sketch = Callable[[LinearChain, int, Tensor, torch.Generator | None], LinearChain]
+
+
+def _whole(chain: LinearChain, kept: int, words: Tensor, generator: torch.Generator | None) -> LinearChain:
+    return chain
+
+
+def _tailsum(chain: LinearChain, kept: int, words: Tensor, generator: torch.Generator | None) -> LinearChain:
+    # Each step of each sentence has transitions of its own: there is nothing to make lists of neighbours for.
+    return chain.sketch(kept, proposal=Lookahead(max(1, kept // 4), rounds=0, neighbours=0), generator=generator)
+
+
+def _paper(chain: LinearChain, kept: int, words: Tensor, generator: torch.Generator | None) -> LinearChain:
+    selection = TopAndSample(kept // 2, kept - kept // 2)
+    return chain.sketch(proposal=LocalGlobal(), selection=selection, generator=generator)
+
+
+def _sampled(chain: LinearChain, kept: int, words: Tensor, generator: torch.Generator | None) -> LinearChain:
+    return chain.sketch(proposal=Local(), selection=TopAndSample(0, kept), generator=generator)
+
+
+@torch.no_grad()
+def _best(scores: Float[Tensor, "*batch n"], kept: int, words: Tensor) -> Tensor:
+    """The best states, the given ones among them."""
+    return scores.scatter(-1, words[..., None], torch.inf).topk(min(kept, scores.shape[-1])).indices
+
+
+def _top_k(chain: LinearChain, kept: int, words: Tensor, generator: torch.Generator | None) -> LinearChain:
+    return _unweighted(chain, _best(chain.node_scores(), kept, words))
+
+
+@torch.no_grad()
+def _beams(chain: LinearChain, kept: int, words: Tensor) -> Tensor:
+    """The states with the highest sums over the paths that lead to them from those kept before."""
+    nodes, pairs = chain.node_scores(), chain.transition
+    reached = nodes[..., 0, :]
+    found = [_best(reached, kept, words[..., 0])]
+    for t in range(1, chain.n_nodes):
+        reached = nodes[..., t, :] + message(pairs.at_step(t - 1), found[-1], reached.gather(-1, found[-1]))
+        found.append(_best(reached, kept, words[..., t]))
+    return torch.stack(found, -2)
+
+
+def _beam(chain: LinearChain, kept: int, words: Tensor, generator: torch.Generator | None) -> LinearChain:
+    return _unweighted(chain, _beams(chain, kept, words))
+
+
+def _unweighted(chain: LinearChain, index: Tensor) -> LinearChain:
+    return chain.restrict(Subset(index, torch.zeros(index.shape, dtype=chain.dtype, device=index.device)))
+
+
+SKETCHES: dict[str, Sketch] = {
+    "tailsum": _tailsum,
+    "paper": _paper,
+    "paper-candidates": _paper,
+    "sampled": _sampled,
+    "topk": _top_k,
+    "beam": _beam,
+    "small": _whole,
+    "exact": _whole,
+}
