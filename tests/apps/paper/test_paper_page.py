@@ -115,7 +115,8 @@ def test_the_exact_sum_is_in_every_plot_of_time():
 
 
 def test_the_report_is_written_again_from_its_rows(tmp_path):
-    first = write_results(tmp_path / "a", timed(), ABOUT).parent
+    results = {name: rows for name, rows in timed().items() if name in {"table4", "gradients", "theory", "text"}}
+    first = write_results(tmp_path / "a", results, ABOUT).parent
     names = TABLES["all"]
     before = {file.relative_to(first): file.read_bytes() for file in first.rglob("*") if file.is_file()}
     for file in first.rglob("*"):

@@ -103,7 +103,7 @@ class Shot:
     @property
     def is_wide(self) -> bool:
         """Whether small screens have nothing but a picture that is too wide for them."""
-        return self.narrow is None and self.wide.width > SHARP * DPI * PHONE
+        return self.narrow is None and self.wide.width > PHONE * DPI / SHARP
 
 
 def save(picture: Picture, folder: Path, *, embed: bool = True) -> Shot:
