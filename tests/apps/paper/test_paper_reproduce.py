@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -22,7 +23,8 @@ from tailsum.apps.paper.cells import Cell, Made, Method, Subject, cell, made, se
 from tailsum.apps.paper.exact import exact_cell
 from tailsum.apps.paper.gradients import gradients
 from tailsum.apps.paper.reproduce import TABLES, Settings, plan, reproduce
-from tailsum.apps.paper.rows import Estimate, read_rows, write_rows
+from tailsum.apps.paper.results import write_results
+from tailsum.apps.paper.rows import Check, Estimate, read_rows, write_rows
 from tailsum.apps.paper.tables import chain_subject, hard, table2, table3, table4
 from tailsum.apps.paper.trained import Settings as Training
 from tailsum.apps.text import Split
@@ -280,6 +282,29 @@ def test_states_named_twice_count_once():
 
 def test_the_command_knows_every_table():
     assert list(get_args(Table)) == list(TABLES)
+
+
+def test_the_command_writes_the_report_again(tmp_path, unchecked):
+    write_results(tmp_path, {"theory": [Check("unbiased", "chain", 2.0, 1.0, 1.02, 0.01)]}, {"seed": "7"})
+    for name in ("index.html", "theory.md"):
+        (tmp_path / name).unlink()
+    shown = CliRunner().invoke(app, ["reproduce", "all", "--page", str(tmp_path)])
+    assert shown.exit_code == 0, shown.output
+    assert "The results on one page" in shown.output
+    assert "<dt>Seed</dt><dd>7</dd>" in (tmp_path / "index.html").read_text()
+    assert (tmp_path / "theory.md").exists()
+    shown = CliRunner().invoke(app, ["reproduce", "all", "--page", str(tmp_path), "--seed", "1"])
+    assert shown.exit_code == 1
+    assert "--seed has no effect with --page" in shown.output
+
+
+def test_the_results_in_the_documentation_are_small():
+    folder = Path(__file__).parents[3] / "docs" / "paper"
+    if not folder.exists():
+        pytest.skip("a source distribution has no results")
+    sizes = {file: file.stat().st_size for file in folder.rglob("*") if file.is_file() and "cells" not in file.parts}
+    assert sum(sizes.values()) < 5e6
+    assert max(size for file, size in sizes.items() if file.suffix == ".png") < 100_000
 
 
 @pytest.mark.parametrize("states", ["many", "2000,", "50"])
