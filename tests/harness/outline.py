@@ -2,7 +2,7 @@
 
 from html.parser import HTMLParser
 
-VOID = {"meta", "img", "br", "link", "hr", "input"}
+VOID = {"meta", "img", "br", "link", "hr", "input", "source"}
 
 
 class Outline(HTMLParser):

@@ -44,6 +44,12 @@ def reproduce(
             rich_help_panel=WHAT,
         ),
     ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, file_okay=False, help="Only write the report of this folder's results.", rich_help_panel=RUN
+        ),
+    ] = None,
 ) -> None:
     """Run the paper's experiments, and harder ones: its figures, its method here, and ours, side by side.
 
@@ -52,18 +58,22 @@ def reproduce(
     in less than an hour on two cores.
 
     What is finished is kept: run the same command again to go on where it was interrupted. Writes CSV files with every
-    replicate, tables in Markdown, pictures, and one page, `index.html`, that shows it all.
+    replicate (compressed), tables in Markdown, pictures, and a page, `index.html`, that shows it all.
     """
     need("plot", "report")
     from tailsum.apps.paper import reproduce as paper
 
     settings = paper.Settings(table, _numbers(states), repeats, seed, output, data)
     with told() as console:
+        if page is not None:
+            check_effect(context, dict.fromkeys(("states", "repeats", "seed", "output", "data"), "--page"))
+            say(console, f"The results on one page: {paper.rewrite_report(page, paper.TABLES[table]).resolve()}")
+            return
         check_effect(context, dict.fromkeys(WITHOUT_EFFECT.get(table, ()), f"reproduce {table}"))
         try:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            page = paper.reproduce(settings, console)
+            made = paper.reproduce(settings, console)
         except KeyboardInterrupt:
             say(console, f"Stopped. Finished cells are kept in {output}: the same command goes on from there.")
             raise typer.Exit(130) from None
-        say(console, f"The results on one page: {page.resolve()}")
+        say(console, f"The results on one page: {made.resolve()}")

@@ -1,10 +1,12 @@
 """The experiments: their cells are what the paper's settings say, and an interrupted run goes on where it was."""
 
 import csv
+import gzip
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -18,9 +20,11 @@ from typer.testing import CliRunner
 import tailsum as ts
 from tailsum.apps.paper import tables as text_cells
 from tailsum.apps.paper.cells import Cell, Made, Method, Subject, cell, made, seeded
+from tailsum.apps.paper.exact import exact_cell
 from tailsum.apps.paper.gradients import gradients
 from tailsum.apps.paper.reproduce import TABLES, Settings, plan, reproduce
-from tailsum.apps.paper.rows import Estimate, read_rows, write_rows
+from tailsum.apps.paper.results import write_results
+from tailsum.apps.paper.rows import Check, Estimate, read_rows, write_rows
 from tailsum.apps.paper.tables import chain_subject, hard, table2, table3, table4
 from tailsum.apps.paper.trained import Settings as Training
 from tailsum.apps.text import Split
@@ -57,6 +61,17 @@ def test_rows_survive_a_file(tmp_path):
     assert read_rows(path, Estimate) == rows
     assert rows[0].error == 0.25
     assert [p.name for p in path.parent.iterdir()] == ["rows.csv"]
+
+
+def test_exact_cells_measure_the_exact_sum():
+    subject = chain_subject(100, "dense", 0)
+    steps = []
+    rows = exact_cell(subject, 2).run(lambda: steps.append(1))
+    assert len(steps) == 2
+    assert [(r.quantity, r.replicate) for r in rows] == [("log Z", 0), ("entropy", 0), ("log Z", 1), ("entropy", 1)]
+    assert all(r.estimate == r.exact and r.seconds > 0 and r.peak_bytes > 0 and r.kept == 100 for r in rows)
+    with torch.no_grad():
+        assert rows[1].exact == pytest.approx(made(subject)[0].model.entropy().item())
 
 
 @pytest.mark.parametrize("damage", ["", "model,states\n", "cut", "word"])
@@ -138,7 +153,8 @@ def test_the_settings_are_the_papers():
 
 def test_hard_cells():
     cells = list(hard([2000, 10_000], 100, 0))
-    assert len(cells) == 2 * 5 * 2 * 3
+    assert len(cells) == 2 * 5 * (2 * 3 + 1)
+    cells = [c for c in cells if "-exact-" not in c.name]
     assert all(c.steps == (25 if "n2000" in c.name else 10) for c in cells if "topk" not in c.name)
 
 
@@ -180,7 +196,7 @@ def test_models_of_text(tmp_path, monkeypatch):
     assert len(taken) == 2 * 3
     crf, hmm = text_cells.text_subjects(None, tmp_path, 0)
     cells = list(text_cells.text(None, tmp_path, 2, 0))
-    assert len(cells) == 2 * 2 * 4
+    assert len(cells) == 2 * (2 * 4 + 1)
     rows = next(c for c in cells if "crf" in c.name and "tailsum-10pct" in c.name).run(lambda: None)
     assert len(rows) == 2 * 2 * 32
     assert max(abs(r.error) for r in rows) < 0.01  # more landmarks than states
@@ -218,7 +234,7 @@ def test_interrupted_and_resumed(tmp_path):
     before = [p.read_bytes() for p in finished]
     reproduce(part, console)
     assert [p.read_bytes() for p in finished] == before
-    rows = [read_rows(s.output / "table3.csv", Estimate) for s in (whole, part)]
+    rows = [read_rows(s.output / "table3.csv.gz", Estimate) for s in (whole, part)]
     assert values(rows[0]) == values(rows[1])
     assert len(rows[0]) == sum(len(read_rows(c.path(whole.cells), Estimate)) for c in cells)
 
@@ -252,7 +268,7 @@ def test_killed_and_resumed(tmp_path):
     page = tmp_path / "out" / "index.html"
     assert "index.html" in shown.stdout
     assert page.read_text().startswith("<!")
-    with (tmp_path / "out" / "table3.csv").open() as file:
+    with gzip.open(tmp_path / "out" / "table3.csv.gz", "rt") as file:
         found = list(csv.DictReader(file))
     wanted = plan(settings(tmp_path, table="table3", states=(200,), repeats=3))["table3"]
     assert {(r["method"], r["label"]) for r in found} >= {("paper", "1%"), ("tailsum", "20%"), ("TopK", "50%")}
@@ -266,6 +282,29 @@ def test_states_named_twice_count_once():
 
 def test_the_command_knows_every_table():
     assert list(get_args(Table)) == list(TABLES)
+
+
+def test_the_command_writes_the_report_again(tmp_path, unchecked):
+    write_results(tmp_path, {"theory": [Check("unbiased", "chain", 2.0, 1.0, 1.02, 0.01)]}, {"seed": "7"})
+    for name in ("index.html", "theory.md"):
+        (tmp_path / name).unlink()
+    shown = CliRunner().invoke(app, ["reproduce", "all", "--page", str(tmp_path)])
+    assert shown.exit_code == 0, shown.output
+    assert "The results on one page" in shown.output
+    assert "<dt>Seed</dt><dd>7</dd>" in (tmp_path / "index.html").read_text()
+    assert (tmp_path / "theory.md").exists()
+    shown = CliRunner().invoke(app, ["reproduce", "all", "--page", str(tmp_path), "--seed", "1"])
+    assert shown.exit_code == 1
+    assert "--seed has no effect with --page" in shown.output
+
+
+def test_the_results_in_the_documentation_are_small():
+    folder = Path(__file__).parents[3] / "docs" / "paper"
+    if not folder.exists():
+        pytest.skip("a source distribution has no results")
+    sizes = {file: file.stat().st_size for file in folder.rglob("*") if file.is_file() and "cells" not in file.parts}
+    assert sum(sizes.values()) < 5e6
+    assert max(size for file, size in sizes.items() if file.suffix == ".png") < 100_000
 
 
 @pytest.mark.parametrize("states", ["many", "2000,", "50"])

@@ -4,9 +4,12 @@ import math
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from harness.outline import Outline
+from tailsum.apps.report.axes import label_edges, legend_below, panels
 from tailsum.apps.report.page import TEMPLATES
+from tailsum.apps.report.picture import PHONE, WIDTH, Picture, is_narrow, page_width, save
 from tailsum.apps.report.table import Section, Table
 from tailsum.apps.report.wording import NOTHING, number
 
@@ -60,3 +63,47 @@ def test_html_escapes_and_spans_groups():
     assert spans == ["2", "1"]
     assert text.count("<tbody>") == 2
     assert text.count('class="ours"') == 4
+
+
+# Pictures.
+
+
+def shot_of(draw, folder, **how):
+    return save(Picture("name", "section", "caption", draw), folder, **how)
+
+
+def two_panels():
+    made = panels(["a", "b"], 2.0)
+    label_edges(made, "x", "y")
+    legend_below(made.figure, [made.axes[0].plot([1], [2], label=name)[0] for name in "abcd"])
+    return made.figure
+
+
+def test_pictures_are_drawn_for_wide_and_narrow_pages(tmp_path):
+    shot = shot_of(two_panels, tmp_path, embed=False)
+    assert (shot.wide.url, shot.wide.width) == (f"{tmp_path.name}/name.png", 100 * WIDTH)
+    assert shot.narrow is not None
+    assert (shot.narrow.url, shot.narrow.width) == (f"{tmp_path.name}/name-narrow.png", round(100 * PHONE))
+    assert shot.narrow.height > shot.wide.height  # one panel below the other
+    assert not shot.is_wide
+    assert (page_width(), is_narrow()) == (WIDTH, False)
+
+
+@pytest.mark.parametrize(("inches", "is_wide"), [(PHONE, False), (WIDTH, True)])
+def test_a_picture_of_one_size(inches, is_wide, tmp_path):
+    """Narrow ones fit everywhere; those that are always wide scroll on small screens."""
+    shot = shot_of(lambda: Figure(figsize=(inches, 2.0)), tmp_path)
+    assert (shot.narrow, shot.is_wide) == (None, is_wide)
+    assert shot.wide.url.startswith("data:image/png;base64,")
+    assert [file.name for file in tmp_path.iterdir()] == ["name.png"]
+    text = TEMPLATES.get_template("parts.html").module.figures([shot], "section")
+    assert ('class="wide"' in text) == is_wide
+
+
+def test_pictures_have_few_colours(tmp_path):
+    shot_of(two_panels, tmp_path)
+    for file in tmp_path.iterdir():
+        content = file.read_bytes()
+        assert content[25] == 3  # a palette
+        assert len(content) < 12_000
+        assert not {b"tEXt", b"tIME", b"iTXt"} & {content[i : i + 4] for i in range(len(content))}

@@ -360,7 +360,7 @@ def test_the_page_is_accessible(explored):
     tags = [tag for tag, _ in page.tags]
     assert tags.count("h1") == tags.count("main") == tags.count("title") == 1
     assert tags.count("table") == tags.count("caption") == 2
-    assert [attributes.get("class") for tag, attributes in page.tags if tag == "div"].count("scroll") == 2
+    assert [attributes.get("class") for tag, attributes in page.tags if tag == "div"].count("scroll many") == 2
     assert all(attributes.get("alt") for tag, attributes in page.tags if tag == "img")
     assert all(attributes.get("scope") for tag, attributes in page.tags if tag == "th")
 
@@ -377,17 +377,18 @@ def test_words_are_escaped(explored):
 
 def test_every_picture_is_on_the_page(explored):
     path, page = explored
-    images = [attributes for tag, attributes in page.tags if tag == "img"]
+    images = [attributes for tag, attributes in page.tags if tag in {"img", "source"}]
     files = {file.name: file.read_bytes() for file in (path.parent / "plots").iterdir()}
-    assert sorted(files) == ["bound.png", "learning.png", "states.png", "transitions.png"]
-    embedded = [base64.b64decode(image["src"].partition(",")[2]) for image in images]
+    names = ("bound", "learning", "states", "transitions")
+    assert sorted(files) == [f"{name}{size}.png" for name in names for size in ("-narrow", "")]
+    embedded = [base64.b64decode((image.get("src") or image["srcset"]).partition(",")[2]) for image in images]
     assert sorted(embedded) == sorted(files.values())
     for content, image in zip(embedded, images, strict=True):
         width, height = png_size(content)
-        assert 1300 <= width <= 1400
-        assert 400 <= height <= 1000
+        assert 1300 <= width <= 1400 if "src" in image else width == 660
+        assert 400 <= height <= 1200
         assert (int(image["width"]), int(image["height"])) == (round(width / 1.5), round(height / 1.5))
-        assert len(content) > 10_000  # something is drawn
+        assert 4_000 < len(content) < 60_000  # something is drawn, with few colours
         assert not re.search(rb"tEXt|tIME|iTXt", content)
 
 
@@ -476,7 +477,9 @@ def test_one_state_in_use(tmp_path, corpus, model, monkeypatch):
     page = explore_states(lambda length: [17] * length, tmp_path, corpus, model, monkeypatch)
     assert [each for each in page.ids() if each.startswith("state-")] == ["state-17"]
     assert {"1 of 30", "1.00"} <= set(page.words)
-    assert sorted(file.name for file in (tmp_path / "plots").iterdir()) == ["states.png", "transitions.png"]
+    assert sorted(file.name for file in (tmp_path / "plots").iterdir()) == [
+        *("states-narrow.png", "states.png", "transitions-narrow.png", "transitions.png")
+    ]
 
 
 def test_states_never_used(tmp_path, corpus, model, monkeypatch):
@@ -505,5 +508,5 @@ def test_the_same_model_gives_the_same_files(tmp_path, corpus, model):
     for folder in folders:
         explore(new_run(folder, corpus), corpus, model, FULL, seed=3)
     files = [file.relative_to(folders[0]) for file in folders[0].rglob("*") if file.is_file()]
-    assert len(files) == 10
+    assert len(files) == 14
     assert all((folders[0] / file).read_bytes() == (folders[1] / file).read_bytes() for file in files)

@@ -19,11 +19,13 @@ from tailsum import __version__
 from tailsum.apps.paper import tables
 from tailsum.apps.paper.cells import Cell, seeded
 from tailsum.apps.paper.gradients import gradients
-from tailsum.apps.paper.report import write_report
-from tailsum.apps.paper.rows import Check, Direction, write_rows
+from tailsum.apps.paper.results import rewrite_report, write_results
+from tailsum.apps.paper.rows import Check, Direction
 from tailsum.apps.paper.theory import REPEATS, STATEMENTS, checks
 from tailsum.apps.paper.trained import Settings as Training
 from tailsum.apps.progress import Tasks, shown
+
+__all__ = ["TABLES", "Settings", "plan", "reproduce", "rewrite_report"]
 
 # What each name runs; "hard" has the models trained on text and the gradients with it.
 TABLES: dict[str, tuple[str, ...]] = {name: (name,) for name in ("table2", "table3", "table4", "hard", "theory")}
@@ -91,10 +93,8 @@ def reproduce(settings: Settings, console: Console) -> Path:
                     progress.update(task, description=cell.name[:60])
                     rows[cell.name] = cell.rows(settings.cells, lambda: progress.advance(task))
     results = {name: [row for cell in group for row in rows[cell.name]] for name, group in wanted.items()}
-    for name, found in results.items():
-        write_rows(settings.output / f"{name}.csv", found, type(found[0]))
     facts["time"] = f"{sum(map(float, minutes.read_text().split())):.1f} minutes"
-    return write_report(settings.output, results, facts)
+    return write_results(settings.output, results, facts)
 
 
 @contextlib.contextmanager

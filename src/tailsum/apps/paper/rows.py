@@ -1,5 +1,6 @@
 """What an experiment measures: rows of plain values, read from and written to CSV files."""
 
+import gzip
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -9,6 +10,8 @@ import pandas as pd
 
 from tailsum.apps.files import whole
 
+EXACT = "exact"  # the method of rows that have what the exact sum takes, and no error
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -17,7 +20,7 @@ class Estimate:
     model: str  # such as "chain, dense", "hypertree, long-tail", "s=3 e=1", "trained CRF"
     states: int  # N
     quantity: str  # "log Z" or "entropy"
-    method: str  # "TopK", "paper", "tailsum", or a proposal's name
+    method: str  # "TopK", "paper", "tailsum", a proposal's name, or EXACT
     label: str  # the share of the states as the paper labels it: "1%", "20%", or "K=500" where it used another
     kept: int  # K
     replicate: int
@@ -64,10 +67,12 @@ Row = TypeVar("Row", Estimate, Direction, Check)
 
 
 def write_rows(path: Path, rows: Iterable[Row], kind: type[Row]) -> None:
-    """Write a CSV file, whole or not at all."""
+    """Write a CSV file, whole or not at all; compressed if its name ends in `.gz`. The same rows give the same bytes."""
     columns = [f.name for f in fields(kind)]
-    with whole(path) as file:
-        pd.DataFrame(list(rows), columns=columns).to_csv(file, index=False, na_rep="nan", lineterminator="\n")
+    text = pd.DataFrame(list(rows), columns=columns).to_csv(None, index=False, na_rep="nan", lineterminator="\n")
+    content = text.encode()
+    with whole(path, "wb") as file:
+        file.write(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
 
 
 def read_rows(path: Path, kind: type[Row]) -> list[Row]:
@@ -77,7 +82,7 @@ def read_rows(path: Path, kind: type[Row]) -> list[Row]:
     how: dict[str, Any] = {"keep_default_na": False, "na_values": undefined, "float_precision": "round_trip"}
     try:
         found = pd.read_csv(path, dtype=wanted, **how)
-    except ValueError as error:
+    except (ValueError, EOFError, gzip.BadGzipFile) as error:
         raise ValueError(f"{path} must have rows of {kind.__name__}: {error}") from None
     if list(found) != list(wanted):
         raise ValueError(f"{path} must have the columns {', '.join(wanted)}: got {', '.join(found)}")

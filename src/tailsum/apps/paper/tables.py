@@ -26,6 +26,7 @@ from tailsum.apps.paper.chains import (
     paper_chain,
     paper_proposal,
 )
+from tailsum.apps.paper.exact import exact_cell
 from tailsum.apps.paper.rows import Estimate
 from tailsum.apps.paper.trained import Kind, Settings, Trained, WordHMM, held_out_batch, load, save, train
 from tailsum.apps.paper.trees import paper_tree
@@ -53,8 +54,11 @@ PROPOSALS: dict[str, Callable[[Tensor], Propose]] = {
 def table2(states: Iterable[int], repeats: int, seed: int) -> Iterator[Cell[Estimate]]:
     """Mean square errors of log Z of chains and hypertrees, and of the entropy of chains."""
     for n in states:
-        for cells, level in product((_chain_cells, _tree_cells), ADAM_STEPS):
+        for (subject, cells), level in product(
+            ((chain_subject, _chain_cells), (tree_subject, _tree_cells)), ADAM_STEPS
+        ):
             yield from cells(n, level, repeats, seed)
+            yield exact_cell(subject(n, level, seed))
 
 
 def table3(states: Iterable[int], repeats: int, seed: int) -> Iterator[Cell[Estimate]]:
@@ -85,6 +89,7 @@ def hard(states: Iterable[int], repeats: int, seed: int) -> Iterator[Cell[Estima
             for percent in (1, 10):
                 for method in (*rivals(n, percent, few), ours(n, percent, few, landmarks)):
                     yield cell(subject, method)
+            yield exact_cell(subject)
 
 
 def chain_subject(n: int, level: Level, seed: int) -> Subject:
@@ -158,6 +163,7 @@ def text(data: Path | None, folder: Path, repeats: int, seed: int) -> Iterator[C
         for percent in (1, 10):
             for method in (*rivals(n, percent, repeats), frugal(n, percent, repeats), ours(n, percent, repeats)):
                 yield cell(subject, method)
+        yield exact_cell(subject)
 
 
 def text_subjects(data: Path | None, folder: Path, seed: int) -> Iterator[Subject]:

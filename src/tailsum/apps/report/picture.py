@@ -1,19 +1,25 @@
 """Pictures for pages: how they all look, and how they are saved."""
 
+import contextlib
+import io
 import warnings
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib import style
 from matplotlib.figure import Figure
+from PIL import Image
 
 from tailsum.plot.style import INK, QUIET
 
 WIDTH = 9.0  # inches
+PHONE = 4.4  # inches: as wide as letters of this size allow on a small screen
 DPI = 150
 SHARP = 1.5  # pixels of a picture for each of the page
+COLOURS = 64  # in a picture: more are not told apart, and take three times the bytes
 GRID = "#E3E6EA"
 LOOK = {
     "font.family": "DejaVu Sans",
@@ -40,11 +46,35 @@ LOOK = {
     "lines.linewidth": 1.6,
     "lines.markersize": 5.5,
 }
+_width: ContextVar[float] = ContextVar("width", default=WIDTH)
+
+
+def page_width() -> float:
+    """The width, in inches, of the page that is drawn for: WIDTH, or PHONE for small screens."""
+    return _width.get()
+
+
+def is_narrow() -> bool:
+    """Whether a picture is drawn for small screens: panels stand one below the other, and legends have few columns."""
+    return page_width() < WIDTH
+
+
+@contextlib.contextmanager
+def drawn_for(width: float) -> Iterator[None]:
+    """Within it, pictures are drawn for pages of this width."""
+    token = _width.set(width)
+    try:
+        yield
+    finally:
+        _width.reset(token)
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A plot, the section or table of the page that it belongs to, and what is said of it."""
+    """A plot, the section or table of the page that it belongs to, and what is said of it.
+
+    `draw` is called twice: for a wide page and, where its figure is wider than a small screen, for that (`is_narrow`).
+    """
 
     name: str
     section: str
@@ -53,25 +83,53 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Shot:
-    """A picture that was saved, as pages show it."""
+class Source:
+    """A picture's file as a page shows it: where it is, or all of it, and its size on the page."""
 
-    section: str
-    caption: str
-    base64: str
+    url: str
     width: int
     height: int
 
 
-def save(picture: Picture, folder: Path) -> Shot:
-    """Draw it as a PNG file that depends on nothing but what it shows."""
+@dataclass(frozen=True)
+class Shot:
+    """A picture that was saved, as pages show it: `narrow` is for small screens, where there is one."""
+
+    section: str
+    caption: str
+    wide: Source
+    narrow: Source | None
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether small screens have nothing but a picture that is too wide for them."""
+        return self.narrow is None and self.wide.width > PHONE * DPI / SHARP
+
+
+def save(picture: Picture, folder: Path, *, embed: bool = True) -> Shot:
+    """Draw it as PNG files that depend on nothing but what they show: the page has them within, or links to them.
+
+    A page that has its pictures within can be sent as one file; a long report is half the size without.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{picture.name}.png"
     with style.context(["default", LOOK]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # words may be in any script
-        picture.draw().savefig(path, dpi=DPI, format="png", metadata={"Software": None})
-    content = path.read_bytes()
-    width, height = (
-        round(int.from_bytes(content[at : at + 4], "big") / SHARP) for at in (16, 20)
-    )  # from the file's head
-    return Shot(picture.section, picture.caption, b64encode(content).decode("ascii"), width, height)
+        figure = picture.draw()
+        wide, narrow = _source(figure, folder / f"{picture.name}.png", embed), None
+        if figure.get_figwidth() > PHONE:
+            with drawn_for(PHONE):
+                figure = picture.draw()
+            if figure.get_figwidth() <= PHONE:
+                narrow = _source(figure, folder / f"{picture.name}-narrow.png", embed)
+    return Shot(picture.section, picture.caption, wide, narrow)
+
+
+def _source(figure: Figure, path: Path, embed: bool) -> Source:
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=DPI, format="png", pil_kwargs={"compress_level": 1})
+    with Image.open(drawn) as image:
+        few = image.convert("RGB").quantize(COLOURS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    few.save(path, optimize=True)
+    width, height = (round(size / SHARP) for size in few.size)
+    within = f"data:image/png;base64,{b64encode(path.read_bytes()).decode('ascii')}" if embed else ""
+    return Source(within or f"{path.parent.name}/{path.name}", width, height)

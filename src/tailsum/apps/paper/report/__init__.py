@@ -34,5 +34,5 @@ def write_report(output: Path, results: Mapping[str, Sequence[Row]], about: Mapp
         headline=headline(found),
         sections=parts,
         files=[file.name for file in output.iterdir()] if output.exists() else [],
-        shots=[save(picture, output / "plots") for picture in pictures(found)],
+        shots=[save(picture, output / "plots", embed=False) for picture in pictures(found)],
     )

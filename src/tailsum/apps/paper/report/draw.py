@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from tailsum.apps.paper.report.compare import methods_in
 from tailsum.apps.paper.report.look import MARKS, OTHERS, colour_of, error_axis, kept_axis, mark_of, name_of
 from tailsum.apps.report.axes import Panels, handles_of, label_edges, legend_below, log_axis, panels, plain
-from tailsum.apps.report.picture import WIDTH
+from tailsum.apps.report.picture import WIDTH, page_width
 from tailsum.apps.report.table import groups, rows_of
 from tailsum.plot.style import INK, QUIET
 
@@ -60,9 +60,11 @@ def errors(shown: Shown, quantity: str) -> Figure:
         ax.tick_params(axis="y", length=0)
         ax.grid(visible=False, axis="y")
         ax.axvline(0, color=INK, linewidth=0.8, zorder=1.5)
+        ax.set_xlabel(f"error of {quantity} (nats)")
+        if first:
+            ax.set_ylabel("method" if one_label else "method, states kept")
     sizes = [np.abs(found) for group in strips for each in group.errors if len(found := _finite(each))]
     error_axis(made.axes, [float(np.median(each)) for each in sizes], max((each.max() for each in sizes), default=0.0))
-    label_edges(made, f"error of {quantity} (nats)", "")
     return made.figure
 
 
@@ -145,10 +147,13 @@ def _kept_against_log(made: Panels, shown: Shown, values: list[str], what: str) 
 
 
 def cost(shown: Shown, quantity: str) -> Figure:
-    """Root mean square error against seconds and against memory: colours are methods, marks are models."""
+    """Root mean square error against seconds and against memory: colours are methods, marks are models.
+
+    The exact sum has no error, and so no place on the logarithmic scale: dotted lines and marks at the foot stand for it.
+    """
     measures = {"seconds": "seconds for one sketch and its answers", "memory": "peak memory (MiB)"}
     figure, axes, *_ = panels([""] * len(measures), 2.9, share=False)
-    groups = {title: group.assign(memory=group.peak_bytes / MIB) for title, group in shown.items()}
+    groups = {title: _with_exact(group) for title, group in shown.items()}
     marks = {title: MARKS[place % len(MARKS)] for place, title in enumerate(shown)}
     everything = pd.concat(list(groups.values()))
     for ax, (measure, name) in zip(axes, measures.items(), strict=True):
@@ -157,14 +162,32 @@ def cost(shown: Shown, quantity: str) -> Figure:
                 seen = group[(group.method == method) & group[measure].map(on_log) & group.rmse.map(on_log)]
                 how = {"marker": marks[title], "color": colour_of(method), "linewidth": 0.7, "alpha": 0.85}
                 ax.plot(seen[measure], seen.rmse, **how)
-        log_axis(ax, "x", [value for value in everything[measure] if on_log(value)])
+            _exact(ax, group[f"exact_{measure}"].iloc[0], marks[title])
+        log_axis(
+            ax, "x", [value for value in everything[[measure, f"exact_{measure}"]].to_numpy().ravel() if on_log(value)]
+        )
         log_axis(ax, "y", [value for value in everything.rmse if on_log(value)])
         ax.set_xlabel(name)
-    axes[0].set_ylabel(f"RMSE of {quantity} (nats)")
+        ax.set_ylabel(f"RMSE of {quantity} (nats)")
     colours = [swatch("o", colour_of(method), name_of(method)) for method in methods_in(everything)]
+    if everything.exact_seconds.notna().any():
+        colours.append(Line2D([], [], color=INK, linestyle=":", marker="o", label="exact (no error)"))
     models = [swatch(mark, QUIET, plain(title)) for title, mark in marks.items()]
     legend_below(figure, colours, models if len(models) > 1 else [])
     return figure
+
+
+def _with_exact(group: pd.DataFrame) -> pd.DataFrame:
+    """With memory in MiB, and with what the exact sum takes: undefined where it was not measured."""
+    known = group.reindex(columns=[*group.columns.union(["exact_seconds", "exact_bytes"], sort=False)])
+    return known.assign(memory=known.peak_bytes / MIB, exact_memory=known.exact_bytes / MIB)
+
+
+def _exact(ax: Axes, at: float, mark: str) -> None:
+    if on_log(at):
+        ax.axvline(at, color=INK, linewidth=0.9, linestyle=":", zorder=1.5)
+        foot = {"transform": ax.get_xaxis_transform(), "clip_on": False, "zorder": 3}
+        ax.plot([at], [0.0], color=INK, marker=mark, **foot)
 
 
 # The theory.
@@ -172,7 +195,7 @@ def cost(shown: Shown, quantity: str) -> Figure:
 
 def agreement(shown: Shown) -> Figure:
     """Measured and predicted, with bars of two standard errors: a panel for each statement."""
-    figure, axes, left, _ = panels(shown, 2.8, share=False)
+    figure, axes, *_ = panels(shown, 2.8, share=False)
     for ax, group in zip(axes, shown.values(), strict=True):
         rows = group[(group[["predicted", "measured"]].abs() < FAR).all(axis=1)]
         if len(set(rows.predicted)) == 1:
@@ -182,7 +205,6 @@ def agreement(shown: Shown) -> Figure:
         if ax.get_yscale() == "linear":
             ax.locator_params(nbins=5)
             ax.ticklabel_format(useOffset=False)
-    for ax in left:
         ax.set_ylabel("measured")
     legend_below(figure, handles_of(axes)[:1])
     return figure
@@ -219,7 +241,7 @@ def _along_diagonal(ax: Axes, rows: pd.DataFrame) -> None:
 
 def law(shown: Shown, what: str) -> Figure:
     """Measured against where it was measured, on logarithmic scales, with the predicted line of each setting."""
-    figure = Figure(figsize=(WIDTH * 0.72, 3.6), layout="constrained")
+    figure = Figure(figsize=(min(WIDTH * 0.72, page_width()), 3.6), layout="constrained")
     ax = figure.subplots()
     names: list[Line2D] = []
     for place, (setting, group) in enumerate(shown.items()):

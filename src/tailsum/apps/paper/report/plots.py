@@ -56,7 +56,8 @@ def _suite(name: str, found: pd.DataFrame) -> Iterator[Picture]:
 def _three(key: str, what: str, quantity: str, shown: draw.Shown) -> Iterator[Picture]:
     printed = any(group.printed_mse.notna().any() for group in shown.values())
     mse = SAID["mse"].format(what=what, hollow=SAID["hollow"] if printed else "")
-    cost = SAID["cost"].format(what=what)
+    timed = any(group.exact_seconds.notna().any() for group in shown.values())
+    cost = SAID["cost"].format(what=what, exact=SAID["exact"] if timed else "")
     yield _errors(key, what, quantity, shown)
     yield Picture(f"{key}-mse", key, mse, partial(draw.against_kept, shown, f"MSE of {quantity} (nats²)"))
     yield Picture(f"{key}-cost", key, cost, partial(draw.cost, shown, quantity))

@@ -7,10 +7,11 @@ import pandas as pd
 
 from tailsum.apps.paper import published
 from tailsum.apps.paper.report.compare import kept_text
-from tailsum.apps.paper.rows import Row
+from tailsum.apps.paper.rows import EXACT, Row
 from tailsum.apps.report.table import rows_of
 
-_LINE = ["model", "states", "quantity", "label", "kept"]
+_MODEL = ["model", "states", "quantity"]
+_LINE = [*_MODEL, "label", "kept"]
 
 
 def summaries(results: Mapping[str, Sequence[Row]]) -> dict[str, pd.DataFrame]:
@@ -24,15 +25,19 @@ def summaries(results: Mapping[str, Sequence[Row]]) -> dict[str, pd.DataFrame]:
 def _errors(rows: pd.DataFrame) -> pd.DataFrame:
     """What the replicates of each estimator add up to: errors in nats, the median seconds, the largest memory.
 
-    Beside them stands what the paper prints; undefined where it prints nothing.
+    Beside them stands what the paper prints, undefined where it prints nothing, and what the exact sum takes
+    (`exact_seconds`, `exact_bytes`), undefined where that was not measured.
 
     The variance is about the mean, so that squared bias and variance add up to the MSE. One draw says nothing of it;
     TopK draws nothing.
     """
+    exact = rows[rows.method == EXACT].groupby(_MODEL, as_index=False)
+    rows = rows[rows.method != EXACT]
     found = (
         rows.assign(error=rows.estimate - rows.exact)
         .groupby([*_LINE, "method"], sort=False, as_index=False)
         .agg(errors=("error", tuple), seconds=("seconds", "median"), peak_bytes=("peak_bytes", "max"))
+        .merge(exact.agg(exact_seconds=("seconds", "median"), exact_bytes=("peak_bytes", "max")), "left", _MODEL)
     )
     where = list(rows_of(found[["model", "quantity", "states", "method", "label"]]))
     errors = [np.array(each) for each in found.errors]

@@ -116,9 +116,16 @@ def suite(name: str, found: pd.DataFrame) -> Iterator[Table]:
             **_by_method("", group, names, "rmse"),
             RATIO: lower(group, names, "rmse"),
             **_by_method("Seconds: ", group, names, "seconds", 2),
+            "Seconds: exact": _exact_seconds(group, names),
         }
         caption = f"{capital(quantity)}, N = {states:,}: root mean square error (nats)"
         yield _table(key_of(name, quantity, states), caption, columns)
+
+
+def _exact_seconds(group: pd.DataFrame, names: list[str]) -> pd.Series:
+    """What the exact sum takes, on each line; a dash where it was not measured."""
+    once = group.drop_duplicates(names).set_index(names).exact_seconds
+    return once.map(lambda seconds: NOTHING if math.isnan(seconds) else number(seconds, 2))
 
 
 def gradients(name: str, found: pd.DataFrame) -> Iterator[Table]:

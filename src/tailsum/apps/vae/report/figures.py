@@ -12,7 +12,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from tailsum.apps.report.axes import WHOLE, log_axis
-from tailsum.apps.report.picture import WIDTH, Picture
+from tailsum.apps.report.picture import Picture, is_narrow, page_width
 from tailsum.apps.vae.report.findings import WORDS, Findings, bound, curve
 from tailsum.apps.vae.report.layout import arrange, bend, choose
 from tailsum.plot.canvas import Canvas
@@ -54,8 +54,8 @@ def use_of_states(counts: np.ndarray) -> Figure:
     """The frequencies of the states, sorted, and the share that the first of them cover."""
     share = np.sort(counts)[::-1] / counts.sum()
     used = int((counts > 0).sum())
-    figure = Figure(figsize=(WIDTH, 3.3), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    figure = Figure(figsize=(page_width(), 6.2 if is_narrow() else 3.3), layout="constrained")
+    left, right = figure.subplots(2, 1) if is_narrow() else figure.subplots(1, 2, width_ratios=(3, 2))
     ranks = np.arange(1, used + 1)
     floor = min(share[used - 1], 1 / len(counts)) / 2
     left.bar(ranks, share[:used] - floor, bottom=floor, width=1.0 if used > 60 else 0.8, color=BLUE, linewidth=0)
@@ -77,7 +77,7 @@ def use_of_states(counts: np.ndarray) -> Figure:
     right.yaxis.set_major_formatter(PercentFormatter(1.0))
     right.set_ylim(0, 1.03)
     _ranks(right, len(counts))
-    right.set(title="Share covered", xlabel="by so many states")
+    right.set(title="Share covered", xlabel="so many states, the most frequent", ylabel="share of all words")
     return figure
 
 
@@ -105,7 +105,7 @@ def transition_graph(findings: Findings, nodes: Sequence[int], pairs: Sequence[t
             for (number, word), s in zip(texts, size, strict=True)
         ]
     )
-    width, height = 72 * WIDTH, 72 * (1.5 + 4.7 * min(1.0, len(nodes) / NODES))
+    width, height = 72 * page_width(), 72 * (1.5 + (6.0 if is_narrow() else 4.7) * min(1.0, len(nodes) / NODES))
     margin = 34.0  # loops reach out of the boxes
     index = {state: place for place, state in enumerate(nodes)}
     most = max(count for _, _, count in pairs)
@@ -160,7 +160,7 @@ def _arrow(ax: Axes, leaves: Rectangle, meets: Rectangle, bent: float, weight: f
 
 def learning_curve(train: pd.Series, dev: pd.Series) -> Figure:
     """The loss of each training batch, its running mean, and the dev part's; all by step."""
-    figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
+    figure = Figure(figsize=(page_width(), 3.1), layout="constrained")
     ax = figure.subplots()
     smooth = running_mean(train)
     ax.plot(train, color=BLUE, linewidth=0.7, alpha=0.35)
@@ -177,7 +177,7 @@ def learning_curve(train: pd.Series, dev: pd.Series) -> Figure:
 
 def bound_curve(parts: pd.DataFrame) -> Figure:
     """The parts of the bound, and their sum."""
-    figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
+    figure = Figure(figsize=(page_width(), 3.4), layout="constrained")
     ax = figure.subplots()
     smooth = {name: running_mean(each) for name, each in {"total": parts.sum(axis=1), **parts}.items()}
     for name, each in smooth.items():
@@ -186,7 +186,7 @@ def bound_curve(parts: pd.DataFrame) -> Figure:
     ax.axhline(0, color=LINE, linewidth=0.8)
     everything = pd.concat(list(smooth.values()))
     _limits(ax, everything, everything)
-    figure.legend(loc="outside lower center", ncols=4)
+    figure.legend(loc="outside lower center", ncols=2 if is_narrow() else 4)
     return figure
 
 
@@ -202,6 +202,6 @@ def _limits(ax: Axes, wanted: pd.Series, everything: pd.Series) -> None:
     ax.set_ylim(low - room, high + room)
     ax.set_ylabel("nats per word")
     ax.set_xlim(min(0, *everything.index), max(1, *everything.index) * 1.01)
-    ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    ax.xaxis.set_major_locator(MaxNLocator(5 if is_narrow() else 8, integer=True))
     ax.xaxis.set_major_formatter(WHOLE)
     ax.set_xlabel("step")
