@@ -10,7 +10,6 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
-from statistics import median
 from typing import NamedTuple
 
 import torch
@@ -77,27 +76,23 @@ def _by_function(p: Parameters) -> Scored:
 SOURCES = (
     Source("shared, a table", 1, True, lambda p: Dense(p["table"])),
     Source("shared, from embeddings", 1, False, lambda p: Factored(p["from"], p["to"])),
-    Source("own at every step, a table", LENGTH - 1, True, lambda p: Dense(p["table"])),
-    Source("own at every step, from embeddings", LENGTH - 1, False, _by_steps),
-    Source("own at every step, by a function", LENGTH - 1, False, _by_function),
+    Source("per step, a table", LENGTH - 1, True, lambda p: Dense(p["table"])),
+    Source("per step, from embeddings", LENGTH - 1, False, _by_steps),
+    Source("per step, by a function", LENGTH - 1, False, _by_function),
 )
 
 
 def parameters(source: Source, n: int, generator: torch.Generator) -> Parameters:
     """Random parameters, by which scores have a deviation of about one."""
-    shapes = {
-        "words": (LENGTH, SIZE),
-        "states": (n, SIZE),
-        "from": (n, SIZE),
-        "to": (n, SIZE),
-        "steps": (LENGTH - 1, SIZE),
-    }
+    shapes: dict[str, tuple[int, ...]] = {"words": (LENGTH, SIZE), "states": (n, SIZE)}
     if source.is_table:
-        shapes = {name: shapes[name] for name in ("words", "states")}
         shapes["table"] = (n, n) if source.tables == 1 else (source.tables, n, n)
-    scale = {"table": 1.0, "steps": 1.0}
-    root = SIZE**-0.25
-    return {name: torch.randn(size, generator=generator) * scale.get(name, root) for name, size in shapes.items()}
+    else:
+        shapes |= {"from": (n, SIZE), "to": (n, SIZE)}
+        shapes |= {"steps": (source.tables, SIZE)} if source.tables > 1 else {}
+    root: float = SIZE**-0.25
+    scale = {name: 1.0 if name in ("table", "steps") else root for name in shapes}
+    return {name: torch.randn(size, generator=generator) * scale[name] for name, size in shapes.items()}
 
 
 def chain_of(source: Source, p: Parameters) -> LinearChain:
@@ -175,7 +170,7 @@ def _cell(source: Source, n: int, seed: int, method: str, label: str, kept: int,
 
 
 def measure(loss: Loss, given: Parameters, seed: int, enough: float = 1.0) -> tuple[float, int]:
-    """The median seconds of a step, and the bytes of all tensors alive at its peak, parameters included."""
+    """The seconds of the fastest of some steps, and the bytes of all tensors alive at its peak, parameters included."""
     with torch.random.fork_rng([]):
         torch.default_generator.manual_seed(seed)
         with PeakMemory() as memory:
@@ -185,7 +180,7 @@ def measure(loss: Loss, given: Parameters, seed: int, enough: float = 1.0) -> tu
             start = time.perf_counter()
             step(loss, given)
             seconds.append(time.perf_counter() - start)
-    return round(median(seconds), 6), memory.peak
+    return round(min(seconds), 6), memory.peak
 
 
 def step(loss: Loss, given: Parameters) -> Parameters:

@@ -70,8 +70,20 @@ def relaxed(data: Path | None, folder: Path, replicates: int, seed: int) -> Iter
 
 def settings(seed: int) -> Settings:
     """A VAE that trains in seconds, on short sentences."""
-    sizes = {"states": 50, "size": 48, "state_size": 16, "hidden": 64, "words": 1000, "longest": 12, "batch": 32}
-    return Settings(**sizes, estimator="full", steps=600, check_every=300, check_sentences=100, seed=seed)
+    return Settings(
+        states=50,
+        size=48,
+        state_size=16,
+        hidden=64,
+        words=1000,
+        longest=12,
+        estimator="full",
+        steps=600,
+        batch=32,
+        check_every=300,
+        check_sentences=100,
+        seed=seed,
+    )
 
 
 def ways(states: int) -> Iterator[Way]:

@@ -111,8 +111,9 @@ def _cell(subject: Subject, method: Method, sampled: int) -> Cell[SplitError]:
         for replicate in range(method.repeats):
             small = found.model.sketch(**how)
             for quantity, seen in estimates.items():
-                refine = method.refined and quantity == "entropy" and isinstance(small, LinearChain)
-                seen.append(ask(small.refine() if refine else small, quantity).item())
+                refine = method.refined and quantity == "entropy"
+                model = small.refine() if refine and isinstance(small, LinearChain) else small
+                seen.append(ask(model, quantity).item())
             if replicate < method.repeats - 1:
                 yield []  # only all of them together make a row
         who = {"sampled": sampled, "replicates": method.repeats}

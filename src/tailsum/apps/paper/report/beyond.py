@@ -47,14 +47,14 @@ def split_tables(name: str, found: pd.DataFrame) -> Iterator[Table]:
                 "Mean square error (nats²)": [with_spread(row.mse, row.mse_error) for row in rows_of(whole)],
             }
         ).set_index(["Level", "K1 + K2"])
-        states = whole.states.iloc[0]
+        states = int(whole.states.iloc[0])
         caption = f"{capital(structure)} {quantity}, N = {states:,}, {label} of the states (K = {whole.kept.iloc[0]:,})"
         ours = {split_text(row) for row in rows_of(whole) if is_ours(row.method)}
         yield Table(key_of(name, structure, quantity, states, label), caption, lines, ours)
     for (quantity, label), group in groups(found, "quantity", "label"):
         gains = pd.DataFrame([_gain_line(model, each, found) for model, each in groups(group, "model")])
         caption = f"What top states gain, {quantity}, {label} of {group.states.iloc[0]:,} states: ratios of mean square errors"
-        key = key_of(name, "gains", quantity, group.states.iloc[0], label)
+        key = key_of(name, "gains", quantity, int(group.states.iloc[0]), label)
         yield Table(key, caption, gains.set_index("Model"), notes=[WORDS["notes"]["gains"]])
 
 
@@ -105,26 +105,23 @@ def _gain_line(model: str, group: pd.DataFrame, found: pd.DataFrame) -> dict[str
 
 
 def memory_tables(name: str, found: pd.DataFrame) -> Iterator[Table]:
-    """For each source of scores, memory and seconds of every way to take a step, and their share of the full step's."""
-    whats: dict[str, tuple[str, Callable[[float], float]]] = {
-        "peak_bytes": ("memory at the peak (MiB)", lambda x: x / MIB),
-        "seconds": ("seconds", float),
-    }
+    """For each source of scores: the memory of every way to take a step, with its share of the full step's, and seconds."""
     for model, group in groups(found, "model"):
-        for column, (what, scaled) in whats.items():
-            lines = dict[str, dict[str, str]]()
-            for states, each in groups(group, "states"):
-                full = each[column][each.method == FULL]
-                for row in rows_of(each):
-                    value = getattr(row, column)
-                    text = number(scaled(value))
-                    if len(full):
-                        text += f" ({percent(value / full.iloc[0])})"
-                    lines.setdefault(way_text(row), {})[f"N = {states:,}"] = text
+        ours = [way_text(row) for row in rows_of(group) if is_ours(row.method)]
+        memory, seconds = dict[str, dict[str, str]](), dict[str, dict[str, str]]()
+        for states, each in groups(group, "states"):
+            full = each.peak_bytes[each.method == FULL]
+            for row in rows_of(each):
+                share = f" ({percent(row.peak_bytes / full.iloc[0])})" if len(full) else ""
+                memory.setdefault(way_text(row), {})[f"N = {states:,}"] = number(row.peak_bytes / MIB) + share
+                seconds.setdefault(way_text(row), {})[f"N = {states:,}"] = number(row.seconds, 2)
+        whats = {
+            "peak bytes": (f"memory at the peak (MiB), and its share of the step by {FULL}", memory),
+            "seconds": ("seconds, the fastest of up to five", seconds),
+        }
+        for key, (what, lines) in whats.items():
             frame = pd.DataFrame.from_dict(lines, orient="index").rename_axis(index="Step")
-            ours = [way_text(row) for row in rows_of(group) if is_ours(row.method)]
-            caption = f"Transitions {model}: {what}, and its share of the step by {FULL}"
-            yield Table.filled(key_of(name, model, column), caption, frame, ours)
+            yield Table.filled(key_of(name, model, key), f"Transitions {model}: {what}", frame, ours)
 
 
 def way_text(row: Any) -> str:

@@ -52,7 +52,7 @@ def _split_pictures(name: str, found: pd.DataFrame) -> Iterator[Picture]:
         yield Picture(key, section, caption, partial(draw_splits, shown, quantity))
     tails = found[found.model.map(is_tail)]
     if len(tails):
-        states, last = tails.states.iloc[0], tails.iloc[-1]
+        states, last = int(tails.states.iloc[0]), tails.iloc[-1]
         shown = {capital(quantity): each for quantity, each in groups(tails, "quantity")}
         section = key_of(name, "gains", last.quantity, states, last.label)
         yield Picture(
@@ -175,10 +175,9 @@ def draw_relaxed(group: pd.DataFrame) -> Figure:
             ax.errorbar(row.deviation, row.bias, yerr=2 * row.bias_error, capsize=2, elinewidth=0.9, **how)
         else:
             ax.errorbar(row.deviation, top, yerr=0.3 * top, uplims=True, elinewidth=0.9, fillstyle="none", **how)
-        height = row.bias if row.bias > 2 * row.bias_error else top
-        ax.annotate(
-            plain(variant), (row.deviation, height), (5, 3), textcoords="offset points", fontsize=6.5, color=INK
-        )
+        if row.label == labels[0]:  # those of the others are near
+            where = (row.deviation, row.bias if row.bias > 2 * row.bias_error else top)
+            ax.annotate(plain(variant), where, (5, 3), textcoords="offset points", fontsize=6.5, color=INK)
     log_axis(ax, "x", [x for x in group.deviation if on_log(x)])
     log_axis(
         ax, "y", [x for x in [*tops, *group.bias[group.bias > 2 * group.bias_error], 0.5 * min(tops)] if on_log(x)]
