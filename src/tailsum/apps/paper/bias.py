@@ -53,11 +53,13 @@ def squared_size(groups: Float64[Tensor, "groups n"]) -> tuple[float, float]:
 
 
 def relative_bias(found: Spread, truth: Spread) -> tuple[float, float, float, float]:
-    """The size of the true mean; over it, the size of the bias, its standard error, and the deviation of a replicate."""
+    """The size of the true mean; over it, the size of the bias, its standard error, and the deviation of a replicate.
+
+    The error is that of the square, carried over to the size: half the way to the farther end of two standard errors. So
+    a bias is twice its error or less if its square is within two standard errors of zero.
+    """
     norm = math.sqrt(max(squared_size(truth.means())[0], 0.0))
     square, error = squared_size(found.means() - truth.means())
-    size = math.sqrt(max(square, 0.0))
-    up = (
-        math.sqrt(max(square, 0.0) + error) - size
-    )  # what the error of the square comes to, also where that is near zero
-    return norm, size / norm, up / norm, math.sqrt(max(found.variance(), 0.0)) / norm
+    square = max(square, 0.0)
+    size, low, high = (math.sqrt(max(square + times * error, 0.0)) for times in (0, -2, 2))
+    return norm, size / norm, max(size - low, high - size) / 2 / norm, math.sqrt(max(found.variance(), 0.0)) / norm
