@@ -22,7 +22,7 @@ slow: .venv/ready
 benchmark: .venv/ready
 	$(BIN)/python -m benchmarks
 
-# The paper's experiments, results in docs/paper (under an hour). DATA: text to train on; without it, Python's own.
+# The paper's experiments, results in docs/paper (little more than an hour). DATA: text to train on; without it, Python's own.
 paper: .venv/ready
 	$(BIN)/tailsum reproduce all --output docs/paper $(if $(DATA),--data $(DATA))
 

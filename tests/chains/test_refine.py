@@ -16,6 +16,7 @@ from harness.agree import close
 from harness.chains import ChainCase
 from harness.potentials import potential, rand
 from harness.statistics import Broken, z_score
+from tailsum.numerics.memory import PeakMemory
 from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import scaled
 
@@ -386,6 +387,17 @@ def test_tiles_change_nothing(kind, monkeypatch):
     assert tile_rows(16, torch.device("cpu")) == 16
     for a, b in zip(whole, run(), strict=True):
         close(a, b)
+
+
+def test_training_takes_little_memory():
+    """The backward pass holds a few small tiles, not one of all states and landmarks, several times."""
+    size, landmarks = 2000, 512
+    left, right = rand(size, 8), rand(size, 8)
+    chain = ts.LinearChain(torch.zeros(8, size, dtype=torch.float64), ts.Factored(left, right))
+    small = chain.sketch(20, proposal=ts.Lookahead(landmarks, neighbours=0))
+    with PeakMemory() as memory:
+        grad(small.refine().entropy(), (left, right))
+    assert memory.peak < 3 * landmarks * size * 8
 
 
 # Precision and modes.

@@ -9,6 +9,8 @@ from tailsum.numerics.stream import Parts, streamed
 from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import as_values, finite
 
+TILES = 4  # the backward pass holds some six tiles at once: smaller ones take no longer, and less memory
+
 
 def expected_message(params: tuple[Tensor, ...], value: Tensor, carried: Tensor) -> tuple[Tensor, Tensor]:
     """`log sum_k exp(value_k + score_kj)`, and the mean of `carried_k + score_kj` under these weights: two `[B, N]`.
@@ -31,5 +33,6 @@ def expected_message(params: tuple[Tensor, ...], value: Tensor, carried: Tensor)
         mean = (weight * scores).sum(-1, keepdim=True) + product(weight, carried[..., None])
         return Parts((log_or_never(total) + highest, mean / total.masked_fill(total == 0, 1.0)))
 
-    mass, mean = streamed(tile, Parts((columns,), whole), tile_rows(value.numel(), value.device), 2).rows
+    chunk = tile_rows(TILES * value.numel(), value.device)
+    mass, mean = streamed(tile, Parts((columns,), whole), chunk, 2).rows
     return mass[..., 0], mean[..., 0]

@@ -9,8 +9,13 @@ import typer
 from tailsum.apps.progress import say
 from tailsum.cli.console import RUN, WHAT, Repeats, Seed, check_effect, need, told
 
-Table = Literal["table2", "table3", "table4", "hard", "theory", "all"]
-WITHOUT_EFFECT = {**dict.fromkeys(("table2", "table3", "table4"), ("data",)), "theory": ("data", "states", "repeats")}
+Table = Literal["table2", "table3", "table4", "hard", "theory", "splits", "memory", "relaxed", "all"]
+WITHOUT_EFFECT = {
+    **dict.fromkeys(("table2", "table3", "table4", "splits"), ("data",)),
+    "theory": ("data", "states", "repeats"),
+    "memory": ("data", "repeats"),
+    "relaxed": ("states",),
+}
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -28,7 +33,11 @@ def _numbers(text: str) -> tuple[int, ...]:
 def reproduce(
     context: typer.Context,
     table: Annotated[
-        Table, typer.Argument(metavar="TABLE", help="What to run: table2, table3, table4, hard, theory or all.")
+        Table,
+        typer.Argument(
+            metavar="TABLE",
+            help="What to run: table2, table3, table4, hard, theory, splits, memory, relaxed or all.",
+        ),
     ],
     states: Annotated[str, typer.Option(help="How many states the models have.", rich_help_panel=WHAT)] = "2000,10000",
     repeats: Repeats = 100,
@@ -54,8 +63,9 @@ def reproduce(
     """Run the paper's experiments, and harder ones: its figures, its method here, and ours, side by side.
 
     **table2**: log Z of chains and hypertrees, entropy of chains. **table3**: bias and variance. **table4**: proposals.
-    **hard**: peaked chains, models trained on text, gradients. **theory**: what is proved, measured. **all**: everything,
-    in less than an hour on two cores.
+    **hard**: peaked chains, models trained on text, gradients. **theory**: what is proved, measured. **splits**: how many of
+    the kept states are drawn. **memory**: of training steps. **relaxed**: gradients by samples. **all**: everything, in
+    little more than an hour on two cores.
 
     What is finished is kept: run the same command again to go on where it was interrupted. Writes CSV files with every
     replicate (compressed), tables in Markdown, pictures, and a page, `index.html`, that shows it all.

@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from tailsum.apps.paper.rows import Check, Direction, Estimate
+from tailsum.apps.paper.rows import Check, Direction, Estimate, GradientError, SplitError, StepCost
 
 
 def estimates(method, errors, label="1%", kept=20, model="chain, dense", states=2000, quantity="log Z", exact=0.0):
@@ -41,3 +41,28 @@ def everything():
             Check("1/K2", "chain", 2.0, 1.0, 0.9, 0.1),
         ],
     }
+
+
+def split_rows():
+    """A chain of the paper and one with a tail of its own, K = 20 split in three ways, and ten draws alone."""
+    errors = {(20, 1): 2.0, (20, 10): 0.5, (20, 20): 4.0, (10, 10): 9.0}
+    return [
+        SplitError(model, 2000, method, "1%", kept, sampled, quantity, 10, 5.0, 0.1, 0.01, mse - 0.01, mse, 0.1)
+        for model in ("chain, dense", "tail, exponent 2")
+        for quantity in ("log Z", "entropy")
+        for method, (kept, sampled), mse in [
+            *(("paper", *each) for each in errors.items()),
+            ("tailsum", (20, 0), 0.001),
+        ]
+    ]
+
+
+def cost_rows():
+    row = StepCost("per step, a table", 2000, "autograd", "all", 2000, 1.5, 700 << 20, 2 << 20)
+    return [row, replace(row, method="tailsum", label="1%", kept=20, seconds=0.05, peak_bytes=7 << 20)]
+
+
+def gradient_rows():
+    row = GradientError("VAE", 50, "relaxed, 1", "exact", 50, "all", 20, 4, 2.0, 0.3, 0.01, 0.4, 0.1)
+    other = replace(row, method="score function, leave one out", bias=0.0, bias_error=0.2)
+    return [replace(each, parameter=part) for each in (row, other) for part in ("states", "all")]

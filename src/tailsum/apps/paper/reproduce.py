@@ -1,6 +1,6 @@
 """The main job of `tailsum reproduce`: run the cells of the wanted tables, keep what is finished, write the report.
 
-These are the paper's Tables 2, 3 and 4, what it proves, and suites that it does not have.
+These are the paper's Tables 2, 3 and 4, what it proves and claims, and suites that it does not have.
 """
 
 import contextlib
@@ -19,8 +19,11 @@ from tailsum import __version__
 from tailsum.apps.paper import tables
 from tailsum.apps.paper.cells import Cell, seeded
 from tailsum.apps.paper.gradients import gradients
+from tailsum.apps.paper.memory import memory
+from tailsum.apps.paper.relaxed import relaxed
 from tailsum.apps.paper.results import rewrite_report, write_results
 from tailsum.apps.paper.rows import Check, Direction
+from tailsum.apps.paper.splits import splits
 from tailsum.apps.paper.theory import REPEATS, STATEMENTS, checks
 from tailsum.apps.paper.trained import Settings as Training
 from tailsum.apps.progress import Tasks, shown
@@ -30,6 +33,7 @@ __all__ = ["TABLES", "Settings", "plan", "reproduce", "rewrite_report"]
 # What each name runs; "hard" has the models trained on text and the gradients with it.
 TABLES: dict[str, tuple[str, ...]] = {name: (name,) for name in ("table2", "table3", "table4", "hard", "theory")}
 TABLES["hard"] += ("text", "gradients")
+TABLES |= {name: (name,) for name in ("splits", "memory", "relaxed")}
 TABLES["all"] = tuple(name for names in TABLES.values() for name in names)
 
 
@@ -62,6 +66,9 @@ def plan(settings: Settings) -> dict[str, list[Cell[Any]]]:
         "text": tables.text(settings.data, settings.cells, max(2, repeats // 10), seed),
         "gradients": _gradients(settings),
         "theory": [Cell(theory, Check, len(STATEMENTS), lambda step: checks(REPEATS, seeded(seed, theory), step))],
+        "splits": splits(min(states), repeats, seed),
+        "memory": memory(min(states), seed),
+        "relaxed": relaxed(settings.data, settings.cells, 4 * repeats, seed),
     }
     return {name: list(made[name]) for name in TABLES[settings.table]}
 

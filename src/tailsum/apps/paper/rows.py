@@ -63,7 +63,60 @@ class Check:
     standard_error: float
 
 
-Row = TypeVar("Row", Estimate, Direction, Check)
+@dataclass(frozen=True)
+class SplitError:
+    """What all replicates of an estimator add up to, where K is split into states kept for certain and states drawn."""
+
+    model: str
+    states: int
+    method: str  # "paper", "tailsum" or a variant
+    label: str
+    kept: int  # K
+    sampled: int  # K2, how many of them are drawn; 0 where the selection decides that itself
+    quantity: str
+    replicates: int
+    exact: float
+    bias: float  # nats
+    bias_error: float  # its standard error
+    variance: float  # about the mean: squared bias and variance add up to the mean square error
+    mse: float
+    mse_error: float
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """A training step: the gradient of log Z + entropy in all parameters."""
+
+    model: str  # where the transition scores come from
+    states: int
+    method: str  # "autograd", "exact", "paper", "tailsum" or a variant
+    label: str  # the share of the states that is kept
+    kept: int
+    seconds: float
+    peak_bytes: int  # of everything alive at once, parameters and their gradients included
+    parameter_bytes: int  # parameters and their gradients alone
+
+
+@dataclass(frozen=True)
+class GradientError:
+    """How far gradients from samples are from the gradient of the expectation, over the size of that gradient."""
+
+    model: str
+    states: int
+    method: str  # such as "relaxed, 0.5" or "score function, leave one out"
+    label: str  # "exact", or what was sketched how
+    kept: int
+    parameter: str
+    replicates: int
+    samples: int  # for each sentence and replicate
+    norm: float  # of the true gradient
+    bias: float
+    bias_error: float  # its standard error
+    deviation: float  # the root of the total variance of a replicate
+    seconds: float  # for a replicate
+
+
+Row = TypeVar("Row", Estimate, Direction, Check, SplitError, StepCost, GradientError)
 
 
 def write_rows(path: Path, rows: Iterable[Row], kind: type[Row]) -> None:

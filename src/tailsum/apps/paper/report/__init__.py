@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tailsum.apps.paper.report.beyond import more_sections
 from tailsum.apps.paper.report.compare import headline
 from tailsum.apps.paper.report.summary import summaries
 from tailsum.apps.paper.report.tables import sections
@@ -19,11 +20,12 @@ def write_report(output: Path, results: Mapping[str, Sequence[Row]], about: Mapp
     It links to the rows, `table2.csv` and so on, where they lie in the same folder. The same rows give the same files:
     whatever changes from run to run, such as the date, stands in `about`.
     """
-    from tailsum.apps.paper.report.plots import pictures  # noqa: PLC0415  (heavy, and only here)
+    from tailsum.apps.paper.report.beyond_plots import more_pictures  # noqa: PLC0415  (heavy, and only here)
+    from tailsum.apps.paper.report.plots import pictures  # noqa: PLC0415
     from tailsum.apps.report.picture import save  # noqa: PLC0415
 
     found = summaries(results)
-    parts = sections(found)
+    parts = [*sections(found), *more_sections(found)]
     for part in parts:
         page.write(output / f"{part.name}.md", "section.md", section=part)
     return page.write(
@@ -34,5 +36,5 @@ def write_report(output: Path, results: Mapping[str, Sequence[Row]], about: Mapp
         headline=headline(found),
         sections=parts,
         files=[file.name for file in output.iterdir()] if output.exists() else [],
-        shots=[save(picture, output / "plots", embed=False) for picture in pictures(found)],
+        shots=[save(picture, output / "plots", embed=False) for picture in (*pictures(found), *more_pictures(found))],
     )
