@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 import tailsum
-from tailsum.cli import bench, demo, evaluate, explore, reproduce, train
+from tailsum.cli import bench, demo, evaluate, explore, gaps, reproduce, train
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 
@@ -25,5 +25,9 @@ def about(
     """Structured inference with very many latent states: exact where affordable, randomized where not."""
 
 
-for command in (demo.demo, bench.bench, reproduce.reproduce, train.train, evaluate.evaluate, explore.explore):
+COMMANDS = (
+    *(demo.demo, bench.bench, reproduce.reproduce, gaps.gaps),
+    *(train.train, evaluate.evaluate, explore.explore),
+)
+for command in COMMANDS:
     app.command()(command)

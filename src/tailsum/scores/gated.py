@@ -32,7 +32,9 @@ class Gated(Potential):
         check_tensor("gate", gate)
         factors = Factored(left, right)
         if not gate.dim() or gate.shape[-1] != left.shape[-1]:
-            raise ValueError(f"gate must be [*lead, {left.shape[-1]}], as wide as left and right: got {list(gate.shape)}")
+            raise ValueError(
+                f"gate must be [*lead, {left.shape[-1]}], as wide as left and right: got {list(gate.shape)}"
+            )
         try:
             self.lead = torch.broadcast_shapes(factors.lead, gate.shape[:-1])
         except RuntimeError:

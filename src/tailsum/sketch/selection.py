@@ -135,14 +135,14 @@ class Optimal(Selection):
         # There are many passes over each row: on a CPU, over a few rows at a time, which stay in its cache.
         few = max(1, _in_cache(log_q.device) // n) if log_q.device.type == "cpu" else max(1, log_q.numel())
         parts = zip(log_q.reshape(-1, n).split(few), mark.reshape(-1, 1).split(few), strict=True)
-        kept = [self._rows(*part) for part in parts] or [self._rows(log_q.reshape(-1, n), mark.reshape(-1, 1))]
+        kept = [self._rows(*part) for part in parts]
         index, log_weight = (torch.cat(found).reshape(*lead, self.k) for found in zip(*kept, strict=True))
         return Subset(index, log_weight)
 
     def _rows(self, log_q: Float[Tensor, "rows n"], mark: Float64[Tensor, "rows 1"]) -> tuple[Tensor, Tensor]:
         """The kept states and log weights of some rows, given where the first place is."""
-        everything = torch.arange(log_q.shape[-1], device=log_q.device).expand(log_q.shape)
         n = log_q.shape[-1]
+        everything = torch.arange(n, device=log_q.device).expand(log_q.shape)
         inclusion = inclusion_probability(log_q, self.k)
         reach = _cumulative_by_magnitude(inclusion)
         # State i takes place m if m + mark falls between the cumulative sums before and after it.

@@ -1,8 +1,10 @@
-"""Candidates: a weighted part of the vocabulary that stands for all of it, one for a whole batch.
+"""Candidates: at each position of a gap, a weighted part of the vocabulary that stands for all of it, one for a whole batch.
 
 They are chosen before any score is computed, by how frequent words are: the words that the batch needs for certain, the
 others with a weight that keeps sums over the vocabulary unbiased. So a step of training costs the same whatever the size of
-the vocabulary, and a sketch of the chain over the candidates is a sketch of the whole chain: the weights multiply.
+the vocabulary, and a sketch of the chain over the candidates is a sketch of the whole chain: the weights multiply. Positions
+have candidates of their own, drawn independently: with the same ones everywhere the expectation of a product of weights would
+not be the product of their expectations.
 """
 
 from typing import NamedTuple
@@ -18,16 +20,17 @@ FLOOR = 0.2  # the share of all choices that is spread evenly over the words, ho
 
 
 class Candidates(NamedTuple):
-    """Some words of the vocabulary and the logarithms of their weights."""
+    """Some words of the vocabulary for each position, and the logarithms of their weights; minus infinity: an empty place."""
 
-    words: Int[Tensor, " c"]
-    log_weight: Float[Tensor, " c"]
+    words: Int[Tensor, "T c"]
+    log_weight: Float[Tensor, "T c"]
 
-    def local(self, words: Int[Tensor, "*shape"], n_words: int) -> Int[Tensor, "*shape"]:
-        """The places of given words, all of them candidates."""
-        place = torch.zeros(n_words, dtype=torch.long, device=self.words.device)
-        place[self.words] = torch.arange(len(self.words), device=self.words.device)
-        return place[words]
+    def local(self, words: Int[Tensor, "B T"], n_words: int) -> Int[Tensor, "B T"]:
+        """The places of given words, all of them candidates of their position."""
+        there = self.words.masked_fill(self.log_weight == -torch.inf, n_words)
+        place = self.words.new_zeros(len(self.words), n_words + 1)
+        place.scatter_(-1, there, torch.arange(self.words.shape[-1], device=place.device).expand_as(there))
+        return place.gather(-1, words.mT).mT
 
 
 def log_frequency(text: Text) -> Float[Tensor, " n"]:
@@ -37,16 +40,16 @@ def log_frequency(text: Text) -> Float[Tensor, " n"]:
 
 
 def draw(
-    log_q: Float[Tensor, " n"], needed: Int[Tensor, " m"], size: int, generator: torch.Generator | None = None
+    log_q: Float[Tensor, " n"], needed: Int[Tensor, "B T"], size: int, generator: torch.Generator | None = None
 ) -> Candidates:
-    """The words that are `needed`, with weight one, and others by chance, about `size` in all.
+    """For each position the words that are `needed` there, with weight one, and others by chance, `size` in all.
 
-    >>> drawn = draw(torch.zeros(100), torch.tensor([5, 7]), 10)
-    >>> bool((drawn.words == 5).any()), len(drawn.words)
-    (True, 10)
+    >>> drawn = draw(torch.zeros(100), torch.tensor([[5, 7]]), 10)
+    >>> bool((drawn.words[1] == 7).any()), drawn.words.shape
+    (True, torch.Size([2, 10]))
     """
     # Far above all others, so that they are kept for certain.
-    log_q = log_q.index_fill(0, needed, log_q.amax().item() + 50.0)
-    kept = Optimal(max(size, len(needed) + 1))(log_q, generator)
-    there = kept.log_weight > -torch.inf
-    return Candidates(kept.index[there], kept.log_weight[there])
+    certain = log_q.amax().item() + 50.0
+    wanted = log_q.expand(needed.shape[1], -1).scatter(-1, needed.mT, certain)
+    kept = Optimal(min(len(log_q), max(size, len(needed) + 1)))(wanted, generator)
+    return Candidates(kept.index, kept.log_weight)

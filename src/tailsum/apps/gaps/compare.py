@@ -5,7 +5,7 @@ A finished run is a JSON file in the output folder; the same command goes on fro
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,16 @@ import torch
 
 from tailsum.apps.files import whole
 from tailsum.apps.gaps.data import Text
+from tailsum.apps.gaps.examples import filled
 from tailsum.apps.gaps.train import evaluate, held_out, train
 from tailsum.apps.gaps.ways import Way
+
+EXAMPLES = 8  # gaps that are shown
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How long to train, how much to evaluate on, and what everything random starts from."""
+    """How long to train, and how much to evaluate on."""
 
     seconds: float = 90.0
     sentences: int = 256  # held-out ones that are measured on
@@ -45,9 +48,12 @@ class Run:
     words: list[float]
     exact: float | None  # nats per word of the first gaps with the exact sum,
     sketched: float | None  # and of the same gaps as measured
+    examples: list[str] = field(default_factory=list)
 
 
-def measure(way: Way, text: Text, settings: Settings, seed: int, device: torch.device, step: Callable[[float], None]) -> Run:
+def measure(
+    way: Way, text: Text, settings: Settings, seed: int, device: torch.device, step: Callable[[int], None]
+) -> Run:
     """Train and evaluate."""
     model, curve = train(way, text, settings.seconds, seed, device, step)
     generator = torch.Generator(device).manual_seed(seed)
@@ -64,6 +70,7 @@ def measure(way: Way, text: Text, settings: Settings, seed: int, device: torch.d
     return Run(
         way.name, way.label, seed, asdict(settings), curve.steps, curve.seconds, curve.loss, dev.nll, test.nll,
         test.accuracy, test.log_likelihood.tolist(), test.words.tolist(), exact, sketched,
+        filled(model, held_out(text, "test", EXAMPLES)[0], text, settings.kept, generator) if model.paired else [],
     )  # fmt: skip
 
 
@@ -74,7 +81,7 @@ def compare(
     seeds: Sequence[int],
     folder: Path,
     device: torch.device,
-    step: Callable[[float], None] = lambda _: None,
+    step: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Run]:
     """Every run, those that were finished before from their files; seed after seed."""
     for seed in seeds:

@@ -7,7 +7,7 @@ Sequence Models), here with a gate where they have a matrix.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from tailsum.apps.gaps.candidates import Candidates
 from tailsum.apps.gaps.data import Gaps
@@ -48,16 +48,14 @@ class GapFiller(nn.Module):
         """The distribution of the missing words of each sentence; over weighted candidates alone, if they are given."""
         known = self.encoder(self.words(gaps.seen))[0]
         known = known.take_along_dim(gaps.places()[..., None], 1)
-        states, bias, left, right = self.states, self.bias, self.left, self.right
-        if candidates is not None:
-            states, bias, left, right = (x[candidates.words] for x in (states, bias, left, right))
-            bias = bias + candidates.log_weight
-        context = self.read(known)
-        # The bias of a word is one more factor.
-        emission = Factored(_with_one(context), torch.cat((states, bias[:, None]), -1))
         gate = self.gate(torch.cat((known[:, :-1], known[:, 1:]), -1))
-        return LinearChain(emission, Gated(left, right, gate if self.paired else torch.zeros_like(gate)), gaps.lengths)
-
-
-def _with_one(x: Tensor) -> Tensor:
-    return torch.cat((x, torch.ones_like(x[..., :1])), -1)
+        gate = gate if self.paired else torch.zeros_like(gate)
+        context = self.read(known)
+        if candidates is None:  # the bias of a word is one more factor
+            context = torch.cat((context, torch.ones_like(context[..., :1])), -1)
+            emission = Factored(context, torch.cat((self.states, self.bias[:, None]), -1))
+            return LinearChain(emission, Gated(self.left, self.right, gate), gaps.lengths)
+        words = candidates.words
+        scores = torch.einsum("btd,tcd->btc", context, self.states[words]) + self.bias[words] + candidates.log_weight
+        pairs = Gated(self.left[words[:-1]], self.right[words[1:]], gate)
+        return LinearChain(scores, pairs, gaps.lengths)

@@ -33,11 +33,11 @@ def train(
     seconds: float,
     seed: int,
     device: torch.device,
-    progress: Callable[[float], None] = lambda _: None,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[GapFiller, Curve]:
     """Adam for so many seconds: of the processor on a CPU, where others may be at work too, else by the clock.
 
-    The learning rate falls in the second half. `progress` is called with the seconds that each step took.
+    The learning rate falls in the second half. `progress` is told each whole second that has passed.
     """
     clock = time.process_time if device.type == "cpu" else time.perf_counter
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -50,16 +50,17 @@ def train(
         while used < seconds:
             start, share = clock(), used / seconds
             gaps = next(source).to(device)
-            optimiser.param_groups[0]["lr"] = RATE * min(1.0, (len(losses) + 1) / 50) * max(0.02, min(1.0, 2 - 2 * share))
+            optimiser.param_groups[0]["lr"] = (
+                RATE * min(1.0, (len(losses) + 1) / 50) * max(0.02, min(1.0, 2 - 2 * share))
+            )
             loss = -log_likelihood(way, model, gaps, log_q).sum() / gaps.lengths.sum()
             optimiser.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), CLIP)
             optimiser.step()
             losses.append(loss.item())
-            spent = clock() - start
-            used += spent
-            progress(spent)
+            before, used = used, used + clock() - start
+            progress(int(min(used, seconds)) - int(before))
     last = losses[-100:]
     return model.eval(), Curve(len(losses), used, sum(last) / len(last))
 

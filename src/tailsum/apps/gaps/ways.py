@@ -38,7 +38,7 @@ class Way:
         return GapFiller(n_words, self.n_states, paired=self.name != "independent")
 
 
-def ways(kept: int = 64, candidates: int = 1024, n_states: int = 300) -> dict[Name, Way]:
+def ways(kept: int = 64, candidates: int = 512, n_states: int = 300) -> dict[Name, Way]:
     """All of them, ours first.
 
     >>> ways(kept=100)["topk"].label
@@ -63,8 +63,7 @@ def log_likelihood(
 ) -> Float[Tensor, " B"]:
     """The log-probability of the missing words of each sentence, as training sees it; `log_q` is for candidates."""
     if way.candidates:
-        inside = torch.arange(gaps.words.shape[1], device=gaps.words.device) < gaps.lengths[:, None]
-        candidates = draw(log_q, gaps.words[inside].unique(), min(way.candidates, model.n_words), generator)
+        candidates = draw(log_q, gaps.words, way.candidates, generator)
         # A word that is needed has weight one: its score is the model's own.
         chain, words = model(gaps, candidates), candidates.local(gaps.words, model.n_words)
     else:
@@ -95,6 +94,13 @@ def _tailsum(chain: LinearChain, kept: int, words: Tensor, generator: torch.Gene
 def _paper(chain: LinearChain, kept: int, words: Tensor, generator: torch.Generator | None) -> LinearChain:
     selection = TopAndSample(kept // 2, kept - kept // 2)
     return chain.sketch(proposal=LocalGlobal(), selection=selection, generator=generator)
+
+
+def _paper_of_candidates(
+    chain: LinearChain, kept: int, words: Tensor, generator: torch.Generator | None
+) -> LinearChain:
+    # By the scores of positions alone: candidates differ from position to position, and have no norms in common.
+    return chain.sketch(proposal=Local(), selection=TopAndSample(kept // 2, kept - kept // 2), generator=generator)
 
 
 def _sampled(chain: LinearChain, kept: int, words: Tensor, generator: torch.Generator | None) -> LinearChain:
@@ -134,7 +140,7 @@ def _unweighted(chain: LinearChain, index: Tensor) -> LinearChain:
 SKETCHES: dict[str, Sketch] = {
     "tailsum": _tailsum,
     "paper": _paper,
-    "paper-candidates": _paper,
+    "paper-candidates": _paper_of_candidates,
     "sampled": _sampled,
     "topk": _top_k,
     "beam": _beam,
