@@ -28,7 +28,9 @@ class Gaps(NamedTuple):
 
     def places(self) -> Int[Tensor, "B T"]:
         """The positions of the missing words in the sentence; behind a gap, any."""
-        return (self.start[:, None] + torch.arange(self.words.shape[1])).clamp(max=self.seen.shape[1] - 1)
+        return (self.start[:, None] + torch.arange(self.words.shape[1], device=self.start.device)).clamp(
+            max=self.seen.shape[1] - 1
+        )
 
     def to(self, device: torch.device) -> "Gaps":
         """The same on a device."""

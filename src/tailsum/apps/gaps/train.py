@@ -34,12 +34,13 @@ def train(
     seed: int,
     device: torch.device,
     progress: Callable[[int], None] = lambda _: None,
+    clock: Callable[[], float] | None = None,
 ) -> tuple[GapFiller, Curve]:
     """Adam for so many seconds: of the processor on a CPU, where others may be at work too, else by the clock.
 
     The learning rate falls in the second half. `progress` is told each whole second that has passed.
     """
-    clock = time.process_time if device.type == "cpu" else time.perf_counter
+    clock = clock or (time.process_time if device.type == "cpu" else time.perf_counter)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         model = way.model(len(text.vocabulary)).to(device)

@@ -4,9 +4,7 @@ Each gives the log-probability of the missing words, whose normaliser is what th
 scores, the missing words are among them, as is usual: without them such a loss has no lower bound.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -18,16 +16,14 @@ from tailsum.apps.gaps.model import GapFiller
 from tailsum.chains.linear_chain import LinearChain
 from tailsum.scores.message import message
 from tailsum.sketch.proposal import Local, LocalGlobal, Lookahead
-from tailsum.sketch.selection import Subset, TopAndSample
-
-Name = Literal["tailsum", "independent", "exact", "small", "topk", "beam", "paper", "paper-candidates", "sampled"]
+from tailsum.sketch.selection import Optimal, Subset, TopAndSample
 
 
 @dataclass(frozen=True)
 class Way:
     """How to train: `kept` states of `candidates`, of the `n_states` most frequent words (None: of all)."""
 
-    name: Name
+    name: str
     label: str
     kept: int = 64
     candidates: int = 0
@@ -38,7 +34,7 @@ class Way:
         return GapFiller(n_words, self.n_states, paired=self.name != "independent")
 
 
-def ways(kept: int = 64, candidates: int = 512, n_states: int = 300) -> dict[Name, Way]:
+def ways(kept: int = 64, candidates: int = 512, n_states: int = 300) -> dict[str, Way]:
     """All of them, ours first.
 
     >>> ways(kept=100)["topk"].label
@@ -70,7 +66,7 @@ def log_likelihood(
         chain, words = model(gaps), gaps.words.masked_fill(gaps.words >= model.n_states, 0)
     if not model.paired:
         return independent(chain, words)
-    return chain.score(words) - SKETCHES[way.name](chain, way.kept, words, generator).log_partition()
+    return chain.score(words) - sketch(way, chain, words, generator).log_partition()
 
 
 def independent(chain: LinearChain, words: Int[Tensor, "B T"]) -> Float[Tensor, " B"]:
@@ -79,46 +75,33 @@ def independent(chain: LinearChain, words: Int[Tensor, "B T"]) -> Float[Tensor, 
     return torch.where(chain.inside(), chosen, 0.0).sum(-1)
 
 
-Sketch = Callable[[LinearChain, int, Tensor, torch.Generator | None], LinearChain]
-
-
-def _whole(chain: LinearChain, kept: int, words: Tensor, generator: torch.Generator | None) -> LinearChain:
-    return chain
-
-
-def _tailsum(chain: LinearChain, kept: int, words: Tensor, generator: torch.Generator | None) -> LinearChain:
-    # Each step of each sentence has transitions of its own: there is nothing to make lists of neighbours for.
-    return chain.sketch(kept, proposal=Lookahead(max(1, kept // 4), rounds=0, neighbours=0), generator=generator)
-
-
-def _paper(chain: LinearChain, kept: int, words: Tensor, generator: torch.Generator | None) -> LinearChain:
-    selection = TopAndSample(kept // 2, kept - kept // 2)
-    return chain.sketch(proposal=LocalGlobal(), selection=selection, generator=generator)
-
-
-def _paper_of_candidates(
-    chain: LinearChain, kept: int, words: Tensor, generator: torch.Generator | None
-) -> LinearChain:
-    # By the scores of positions alone: candidates differ from position to position, and have no norms in common.
-    return chain.sketch(proposal=Local(), selection=TopAndSample(kept // 2, kept - kept // 2), generator=generator)
-
-
-def _sampled(chain: LinearChain, kept: int, words: Tensor, generator: torch.Generator | None) -> LinearChain:
-    return chain.sketch(proposal=Local(), selection=TopAndSample(0, kept), generator=generator)
+def sketch(way: Way, chain: LinearChain, words: Tensor, generator: torch.Generator | None = None) -> LinearChain:
+    """The chain whose sum stands for that of the whole one; the given words are kept where states are kept by scores."""
+    if way.name in ("exact", "small"):
+        return chain
+    if way.name in ("topk", "beam"):
+        index = _beams(chain, way.kept, words) if way.name == "beam" else _best(chain.node_scores(), way.kept, words)
+        return chain.restrict(Subset(index, torch.zeros(index.shape, dtype=chain.dtype, device=index.device)))
+    half = TopAndSample(way.kept // 2, way.kept - way.kept // 2)
+    # Each step of each sentence has transitions of its own: there is nothing to make lists of neighbours for. Candidates
+    # differ from position to position, and have no norms in common, which the paper's global proposal asks for.
+    proposal, selection = {
+        "tailsum": (Lookahead(max(1, way.kept // 4), rounds=0, neighbours=0), Optimal(way.kept)),
+        "paper": (LocalGlobal(), half),
+        "paper-candidates": (Local(), half),
+        "sampled": (Local(), TopAndSample(0, way.kept)),
+    }[way.name]
+    return chain.sketch(proposal=proposal, selection=selection, generator=generator)
 
 
 @torch.no_grad()
-def _best(scores: Float[Tensor, "*batch n"], kept: int, words: Tensor) -> Tensor:
+def _best(scores: Float[Tensor, "*batch n"], kept: int, words: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch k"]:
     """The best states, the given ones among them."""
     return scores.scatter(-1, words[..., None], torch.inf).topk(min(kept, scores.shape[-1])).indices
 
 
-def _top_k(chain: LinearChain, kept: int, words: Tensor, generator: torch.Generator | None) -> LinearChain:
-    return _unweighted(chain, _best(chain.node_scores(), kept, words))
-
-
 @torch.no_grad()
-def _beams(chain: LinearChain, kept: int, words: Tensor) -> Tensor:
+def _beams(chain: LinearChain, kept: int, words: Int[Tensor, "B T"]) -> Int[Tensor, "B T k"]:
     """The states with the highest sums over the paths that lead to them from those kept before."""
     nodes, pairs = chain.node_scores(), chain.transition
     reached = nodes[..., 0, :]
@@ -127,23 +110,3 @@ def _beams(chain: LinearChain, kept: int, words: Tensor) -> Tensor:
         reached = nodes[..., t, :] + message(pairs.at_step(t - 1), found[-1], reached.gather(-1, found[-1]))
         found.append(_best(reached, kept, words[..., t]))
     return torch.stack(found, -2)
-
-
-def _beam(chain: LinearChain, kept: int, words: Tensor, generator: torch.Generator | None) -> LinearChain:
-    return _unweighted(chain, _beams(chain, kept, words))
-
-
-def _unweighted(chain: LinearChain, index: Tensor) -> LinearChain:
-    return chain.restrict(Subset(index, torch.zeros(index.shape, dtype=chain.dtype, device=index.device)))
-
-
-SKETCHES: dict[str, Sketch] = {
-    "tailsum": _tailsum,
-    "paper": _paper,
-    "paper-candidates": _paper_of_candidates,
-    "sampled": _sampled,
-    "topk": _top_k,
-    "beam": _beam,
-    "small": _whole,
-    "exact": _whole,
-}
