@@ -22,6 +22,14 @@ def test_potentials():
         ts.Factored(torch.zeros(3), torch.zeros(3))
     with pytest.raises(ValueError, match="left and right must have leading dimensions that broadcast"):
         ts.Factored(torch.zeros(2, 3, 2), torch.zeros(4, 3, 2))
+    with pytest.raises(ValueError, match=r"gate must be \[\*lead, 2\], as wide as left and right: got \[3\]"):
+        ts.Gated(torch.zeros(3, 2), torch.zeros(3, 2), torch.zeros(3))
+    with pytest.raises(ValueError, match=r"gate must have leading dimensions that broadcast .* \[4\]: got \[5, 2\]"):
+        ts.Gated(torch.zeros(4, 3, 2), torch.zeros(3, 2), torch.zeros(5, 2))
+    with pytest.raises(ValueError, match="transition must have finite factors: got -inf"):
+        ts.LinearChain(NODES, ts.Gated(torch.zeros(3, 2), torch.zeros(3, 2), torch.full((2, 3, 2), -math.inf)))
+    with pytest.raises(ValueError, match="transition must have factors whose inner products fit torch.float32"):
+        ts.LinearChain(NODES, ts.Gated(*[torch.full((3, 2), 1e20)] * 2, torch.ones(2)))
     broken = ts.LinearChain(NODES, ts.Scored(lambda i, j: (i + j) * math.nan, 3, 3))
     with pytest.raises(ValueError, match="function gave a score that is NaN"):
         broken.log_partition()
@@ -40,6 +48,7 @@ def test_potentials():
         (lambda: ts.Dense([1.0]), r"scores must be a tensor .*: got list"),
         (lambda: ts.Factored([1.0], torch.zeros(3, 3)), "left must be a tensor: got list"),
         (lambda: ts.Factored(torch.zeros(3, 3), None), "right must be a tensor: got NoneType"),
+        (lambda: ts.Gated(torch.zeros(3, 2), torch.zeros(3, 2), [1.0]), "gate must be a tensor: got list"),
         (lambda: ts.Scored(3, 2, 2), "function must be callable with two index tensors: got int"),
         (lambda: ts.Scored(lambda i, j: i, "a", 2), "n_from and n_to must be at least 1: got a and 2"),
         (lambda: ts.DenseRule([1.0]), "scores must be a tensor: got list"),

@@ -42,9 +42,14 @@ class Gated(Potential):
                 f"gate must have leading dimensions that broadcast with those of left and right, {list(factors.lead)}: "
                 f"got {list(gate.shape)}"
             ) from None
-        self.left, self.right, self.gate = left, right, gate
+        self.left, self.right = left, right
         self.tensors = (left, right, gate.unsqueeze(-2))
         self.n_from, self.n_to = factors.n_from, factors.n_to
+
+    @property
+    def gate(self) -> Float[Tensor, "*lead d"]:
+        """How much each coordinate counts."""
+        return self.tensors[2].squeeze(-2)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Gated":
         left, right, gate = map(change, self.tensors)

@@ -21,6 +21,7 @@ from tailsum.numerics.check import (
 from tailsum.numerics.tensors import working_type
 from tailsum.numerics.transforms import every, some, values_of
 from tailsum.scores.factored import Factored
+from tailsum.scores.gated import Gated
 from tailsum.scores.potential import Dense, Potential
 from tailsum.scores.scored import Scored
 from tailsum.sketch.selection import Subset
@@ -31,15 +32,14 @@ def check_potential(name: str, potential: Potential) -> None:
     for tensor in potential.tensors:
         if tensor.is_floating_point() or not isinstance(potential, Scored):
             check_scores(name, tensor)
-        if isinstance(potential, Factored) and not every(tensor > -math.inf):
+        if isinstance(potential, Factored | Gated) and not every(tensor > -math.inf):
             raise ValueError(f"{name} must have finite factors: got -inf at {first_index(tensor == -math.inf)}")
-    if isinstance(potential, Factored):
-        left, right = (values_of(x).detach().abs().max().item() if x.numel() else 0.0 for x in potential.tensors)
+    if isinstance(potential, Factored | Gated):
+        sizes = [values_of(x).detach().abs().max().item() if x.numel() else 0.0 for x in potential.tensors]
         dtype = working_type(*potential.tensors)
-        if left * right * potential.left.shape[-1] > torch.finfo(dtype).max:
-            raise ValueError(
-                f"{name} must have factors whose inner products fit {dtype}: got numbers up to {left:.3g} and {right:.3g}"
-            )
+        if math.prod(sizes) * potential.left.shape[-1] > torch.finfo(dtype).max:
+            numbers = " and ".join(f"{size:.3g}" for size in sizes)
+            raise ValueError(f"{name} must have factors whose inner products fit {dtype}: got numbers up to {numbers}")
 
 
 def node_potential(name: str, given: Tensor | Factored, form: str) -> Potential:

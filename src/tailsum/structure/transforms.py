@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tailsum.numerics.transforms import is_mapped, transforming
 from tailsum.scores.base import Scores
+from tailsum.scores.gated import Gated
 from tailsum.scores.scored import Scored
 from tailsum.structure.fields import changed, over_batch, remade
 from tailsum.structure.terms import tensors_in
@@ -99,13 +100,13 @@ def _advice(name: str, where: str) -> str:
 
 
 def _evaluated(model: Any) -> Any:
-    """The model with tables in place of functions, whose own tensors a transform would not see."""
+    """The model with tables in place of functions, whose own tensors a transform would not see, and gates multiplied in."""
 
     def filled(x: Tensor) -> Tensor:  # NaN may stand in the padding, and its scores would be rejected
         return x.masked_fill(~(x < math.inf), 0.0) if x.is_floating_point() else x
 
     def tables(value: Any) -> Any:
-        if isinstance(value, Scored):
+        if isinstance(value, Scored | Gated):
             return value.map(filled).evaluated()
         if isinstance(value, Scores):
             return value.evaluated()
