@@ -28,7 +28,7 @@ def test_potentials():
         ts.Gated(torch.zeros(4, 3, 2), torch.zeros(3, 2), torch.zeros(5, 2))
     with pytest.raises(ValueError, match="transition must have finite factors: got -inf"):
         ts.LinearChain(NODES, ts.Gated(torch.zeros(3, 2), torch.zeros(3, 2), torch.full((2, 3, 2), -math.inf)))
-    with pytest.raises(ValueError, match="transition must have factors whose inner products fit torch.float32"):
+    with pytest.raises(ValueError, match=r"transition must have factors whose inner products fit torch\.float32"):
         ts.LinearChain(NODES, ts.Gated(*[torch.full((3, 2), 1e20)] * 2, torch.ones(2)))
     broken = ts.LinearChain(NODES, ts.Scored(lambda i, j: (i + j) * math.nan, 3, 3))
     with pytest.raises(ValueError, match="function gave a score that is NaN"):
