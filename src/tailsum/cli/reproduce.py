@@ -6,11 +6,21 @@ from typing import Annotated, Literal
 
 import typer
 
+from tailsum.apps.paper.vae.design import Scale
 from tailsum.apps.progress import say
-from tailsum.cli.console import RUN, WHAT, Repeats, Seed, check_effect, need, told
+from tailsum.cli.console import RUN, WHAT, Repeats, Seed, check_effect, need, told, typed
 
-Table = Literal["table2", "table3", "table4", "hard", "theory", "all"]
-WITHOUT_EFFECT = {**dict.fromkeys(("table2", "table3", "table4"), ("data",)), "theory": ("data", "states", "repeats")}
+Table = Literal["table2", "table3", "table4", "table5", "figure2", "hard", "theory", "all"]
+# Of those that train structured VAEs: how many states they have, and how many seeds, unless told.
+TRAINED = {"table5": "100,2000", "figure2": "2000"}
+SEEDS = 3
+TRAINING = "Training (table5 and figure2)"
+FOR_TRAINING = ("scale", "encoder", "device", "workers")
+WITHOUT_EFFECT = {
+    **dict.fromkeys(("table2", "table3", "table4"), ("data", *FOR_TRAINING)),
+    "theory": ("data", "states", "repeats", *FOR_TRAINING),
+    **dict.fromkeys(("hard", "all"), FOR_TRAINING),
+}
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -28,9 +38,17 @@ def _numbers(text: str) -> tuple[int, ...]:
 def reproduce(
     context: typer.Context,
     table: Annotated[
-        Table, typer.Argument(metavar="TABLE", help="What to run: table2, table3, table4, hard, theory or all.")
+        Table,
+        typer.Argument(
+            metavar="TABLE", help="What to run: table2, table3, table4, table5, figure2, hard, theory or all."
+        ),
     ],
-    states: Annotated[str, typer.Option(help="How many states the models have.", rich_help_panel=WHAT)] = "2000,10000",
+    states: Annotated[
+        str,
+        typer.Option(
+            help="How many states the models have. table5: 100,2000 unless told; figure2: 2000.", rich_help_panel=WHAT
+        ),
+    ] = "2000,10000",
     repeats: Repeats = 100,
     seed: Seed = 0,
     output: Annotated[
@@ -44,20 +62,53 @@ def reproduce(
             rich_help_panel=WHAT,
         ),
     ] = None,
+    scale: Annotated[
+        Scale,
+        typer.Option(
+            metavar="SCALE",
+            help="table5, figure2: small, minutes a run on a CPU, or full, 20 passes over the captions, for a GPU.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = "small",
+    encoder: Annotated[
+        str,
+        typer.Option(
+            help="table5, figure2: lstm, transformer, or a pretrained model, frozen: a folder, or its name on the hub.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = "lstm",
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="table5, figure2: cpu, cuda or cuda:1. Default: a GPU if there is one.", rich_help_panel=TRAINING
+        ),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="table5, figure2: runs that are trained at a time.", rich_help_panel=TRAINING)
+    ] = 1,
 ) -> None:
     """Run the paper's experiments, and harder ones: its figures, its method here, and ours, side by side.
 
     **table2**: log Z of chains and hypertrees, entropy of chains. **table3**: bias and variance. **table4**: proposals.
-    **hard**: peaked chains, models trained on text, gradients. **theory**: what is proved, measured. **all**: everything,
-    in less than an hour on two cores.
+    **hard**: peaked chains, models trained on text, gradients. **theory**: what is proved, measured. **all**: all of
+    these, in less than an hour on two cores.
+
+    **table5**: the likelihood of structured VAEs, by each way to sum over the states. **figure2**: how often their states
+    occur. These train for hours, and are not a part of **all**. `--repeats` is the number of seeds (default here: 3). A
+    training run that is interrupted goes on from its own checkpoint.
 
     What is finished is kept: run the same command again to go on where it was interrupted. Writes CSV files with every
     replicate, tables in Markdown, pictures, and one page, `index.html`, that shows it all.
     """
-    need("plot", "report")
+    need("plot", "report", *(["vae"] if table in TRAINED else []))
     from tailsum.apps.paper import reproduce as paper
 
-    settings = paper.Settings(table, _numbers(states), repeats, seed, output, data)
+    if table in TRAINED:
+        states = states if typed(context, "states") else TRAINED[table]
+        repeats = repeats if typed(context, "repeats") else SEEDS
+        encoder = str(folder.resolve()) if (folder := Path(encoder).expanduser()).is_dir() else encoder
+    options = paper.Options(scale, encoder, device, workers)
+    settings = paper.Settings(table, _numbers(states), repeats, seed, output, data, options)
     with told() as console:
         check_effect(context, dict.fromkeys(WITHOUT_EFFECT.get(table, ()), f"reproduce {table}"))
         try:

@@ -14,9 +14,9 @@ _LINE = ["model", "states", "quantity", "label", "kept"]
 
 
 def summaries(results: Mapping[str, Sequence[Row]]) -> dict[str, pd.DataFrame]:
-    """The summaries of each experiment that has rows; the theory's rows are summaries already."""
+    """The summaries of each experiment that has rows; rows of the theory and of trained models are summaries already."""
     frames = {name: pd.DataFrame(list(rows)) for name, rows in results.items() if rows}
-    kinds = {"gradients": _directions, "theory": pd.DataFrame}
+    kinds = {"gradients": _directions, **dict.fromkeys(("theory", "table5", "figure2"), pd.DataFrame)}
     return {name: kinds.get(name, _errors)(frame) for name, frame in frames.items()}
 
 
