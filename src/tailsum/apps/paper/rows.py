@@ -81,7 +81,7 @@ class Trained:
     kl: float  # of the test part
     told: float  # I(state; word) in nats a word, net of chance
     used: int  # states that occur in a sample for each sentence
-    seconds: float  # of a step
+    seconds: float  # of a step; on a CPU those of the processor
     peak_bytes: int  # of a step
     device: str
 

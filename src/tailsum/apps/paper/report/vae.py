@@ -67,11 +67,8 @@ def differences(group: pd.DataFrame) -> Iterator[tuple[str, str, str, str]]:
         if first in by_row and second in by_row:
             change = (by_row[first][["dev", "test"]] - by_row[second][["dev", "test"]]).dropna()
             if len(change):
-                yield (
-                    f"{first} - {second}",
-                    *(_mean_and_error(change[part]) for part in ("dev", "test")),
-                    str(len(change)),
-                )
+                dev, test = (_mean_and_error(change[part]) for part in ("dev", "test"))
+                yield f"{first} - {second}", dev, test, str(len(change))
 
 
 def _mean_and_error(values: pd.Series) -> str:

@@ -63,7 +63,7 @@ class Size:
 SIZES: dict[Scale, Size] = {
     # What one core of a CPU does with 2,000 states in some minutes a run.
     "small": Size(
-        {"steps": 200, "check_every": 50, "batch": 32, "rate": 3e-3, "longest": 24, "dropout": 0.2, "kl_weight": 1.0},
+        {"steps": 200, "check_every": 50, "batch": 16, "rate": 8e-3, "longest": 24, "dropout": 0.2, "kl_weight": 1.0},
         samples=20,
         sentences=1000,
         occurrences=5000,

@@ -150,16 +150,19 @@ def _occurrences(plan: Plan, model: StructuredVAE, corpus: Corpus, settings: Set
 def _cost(trainer: Trainer) -> tuple[float, int]:
     """The mean seconds of some more steps, and the peak memory of one in bytes. Nothing of them is saved.
 
-    All rows of one seed make them on the same sentences. On a CPU the memory is that of the tensors which a step makes.
+    All rows of one seed make them on the same sentences. On a CPU the seconds are those of the processor, which other work
+    on the machine does not change, and the memory is that of the tensors which a step makes.
     """
+    on_gpu = trainer.device.type == "cuda"
+    clock = time.perf_counter if on_gpu else time.process_time
     trainer.step()
     _wait(trainer.device)
-    start = time.perf_counter()
+    start = clock()
     for _ in range(TIMED):
         trainer.step()
     _wait(trainer.device)
-    seconds = (time.perf_counter() - start) / TIMED
-    if trainer.device.type == "cuda":
+    seconds = (clock() - start) / TIMED
+    if on_gpu:
         torch.cuda.reset_peak_memory_stats(trainer.device)
         trainer.step()
         return seconds, torch.cuda.max_memory_allocated(trainer.device)
