@@ -18,6 +18,7 @@ from tailsum.apps.paper.reproduce import TABLES, Settings, plan, reproduce
 from tailsum.apps.paper.rows import StateUse, Trained, read_rows
 from tailsum.apps.paper.vae.cells import TRAINED, Experiment, Options
 from tailsum.apps.paper.vae.design import EXPECTED, OURS, SIZES, SKETCHED, Plan, Size, figure2_ways, table5_ways
+from tailsum.apps.vae.run import Run
 from tailsum.apps.vae.train import Trainer
 from tailsum.cli.app import app
 
@@ -221,3 +222,16 @@ def test_the_command_knows_its_own_states_and_seeds(monkeypatch, tmp_path, unche
         assert CliRunner().invoke(app, ["reproduce", "table5", *typed]).exit_code == 0
     assert [(each.states, each.repeats) for each in found] == [((100, 2000), 3), ((100,), 2)]
     assert found[1].training == Options("full", "lstm", "cpu", 4)
+
+
+def test_a_pretrained_encoder_has_rows_of_its_own(tiny, tmp_path):
+    pytest.importorskip("transformers")
+    pytest.importorskip("harness.stored_models").store(tmp_path, "bert")
+    settings = wanted(tmp_path, tiny, seeds=1, encoder=str(tmp_path / "bert"))
+    (first, *_) = plan(settings)["table5"]
+    (other, *_) = plan(wanted(tmp_path, tiny, seeds=1))["table5"]
+    assert first.name != other.name
+    (row,) = first.rows(tmp_path / "cells", lambda: None)
+    assert row.encoder == "bert"
+    (folder,) = (tmp_path / "out" / "runs").iterdir()
+    assert not [name for name in Run.open(folder).best().tensors if "encoder" in name]  # frozen
