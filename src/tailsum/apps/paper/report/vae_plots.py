@@ -36,7 +36,7 @@ def frequencies(group: pd.DataFrame, states: int) -> Figure:
             ax.plot(used["rank"], used.share, color=colour, linestyle=style, linewidth=1.2)
             ax.plot(used["rank"].iloc[-1], used.share.iloc[-1], "o", color=colour, markersize=3)
             ax.plot([], [], color=INK, linestyle=style, label=f"seed {seed}")
-        ax.set(yscale="log", xlim=(0, 1.03 * states))
+        ax.set(xscale="log", yscale="log", xlim=(0.8, 1.3 * states))
     label_edges(made, "states, by frequency", "share of all words")
     last = Line2D([], [], linestyle="none", marker="o", color=INK, markersize=3, label="last state in use")
     legend_below(made.figure, [*handles_of(made.axes), last])

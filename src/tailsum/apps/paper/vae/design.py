@@ -61,8 +61,8 @@ class Size:
 
 
 SIZES: dict[Scale, Size] = {
-    # What one core of a CPU does with 2,000 states in some minutes a run. States start at random, as in the paper: in so
-    # few steps with the whole weight on the KL divergence, TopK does worse from classes of words.
+    # What one core of a CPU does with 2,000 states in some minutes a run. States start at random: with the
+    # whole weight on the KL divergence, TopK did worse from classes of words (one trial, 100 steps).
     "small": Size(
         {
             "steps": 150,
