@@ -1,7 +1,7 @@
 """What is trained for Table 5 and Figure 2: rows, seeds and scales, without torch, which is slow to load.
 
 A row is a way to sum over the states. All rows of a scale have the same text, the same start, as many steps and the same
-settings, but for what a row is about; and their dropout, which each method has as it did best on the dev part.
+settings, but for what a row is about; and, at full scale, the dropout that did best on the dev part with the first seed.
 """
 
 from dataclasses import dataclass, field, replace
