@@ -1,10 +1,10 @@
 """The gradient of the ELBO's CRF part in the state embeddings, by sketches, against the exact one.
 
-    python -m benchmarks.vae_gradients --data captions [--weights WEIGHTS]
+    python -m benchmarks.vae_gradients --data captions [--run FOLDER]
 
 The CRF part is H(q) + E_q[log p(x, y)]. Its second term is taken with the decoder's memory fixed at one sample of the
 states: then it is a sum over positions and states of q's marginals times what the decoder says of each state, and can
-be had exactly. 1 - cosine, mean over sketches, 2,000 states, 10% kept: at the start of training, and after it (with WEIGHTS).
+be had exactly. 1 - cosine, mean over sketches, 2,000 states, 10% kept: at the start of training, and after it (of a run).
 """
 
 import argparse
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from tailsum.apps.vae.build import build, load
-from tailsum.apps.vae.checkpoint import read
+from tailsum.apps.vae.build import build
 from tailsum.apps.vae.data import Batch, Corpus, batch_of, evenly
+from tailsum.apps.vae.run import Run
 from tailsum.apps.vae.settings import Settings
 from tailsum.chains.linear_chain import LinearChain
 from tailsum.nn.decoder import as_sample
@@ -85,22 +85,20 @@ def main() -> None:
     """At the start, and after training."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--weights", type=Path, help="weights.safetensors of a run of benchmarks.table5")
+    parser.add_argument("--run", type=Path, help="the folder of a run of tailsum train or of tailsum reproduce table5")
     parser.add_argument("--sentences", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=10)
     given = parser.parse_args()
-    settings, trained = Settings(states=2000, state_size=128), None
-    if given.weights:
-        trained = read(given.weights)
-        settings = Settings.from_json(trained.facts["settings"])
-    corpus = Corpus.read(given.data, settings.words, longest=settings.longest)  # the words that the weights belong to
+    run = Run.open(given.run) if given.run else None
+    settings = run.settings if run else Settings(states=2000, state_size=128)
+    corpus = Corpus.read(given.data, settings.words, longest=settings.longest)
     torch.manual_seed(0)
     batch = batch_of(evenly(corpus.dev, given.sentences))
     model = build(settings, corpus.vocabulary).eval()
     print("at the start")
     compare(model, batch, given.repeats, print)
-    if trained:
-        load(model, trained.tensors)
+    if run:
+        run.put(run.best(), model)
         print("after training")
         compare(model, batch, given.repeats, print)
 

@@ -140,7 +140,7 @@ def test_completion_scripts(shell):
         ("tr", {"train"}),
         ("train --est", {"--estimator"}),
         ("train --estimator t", {"topk", "tailsum"}),
-        ("reproduce table", {"table2", "table3", "table4"}),
+        ("reproduce table", {"table2", "table3", "table4", "table5"}),
     ],
 )
 def test_completion(typed, offered):

@@ -1,11 +1,13 @@
 """Sweeps along a chain: messages from the selected states of each position to all states of the next, and back."""
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tailsum.chains.shared_products import SharedProducts, shared_products
 from tailsum.numerics.kernels import fits_tiles, fused
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
@@ -30,6 +32,7 @@ class ChainSweep(Sweep):
         self.nodes, self.lengths, self.same_states = nodes, lengths, same_states
         self.onward, self.back = pairs, pairs.transposed()
         self.past, self.future = nodes, torch.zeros_like(nodes)
+        self._products: dict[bool, SharedProducts | None] = {}  # back and onward, where all steps share them
         self.near: Near | None = None  # messages from neighbouring states
         self.pilot: Subset | None = None  # landmarks of the positions 1 .. T-1, which sent the messages in `future`
 
@@ -49,7 +52,15 @@ class ChainSweep(Sweep):
 
     def sent(self, t: int, value: Tensor, kept: Subset, back: bool = False) -> Float[Tensor, "*batch n"]:
         """The message of the kept states at one end of step t, with their values, to all states at the other."""
-        return send((self.back if back else self.onward).at_step(t), value, kept)
+        pairs, count = self.back if back else self.onward, kept.index.shape[-1]
+        if back not in self._products:  # by the first selection: later ones are of about as many states
+            *batch, length, _ = self.nodes.shape
+            self._products[back] = shared_products(pairs, count, math.prod(batch), length - 1)
+        if (shared := self._products[back]) is not None:
+            found = shared.sums(kept.index, value.gather(-1, kept.index) + kept.log_weight)
+            if found is not None:
+                return found
+        return send(pairs.at_step(t), value, kept)
 
     def joined(
         self, t: int, value: Tensor, kept: Subset, sent: Tensor, back: bool = False

@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.chains.expected_message import expected_message
+from tailsum.chains.shared_products import SharedProducts, shared_products
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import log_sum_exp
 from tailsum.numerics.tensors import as_values, finite, without_common
@@ -105,8 +106,9 @@ class Refined:
         """
         sent = PathMass(nodes[0], as_values(nodes[0]))
         found, mass, mean = [sent], list[Tensor](), list[Tensor]()
+        shared = self._shared(pairs, self._kept)
         for t in range(1, len(nodes)):
-            step = self._step(pairs, t - 1, self._kept, sent)
+            step = self._step(pairs, t - 1, self._kept, sent, shared)
             common = _common(step)
             for all_of, one in zip((mass, mean), common, strict=True):
                 all_of.append(torch.where(t <= self._last, one[:, 0], 0.0).double())
@@ -118,20 +120,30 @@ class Refined:
         """Mass and mean of all paths that continue from each state, the state itself excluded, up to a common part."""
         nothing = PathMass(torch.zeros_like(nodes[0]), torch.zeros_like(nodes[0]))
         found, back = [nothing], pairs.transposed()
+        shared = self._shared(back, self._pilot)
         for t in range(len(nodes) - 2, -1, -1):
             after = PathMass(nodes[t + 1] + found[-1].mass, as_values(nodes[t + 1]) + found[-1].mean)
-            step = self._step(back, t, self._pilot, after)
+            step = self._step(back, t, self._pilot, after, shared)
             common, inside = _common(step), (t < self._last)[:, None]
             found.append(PathMass(*(torch.where(inside, x - c, 0.0) for x, c in zip(step, common, strict=True))))
         return found[::-1]
 
-    def _step(self, pairs: Potential, step: int, kept: tuple[Tensor, ...], sent: PathMass) -> PathMass:
+    def _shared(self, pairs: Potential, kept: tuple[Tensor, ...]) -> SharedProducts | None:
+        """Products with one table in place of messages, where they are faster."""
+        steps, count = kept[0].shape[-2:]
+        return shared_products(pairs, count, self._batch_shape.numel(), steps, means=True)
+
+    def _step(
+        self, pairs: Potential, step: int, kept: tuple[Tensor, ...], sent: PathMass, shared: SharedProducts | None
+    ) -> PathMass:
         """The messages from the kept states at one end of a step to all states at its other end."""
         shape, (index, log_weight) = self._batch_shape, _at(kept, step)
+        value, mean = sent.mass.gather(-1, index) + log_weight, sent.mean.gather(-1, index)
+        if shared is not None and (found := shared.carried(index, value, mean)) is not None:
+            return PathMass(*found)
         params = pairs.at_step(step).gather(kept[0][..., step, :], None).table_params()
         params = tuple(p.expand(*shape, -1, -1).reshape(-1, *p.shape[-2:]) if p.dim() > 2 else p[None] for p in params)
-        value = sent.mass.gather(-1, index) + log_weight
-        return PathMass(*expected_message(params, value, sent.mean.gather(-1, index)))
+        return PathMass(*expected_message(params, value, mean))
 
 
 def _recordable(x: Tensor) -> Tensor:

@@ -6,15 +6,24 @@ from typing import Annotated, Literal
 
 import typer
 
+from tailsum.apps.paper.vae.design import Scale
 from tailsum.apps.progress import say
-from tailsum.cli.console import RUN, WHAT, Repeats, Seed, check_effect, need, told
+from tailsum.cli.console import RUN, WHAT, Repeats, Seed, check_effect, need, told, typed
 
-Table = Literal["table2", "table3", "table4", "hard", "theory", "splits", "memory", "relaxed", "all"]
+Table = Literal[
+    "table2", "table3", "table4", "hard", "theory", "splits", "memory", "relaxed", "all", "table5", "figure2"
+]  # fmt: skip
+# Of those that train structured VAEs: how many states they have, and how many seeds, unless told.
+TRAINED = {"table5": "100,2000", "figure2": "2000"}
+SEEDS = 3
+TRAINING = "Training (table5 and figure2)"
+FOR_TRAINING = ("scale", "encoder", "device", "workers")
 WITHOUT_EFFECT = {
-    **dict.fromkeys(("table2", "table3", "table4", "splits"), ("data",)),
-    "theory": ("data", "states", "repeats"),
-    "memory": ("data", "repeats"),
-    "relaxed": ("states",),
+    **dict.fromkeys(("table2", "table3", "table4", "splits"), ("data", *FOR_TRAINING)),
+    "theory": ("data", "states", "repeats", *FOR_TRAINING),
+    "memory": ("data", "repeats", *FOR_TRAINING),
+    "relaxed": ("states", *FOR_TRAINING),
+    **dict.fromkeys(("hard", "all"), FOR_TRAINING),
 }
 
 
@@ -36,10 +45,15 @@ def reproduce(
         Table,
         typer.Argument(
             metavar="TABLE",
-            help="What to run: table2, table3, table4, hard, theory, splits, memory, relaxed or all.",
+            help="What to run: table2, table3, table4, table5, figure2, hard, theory, splits, memory, relaxed or all.",
         ),
     ],
-    states: Annotated[str, typer.Option(help="How many states the models have.", rich_help_panel=WHAT)] = "2000,10000",
+    states: Annotated[
+        str,
+        typer.Option(
+            help="How many states the models have. table5: 100,2000 unless told; figure2: 2000.", rich_help_panel=WHAT
+        ),
+    ] = "2000,10000",
     repeats: Repeats = 100,
     seed: Seed = 0,
     output: Annotated[
@@ -59,24 +73,59 @@ def reproduce(
             exists=True, file_okay=False, help="Only write the report of this folder's results.", rich_help_panel=RUN
         ),
     ] = None,
+    scale: Annotated[
+        Scale,
+        typer.Option(
+            metavar="SCALE",
+            help="table5, figure2: small, minutes a run on a CPU, or full, 20 passes over the captions, for a GPU.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = "small",
+    encoder: Annotated[
+        str,
+        typer.Option(
+            help="table5, figure2: lstm, transformer, or a pretrained model, frozen: a folder, or its name on the hub.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = "lstm",
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="table5, figure2: cpu, cuda or cuda:1. Default: a GPU if there is one.", rich_help_panel=TRAINING
+        ),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="table5, figure2: runs that are trained at a time.", rich_help_panel=TRAINING)
+    ] = 1,
 ) -> None:
     """Run the paper's experiments, and harder ones: its figures, its method here, and ours, side by side.
 
     **table2**: log Z of chains and hypertrees, entropy of chains. **table3**: bias and variance. **table4**: proposals.
     **hard**: peaked chains, models trained on text, gradients. **theory**: what is proved, measured. **splits**: how many of
-    the kept states are drawn. **memory**: of training steps. **relaxed**: gradients by samples. **all**: everything, in
+    the kept states are drawn. **memory**: of training steps. **relaxed**: gradients by samples. **all**: all of these, in
     little more than an hour on two cores.
+
+    **table5**: the likelihood of structured VAEs, by each way to sum over the states. **figure2**: how often their states
+    occur. These train for hours, and are not a part of **all**. `--repeats` is the number of seeds (default here: 3). A
+    training run that is interrupted goes on from its own checkpoint.
 
     What is finished is kept: run the same command again to go on where it was interrupted. Writes CSV files with every
     replicate (compressed), tables in Markdown, pictures, and a page, `index.html`, that shows it all.
     """
-    need("plot", "report")
+    need("plot", "report", *(["vae"] if table in TRAINED else []))
     from tailsum.apps.paper import reproduce as paper
 
-    settings = paper.Settings(table, _numbers(states), repeats, seed, output, data)
+    if table in TRAINED:
+        states = states if typed(context, "states") else TRAINED[table]
+        repeats = repeats if typed(context, "repeats") else SEEDS
+        encoder = str(folder.resolve()) if (folder := Path(encoder).expanduser()).is_dir() else encoder
+    options = paper.Options(scale, encoder, device, workers)
+    settings = paper.Settings(table, _numbers(states), repeats, seed, output, data, options)
     with told() as console:
         if page is not None:
-            check_effect(context, dict.fromkeys(("states", "repeats", "seed", "output", "data"), "--page"))
+            check_effect(
+                context, dict.fromkeys(("states", "repeats", "seed", "output", "data", *FOR_TRAINING), "--page")
+            )
             say(console, f"The results on one page: {paper.rewrite_report(page, paper.TABLES[table]).resolve()}")
             return
         check_effect(context, dict.fromkeys(WITHOUT_EFFECT.get(table, ()), f"reproduce {table}"))

@@ -1,13 +1,13 @@
 """The main job of `tailsum reproduce`: run the cells of the wanted tables, keep what is finished, write the report.
 
-These are the paper's Tables 2, 3 and 4, what it proves and claims, and suites that it does not have.
+These are the paper's Tables 2 to 5 and its Figure 2, what it proves and claims, and suites that it does not have.
 """
 
 import contextlib
 import platform
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from tailsum.apps.paper.rows import Check, Direction
 from tailsum.apps.paper.splits import splits
 from tailsum.apps.paper.theory import REPEATS, STATEMENTS, checks
 from tailsum.apps.paper.trained import Settings as Training
+from tailsum.apps.paper.vae.cells import TRAINED, Experiment, Options
 from tailsum.apps.progress import Tasks, shown
 
 __all__ = ["TABLES", "Settings", "plan", "reproduce", "rewrite_report"]
@@ -35,6 +36,7 @@ TABLES: dict[str, tuple[str, ...]] = {name: (name,) for name in ("table2", "tabl
 TABLES["hard"] += ("text", "gradients")
 TABLES |= {name: (name,) for name in ("splits", "memory", "relaxed")}
 TABLES["all"] = tuple(name for names in TABLES.values() for name in names)
+TABLES |= {name: (name,) for name in TRAINED}  # hours of training: not a part of "all"
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,18 @@ class Settings:
     seed: int
     output: Path
     data: Path | None = None
+    training: Options = field(default_factory=Options)
 
     @property
     def cells(self) -> Path:
         """The folder of finished cells."""
         return self.output / "cells"
+
+    @property
+    def experiment(self) -> Experiment:
+        """What trains structured VAEs: `repeats` is the number of seeds."""
+        seeds = range(self.seed, self.seed + self.repeats)
+        return Experiment(self.training, self.states, seeds, self.data, self.output / "runs")
 
 
 def plan(settings: Settings) -> dict[str, list[Cell[Any]]]:
@@ -65,6 +74,7 @@ def plan(settings: Settings) -> dict[str, list[Cell[Any]]]:
         "hard": tables.hard(states, repeats, seed),
         "text": tables.text(settings.data, settings.cells, max(2, repeats // 10), seed),
         "gradients": _gradients(settings),
+        **{name: settings.experiment.cells(name) for name in TRAINED},
         "theory": [Cell(theory, Check, len(STATEMENTS), lambda step: checks(REPEATS, seeded(seed, theory), step))],
         "splits": splits(min(states), repeats, seed),
         "memory": memory(min(states), seed),
@@ -84,6 +94,8 @@ def _gradients(settings: Settings) -> Iterator[Cell[Direction]]:
 def reproduce(settings: Settings, console: Console) -> Path:
     """Run what is not finished yet, and write tables, pictures and the page that ties them together; gives its path."""
     wanted = plan(settings)
+    if settings.table in TRAINED and settings.training.workers > 1:
+        settings.experiment.in_parallel(settings.table, settings.cells, console)
     cells = {cell.name: cell for group in wanted.values() for cell in group}
     rows = {name: found for name, cell in cells.items() if (found := cell.finished(settings.cells)) is not None}
     if rows:
@@ -135,7 +147,8 @@ def about(settings: Settings) -> dict[str, str]:
     """What was run, and with what."""
     return {
         "command": f"tailsum reproduce {settings.table} --states {','.join(map(str, settings.states))} "
-        f"--repeats {settings.repeats} --seed {settings.seed}",
+        f"--repeats {settings.repeats} --seed {settings.seed}"
+        + (settings.training.typed() if settings.table in TRAINED else ""),
         "seed": str(settings.seed),
         "text": tables.text_name(settings.data),
         "tailsum": __version__,

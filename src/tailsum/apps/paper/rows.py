@@ -116,7 +116,47 @@ class GradientError:
     seconds: float  # for a replicate
 
 
-Row = TypeVar("Row", Estimate, Direction, Check, SplitError, StepCost, GradientError)
+@dataclass(frozen=True)
+class Trained:
+    """One structured VAE of Table 5: how it was trained, how well it does, in nats a sentence, and what a step cost."""
+
+    scale: str  # "small" or "full"
+    encoder: str
+    states: int  # N
+    row: str  # such as "TopK", "RDP", "ours, exact"
+    estimator: str
+    kept: int  # K; N where sums are exact
+    drawn: int
+    dropout: float
+    steps: int
+    batch: int
+    seed: int
+    dev: float  # negative log-likelihood
+    test: float
+    sampling_error: float  # of the test part's: what more samples of the states would remove
+    kl: float  # of the test part
+    told: float  # I(state; word) in nats a word, net of chance
+    used: int  # states that occur in a sample for each sentence
+    seconds: float  # of a step; on a CPU those of the processor
+    peak_bytes: int  # of a step
+    device: str
+
+
+@dataclass(frozen=True)
+class StateUse:
+    """One state of one model of Figure 2: its share of all words, the most frequent state having rank 1."""
+
+    scale: str
+    states: int
+    row: str
+    top: int  # K1
+    drawn: int  # K2
+    seed: int
+    rank: int
+    share: float
+
+
+Row = TypeVar("Row", Estimate, Direction, Check, SplitError, StepCost, GradientError, Trained, StateUse)
 
 
 def write_rows(path: Path, rows: Iterable[Row], kind: type[Row]) -> None:

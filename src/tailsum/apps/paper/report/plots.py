@@ -7,6 +7,7 @@ import pandas as pd
 
 from tailsum.apps.paper.report import draw
 from tailsum.apps.paper.report.tables import BLOCK, WORDS, key_of, proposals
+from tailsum.apps.paper.report.vae_plots import figure2 as vae_figure2
 from tailsum.apps.report.picture import Picture
 from tailsum.apps.report.table import groups
 from tailsum.apps.report.wording import capital
@@ -23,6 +24,7 @@ def pictures(found: Mapping[str, pd.DataFrame]) -> list[Picture]:
         "text": _suite,
         "gradients": _gradients,
         "theory": _theory,
+        "figure2": vae_figure2,
     }
     return [picture for name, make in made.items() if name in found for picture in make(name, found[name])]
 

@@ -17,7 +17,8 @@ _LINE = [*_MODEL, "label", "kept"]
 def summaries(results: Mapping[str, Sequence[Row]]) -> dict[str, pd.DataFrame]:
     """The summaries of each experiment that has rows; those of some are summaries already."""
     frames = {name: pd.DataFrame(list(rows)) for name, rows in results.items() if rows}
-    kinds = {"gradients": _directions, **dict.fromkeys(("theory", "splits", "memory", "relaxed"), pd.DataFrame)}
+    summed = ("theory", "splits", "memory", "relaxed", "table5", "figure2")
+    kinds = {"gradients": _directions, **dict.fromkeys(summed, pd.DataFrame)}
     return {name: kinds.get(name, _errors)(frame) for name, frame in frames.items()}
 
 

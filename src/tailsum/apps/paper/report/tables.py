@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from tailsum.apps.paper import published
+from tailsum.apps.paper.report import vae
 from tailsum.apps.paper.report.compare import by_method, is_ours, lower, methods_in, shown
 from tailsum.apps.report.page import words
 from tailsum.apps.report.table import Section, Table, groups, rows_of
@@ -38,6 +39,8 @@ def sections(found: Mapping[str, pd.DataFrame]) -> list[Section]:
         "text": suite,
         "gradients": gradients,
         "theory": theory,
+        "table5": vae.table5,
+        "figure2": vae.figure2,
     }
     return [
         Section(name, WORDS["titles"][name], WORDS["words"][name], list(make(name, found[name])))

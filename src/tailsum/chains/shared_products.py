@@ -1,0 +1,93 @@
+"""Messages from a few states of each sequence to all states, where all steps and sequences share one table of pair scores.
+
+The kept states of a sequence have rows of the table of their own, which would have to be gathered, or computed, and
+exponentiated for every sequence and step. One product with the exponentiated whole table, where the states that are not
+kept have mass zero, does more arithmetic, but all of it in matrix products, and exponentiates the table once.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.numerics.precision import product
+from tailsum.numerics.reduce import column_tops, log_or_never
+from tailsum.numerics.table import fits_budget
+from tailsum.numerics.tensors import finite
+from tailsum.scores.factored import Factored
+from tailsum.scores.potential import Potential
+
+TABLES = 4  # of N x N numbers that exist at a time, at most
+EXPONENTIAL = 100  # multiplications that take as long as an exponential, about; measured on a CPU
+
+
+class Carried(NamedTuple):
+    """Log sums, and the means of what was carried along with them, `[B, N]`."""
+
+    mass: Tensor
+    mean: Tensor
+
+
+class SharedProducts:
+    """Products with the exponentials of shared scores `[N, N]`, each column divided by its largest.
+
+    Sums that are so small that terms of them may have underflowed are not given: None stands for them.
+    """
+
+    def __init__(self, scores: Float[Tensor, "n n"], means: bool = False) -> None:
+        self.top = column_tops(scores)
+        self.plain = (scores - self.top).exp()
+        self.weighed = self.plain * scores if means else None
+        limits = torch.finfo(scores.dtype)
+        self.floor = limits.tiny / limits.eps * len(scores)
+
+    def sums(
+        self, index: Int[Tensor, "*batch k"], value: Float[Tensor, "*batch k"]
+    ) -> Float[Tensor, "*batch n"] | None:
+        """`log sum_k exp(value_k + score(index_k, j))` for every j."""
+        shape = (*value.shape[:-1], len(self.plain))
+        index, value = (x.reshape(-1, x.shape[-1]) for x in (index, value))
+        peak = finite(value.detach().amax(-1, keepdim=True))
+        total = _times(self._spread(index, (value - peak).exp()), self.plain)
+        if bool((total < self.floor).any()):
+            return None
+        return (total.log() + peak + self.top).reshape(shape)
+
+    def carried(
+        self, index: Int[Tensor, "B k"], value: Float[Tensor, "B k"], carried: Float[Tensor, "B k"]
+    ) -> Carried | None:
+        """The same, and the means of `carried_k + score(index_k, j)` under these weights."""
+        assert self.weighed is not None
+        peak = finite(value.detach().amax(-1, keepdim=True))
+        mass = (value - peak).exp()
+        sent, also = self._spread(index, mass), self._spread(index, mass * carried)
+        total, mean = _times(torch.cat((sent, also)), self.plain).chunk(2)
+        if bool((total < self.floor).any()):
+            return None
+        return Carried(log_or_never(total) + peak + self.top, (mean + _times(sent, self.weighed)) / total)
+
+    def _spread(self, index: Tensor, mass: Tensor) -> Tensor:
+        """What the kept states have, at the places of all states."""
+        return mass.new_zeros(len(mass), len(self.plain)).scatter_add(-1, index, mass)
+
+
+def shared_products(pairs: Potential, kept: int, batch: int, steps: int, means: bool = False) -> SharedProducts | None:
+    """Products with one table for steps of so many kept states and sequences; None where they would not be faster.
+
+    Only on a CPU, where this was measured, and for factors, whose scores are finite.
+    """
+    if not isinstance(pairs, Factored) or pairs.lead.numel() != 1 or pairs.left.device.type != "cpu":
+        return None
+    n, size, batch = pairs.n_from, pairs.left.shape[-1], max(1, batch)
+    apart = batch * steps * kept * pairs.n_to * (size + EXPONENTIAL)
+    together = n * pairs.n_to * (size + EXPONENTIAL + batch * steps)
+    if n != pairs.n_to or together > apart or not fits_budget(TABLES * n * n * pairs.left.element_size()):
+        return None
+    scores = pairs.map(lambda x: x.reshape(x.shape[-2:])).block()
+    return SharedProducts(scores, means)
+
+
+def _times(x: Tensor, table: Tensor) -> Tensor:
+    """`x @ table`, in the order that is faster on a CPU."""
+    return product(table.mT, x.mT).mT
