@@ -94,7 +94,7 @@ def test_figure_2_splits_as_many_states():
 
 def test_table_5_from_training_to_the_page(tiny, tmp_path):
     page = reproduce(wanted(tmp_path, tiny), QUIET)
-    rows = read_rows(tmp_path / "out" / "table5.csv", Trained)
+    rows = read_rows(tmp_path / "out" / "table5.csv.gz", Trained)
     assert [(row.row, row.seed) for row in rows] == [
         (name, seed) for seed in (0, 1) for name in ("Full", "TopK", "RDP", OURS, SKETCHED)
     ]
@@ -149,7 +149,7 @@ def test_figure_2_and_table_5_share_the_runs_of_topk(tmp_path):
 
 def test_figure_2_to_the_page(tiny, tmp_path):
     page = reproduce(wanted(tmp_path, tiny, "figure2"), QUIET)
-    rows = read_rows(tmp_path / "out" / "figure2.csv", StateUse)
+    rows = read_rows(tmp_path / "out" / "figure2.csv.gz", StateUse)
     frame = pd.DataFrame(rows)
     assert list(frame.row.unique()) == ["TopK", "RDP, 9 + 1", "RDP, 5 + 5", "RDP, 1 + 9"]
     for _, each in frame.groupby(["row", "seed"]):
@@ -165,7 +165,7 @@ def test_workers_find_what_one_process_finds(tiny, tmp_path):
     reproduce(alone, QUIET)
     together = dataclasses.replace(alone, output=tmp_path / "two", training=Options(device="cpu", workers=2))
     reproduce(together, QUIET)
-    assert (tmp_path / "two" / "figure2.csv").read_text() == (tmp_path / "out" / "figure2.csv").read_text()
+    assert (tmp_path / "two" / "figure2.csv.gz").read_bytes() == (tmp_path / "out" / "figure2.csv.gz").read_bytes()
 
 
 def a_row(row, seed, dev, test):
