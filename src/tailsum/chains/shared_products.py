@@ -19,6 +19,7 @@ from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Potential
 
 TABLES = 4  # of N x N numbers that exist at a time, at most
+WORTH = 2  # times faster at least, for the memory of these tables
 EXPONENTIAL = 100  # multiplications that take as long as an exponential, about; measured on a CPU
 
 
@@ -73,7 +74,7 @@ class SharedProducts:
 
 
 def shared_products(pairs: Potential, kept: int, batch: int, steps: int, means: bool = False) -> SharedProducts | None:
-    """Products with one table for steps of so many kept states and sequences; None where they would not be faster.
+    """Products with one table for steps of so many kept states and sequences; None where they would not be much faster.
 
     Only on a CPU, where this was measured, and for factors, whose scores are finite.
     """
@@ -82,7 +83,7 @@ def shared_products(pairs: Potential, kept: int, batch: int, steps: int, means: 
     n, size, batch = pairs.n_from, pairs.left.shape[-1], max(1, batch)
     apart = batch * steps * kept * pairs.n_to * (size + EXPONENTIAL)
     together = n * pairs.n_to * (size + EXPONENTIAL + batch * steps)
-    if n != pairs.n_to or together > apart or not fits_budget(TABLES * n * n * pairs.left.element_size()):
+    if n != pairs.n_to or WORTH * together > apart or not fits_budget(TABLES * n * n * pairs.left.element_size()):
         return None
     scores = pairs.map(lambda x: x.reshape(x.shape[-2:])).block()
     return SharedProducts(scores, means)
