@@ -23,6 +23,14 @@ RunFolder = Annotated[Path, typer.Argument(help="The folder that `tailsum train 
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda or cuda:1. Default: a GPU if there is one.", rich_help_panel=RUN)
 ]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True,
+        help="Text to train on: a folder of MSCOCO captions, or a file. Default: Python's own.",
+        rich_help_panel=WHAT,
+    ),
+]
 Text = Annotated[
     Path | None,
     typer.Option(exists=True, help="Where the text is now, if it has moved since training.", rich_help_panel=RUN),

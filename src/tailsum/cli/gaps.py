@@ -6,18 +6,11 @@ from typing import Annotated
 import typer
 
 from tailsum.apps.progress import say, shown
-from tailsum.cli.console import RUN, WHAT, Device, need, told
+from tailsum.cli.console import RUN, WHAT, Data, Device, need, told
 
 
 def gaps(
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True,
-            help="Text to train on: a folder of MSCOCO captions, or a file. Default: Python's own.",
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
+    data: Data = None,
     ways: Annotated[
         str,
         typer.Option(

@@ -8,7 +8,7 @@ import typer
 
 from tailsum.apps.paper.vae.design import Scale
 from tailsum.apps.progress import say
-from tailsum.cli.console import RUN, WHAT, Repeats, Seed, check_effect, need, told, typed
+from tailsum.cli.console import RUN, WHAT, Data, Repeats, Seed, check_effect, need, told, typed
 
 Table = Literal[
     "table2", "table3", "table4", "hard", "theory", "splits", "memory", "relaxed", "all", "table5", "figure2"
@@ -59,14 +59,7 @@ def reproduce(
     output: Annotated[
         Path, typer.Option(file_okay=False, help="The folder for the results.", rich_help_panel=RUN)
     ] = Path("tailsum-paper"),
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True,
-            help="Text to train on: a folder of MSCOCO captions, or a file. Default: Python's own.",
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
+    data: Data = None,
     page: Annotated[
         Path | None,
         typer.Option(

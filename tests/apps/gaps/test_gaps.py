@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import tailsum as ts
 from harness.agree import close
@@ -18,6 +19,7 @@ from tailsum.apps.gaps.report import behind, table, write
 from tailsum.apps.gaps.train import evaluate, held_out, train
 from tailsum.apps.gaps.ways import log_likelihood, ways
 from tailsum.apps.text import Split
+from tailsum.cli.app import app
 
 CPU = torch.device("cpu")
 SENTENCES = [
@@ -192,6 +194,28 @@ def test_gaps_can_be_read(text, model):
     assert len(shown) == 4
     for line, words, length in zip(shown, gaps.words, gaps.lengths, strict=True):
         assert f"was: {' '.join(text.vocabulary.decode(words[:length].tolist()))};" in line
+
+
+def test_more_words_than_there_are_mean_all_of_them(text):
+    assert ways(n_states=10_000)["small"].model(len(text.vocabulary)).n_states == len(text.vocabulary)
+    gaps = held_out(text, "dev", 4)
+    model = ways()["tailsum"].model(len(text.vocabulary)).eval()
+    for name in ("tailsum", "paper", "sampled", "topk", "beam"):
+        found = log_likelihood(ways(kept=500, candidates=2)[name], model, gaps[0], log_frequency(text))
+        assert found.isfinite().all()
+
+
+def test_the_command_says_which_ways_there_are(tmp_path, unchecked):
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(" ".join(sentence) for sentence in SENTENCES * 3))
+    ask = ["gaps", "--data", str(path), "--output", str(tmp_path / "out"), "--seconds", "1", "--sentences", "16"]
+    wrong = CliRunner().invoke(app, [*ask, "--ways", "tailsum,exactly"])
+    assert wrong.exit_code == 1
+    assert "--ways must be among tailsum, paper," in wrong.output
+    found = CliRunner().invoke(app, [*ask, "--kept", "8", "--candidates", "12", "--device", "cpu"])
+    assert found.exit_code == 0, found.output
+    assert "behind ours" in found.output
+    assert (tmp_path / "out" / "gaps.md").is_file()
 
 
 def test_transitions_differ_at_every_step(text, model):

@@ -31,7 +31,7 @@ class Way:
 
     def model(self, n_words: int) -> GapFiller:
         """A model to be trained in this way."""
-        return GapFiller(n_words, self.n_states, paired=self.name != "independent")
+        return GapFiller(n_words, min(self.n_states or n_words, n_words), paired=self.name != "independent")
 
 
 def ways(kept: int = 64, candidates: int = 512, n_states: int = 300) -> dict[str, Way]:
