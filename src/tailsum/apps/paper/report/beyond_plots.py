@@ -14,7 +14,7 @@ from tailsum.apps.paper.report.look import OTHERS, colour_of, kept_axis, name_of
 from tailsum.apps.paper.report.tables import WORDS, key_of
 from tailsum.apps.paper.splits import exponent_of, is_tail
 from tailsum.apps.report.axes import handles_of, label_edges, legend_below, log_axis, panels, plain
-from tailsum.apps.report.picture import WIDTH, Picture
+from tailsum.apps.report.picture import WIDTH, Picture, page_width
 from tailsum.apps.report.table import groups, rows_of
 from tailsum.apps.report.wording import capital
 from tailsum.plot.style import INK, QUIET
@@ -163,7 +163,7 @@ def _relaxed_pictures(name: str, found: pd.DataFrame) -> Iterator[Picture]:
 
 def draw_relaxed(group: pd.DataFrame) -> Figure:
     """Bias against deviation. Where the bias is within two standard errors of zero, an arrow comes from two above it."""
-    figure = Figure(figsize=(WIDTH * 0.8, 4.4), layout="constrained")
+    figure = Figure(figsize=(min(page_width(), 0.8 * WIDTH), 4.4), layout="constrained")
     ax = figure.subplots()
     labels = list(group.label.unique())
     marks = dict(zip(labels, ("o", "^", "s"), strict=False))
