@@ -21,7 +21,7 @@ Columns = Int[Tensor, "*#lead b"] | None
 
 
 class Potential(Scores):
-    """Scores of pairs of states. Three kinds: `Dense`, `Factored` and `Scored`."""
+    """Scores of pairs of states. Four kinds: `Dense`, `Factored`, `Gated` and `Scored`."""
 
     arity = 2  # how many states are scored together
     trailing = 2  # how many dimensions its tensors have after `lead`
