@@ -14,7 +14,7 @@ def gaps(
     ways: Annotated[
         str,
         typer.Option(
-            help="How to train, with commas: tailsum, independent, exact, small, topk, beam, paper, paper-candidates, sampled; or all.",
+            help="How to train, with commas: tailsum, independent, exact, small, topk, beam, paper, paper-candidates, sampled, next-word; or all.",
             rich_help_panel=WHAT,
         ),
     ] = "tailsum,independent",
@@ -25,6 +25,9 @@ def gaps(
         int, typer.Option(min=2, help="Words that stand for the vocabulary at a position.", rich_help_panel=WHAT)
     ] = 512,
     words: Annotated[int, typer.Option(min=2, help="Words that `small` knows.", rich_help_panel=WHAT)] = 300,
+    bound: Annotated[
+        float, typer.Option(min=0, help="The largest size of a pair's score; 0: any.", rich_help_panel=WHAT)
+    ] = 0.0,
     sentences: Annotated[
         int, typer.Option(min=16, help="Held-out sentences to measure on.", rich_help_panel=WHAT)
     ] = 256,
@@ -55,7 +58,7 @@ def gaps(
     from tailsum.apps.text import sentences as read
 
     with told("lower --kept or --candidates") as console:
-        known = all_ways(kept, candidates, words)
+        known = all_ways(kept, candidates, words, bound)
         wanted = list(known) if ways == "all" else list(dict.fromkeys(ways.split(",")))
         if unknown := [name for name in wanted if name not in known]:
             raise ValueError(f"--ways must be among {', '.join(known)}, or all: got {unknown[0]!r}")

@@ -15,6 +15,7 @@ from tailsum.apps.gaps.compare import Settings, compare
 from tailsum.apps.gaps.data import Text, batches, cut
 from tailsum.apps.gaps.examples import filled
 from tailsum.apps.gaps.model import GapFiller
+from tailsum.apps.gaps.next_word import NextWord
 from tailsum.apps.gaps.report import behind, table, write
 from tailsum.apps.gaps.train import evaluate, held_out, train
 from tailsum.apps.gaps.ways import log_likelihood, ways
@@ -157,6 +158,45 @@ def test_without_pairs_words_are_independent(text):
     gaps = held_out(text, "dev", 5)
     found = evaluate(model, gaps, text).log_likelihood
     close(found, torch.cat([model(batch).log_prob(batch.words) for batch in gaps]))
+
+
+def test_words_one_after_another_have_probabilities_that_add_up_to_one(text):
+    torch.manual_seed(0)
+    model = NextWord(len(text.vocabulary), size=8, state_size=6).double().eval()
+    (gaps,) = held_out(text, "dev", 2)
+    gaps = gaps._replace(lengths=torch.tensor([2, 1]), words=gaps.words[:, :2])
+    every = torch.cartesian_prod(*[torch.arange(len(text.vocabulary))] * 2)
+    each = torch.stack([model.log_prob(gaps._replace(words=words.expand(2, 2))) for words in every]).detach()
+    close(each[:, 0].logsumexp(0), torch.zeros(()).double())
+    one = each[every[:, 1] == 0, 1]  # what lies behind the end of a gap does not count
+    close(one.logsumexp(0), torch.zeros(()).double())
+    written = model.greedy(gaps)
+    assert written[1, 0] == one.argmax()
+    assert written[0, 1] == each[every[:, 0] == written[0, 0], 0].argmax()
+
+
+@pytest.mark.parametrize("bound", [0.5, 12.0])
+def test_scores_of_pairs_keep_to_their_bound(bound, text):
+    torch.manual_seed(0)
+    model = GapFiller(len(text.vocabulary), size=8, pair_size=4, bound=bound)
+    with torch.no_grad():
+        model.left.mul_(1e3)
+        model.gate.weight.mul_(1e3)
+    (gaps,) = held_out(text, "dev", 5)
+    largest = model(gaps).transition.block().abs().max().item()
+    assert 0.5 * bound < largest <= bound * (1 + 1e-5)
+    found = [name for name, way in ways(bound=bound).items() if way.bound]
+    assert found == [name for name in ways() if name not in ("independent", "next-word")]
+
+
+def test_a_run_with_another_bound_is_another_run(text, tmp_path):
+    settings = Settings(seconds=0.05, sentences=9, kept=50)
+    first, again, other = (
+        next(compare([ways(kept=8, candidates=16, bound=bound)["tailsum"]], text, settings, (0,), tmp_path, CPU))
+        for bound in (0.0, 0.0, 3.0)
+    )
+    assert first == again
+    assert (first.bound, other.bound) == (0, 3)
 
 
 def test_runs_are_kept_and_compared(text, tmp_path):

@@ -14,6 +14,7 @@ import torch
 from tailsum.apps.files import whole
 from tailsum.apps.gaps.data import Text
 from tailsum.apps.gaps.examples import filled
+from tailsum.apps.gaps.model import GapFiller
 from tailsum.apps.gaps.train import evaluate, held_out, train
 from tailsum.apps.gaps.ways import Way
 
@@ -37,6 +38,7 @@ class Run:
     way: str
     label: str
     seed: int
+    bound: float
     settings: dict[str, Any]
     steps: int
     seconds: float
@@ -62,15 +64,16 @@ def measure(
         for part in ("dev", "test")
     )
     exact = sketched = None
-    if settings.exact:
+    paired = isinstance(model, GapFiller) and model.paired
+    if settings.exact and paired:
         some = held_out(text, "test", settings.sentences)[: max(1, settings.exact // 16)]
         score = evaluate(model, some, text, None)
         count = len(score.words)
         exact, sketched = score.nll, -(test.log_likelihood[:count].sum() / test.words[:count].sum()).item()
     return Run(
-        way.name, way.label, seed, asdict(settings), curve.steps, curve.seconds, curve.loss, dev.nll, test.nll,
+        way.name, way.label, seed, way.bound, asdict(settings), curve.steps, curve.seconds, curve.loss, dev.nll, test.nll,
         test.accuracy, test.log_likelihood.tolist(), test.words.tolist(), exact, sketched,
-        filled(model, held_out(text, "test", EXAMPLES)[0], text, settings.kept, generator) if model.paired else [],
+        filled(model, held_out(text, "test", EXAMPLES)[0], text, settings.kept, generator) if paired else [],
     )  # fmt: skip
 
 
@@ -101,4 +104,4 @@ def _read(path: Path, way: Way, settings: Settings) -> Run | None:
         found = Run(**json.loads(path.read_text()))
     except (FileNotFoundError, json.JSONDecodeError, TypeError):
         return None
-    return found if (found.label, found.settings) == (way.label, asdict(settings)) else None
+    return found if (found.label, found.bound, found.settings) == (way.label, way.bound, asdict(settings)) else None

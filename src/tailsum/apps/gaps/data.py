@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -31,6 +31,10 @@ class Gaps(NamedTuple):
         return (self.start[:, None] + torch.arange(self.words.shape[1], device=self.start.device)).clamp(
             max=self.seen.shape[1] - 1
         )
+
+    def inside(self) -> Bool[Tensor, "B T"]:
+        """Which positions are of a gap, and not behind it."""
+        return torch.arange(self.words.shape[1], device=self.start.device) < self.lengths[:, None]
 
     def to(self, device: torch.device) -> "Gaps":
         """The same on a device."""

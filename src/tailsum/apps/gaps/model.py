@@ -11,6 +11,7 @@ from torch import nn
 
 from tailsum.apps.gaps.candidates import Candidates
 from tailsum.apps.gaps.data import Gaps
+from tailsum.apps.gaps.encoder import Encoder
 from tailsum.chains.linear_chain import LinearChain
 from tailsum.scores.factored import Factored
 from tailsum.scores.gated import Gated
@@ -20,7 +21,7 @@ class GapFiller(nn.Module):
     """`p(missing words | words around them)`, a `LinearChain` with a transition for each step of each sentence.
 
     Its states are the first `n_states` of the `n_words` words of the vocabulary, which are the most frequent ones, or all.
-    With `paired` off, words do not depend on one another.
+    With `paired` off, words do not depend on one another. With a `bound`, no score of a pair of words exceeds it in size.
     """
 
     def __init__(
@@ -31,11 +32,11 @@ class GapFiller(nn.Module):
         state_size: int = 64,
         pair_size: int = 32,
         paired: bool = True,
+        bound: float = 0.0,
     ) -> None:
         super().__init__()
-        self.n_words, self.n_states, self.paired = n_words, n_states or n_words, paired
-        self.words = nn.Embedding(n_words + 1, size)  # the last one is a gap
-        self.encoder = nn.LSTM(size, size, batch_first=True, bidirectional=True)
+        self.n_words, self.n_states, self.paired, self.bound = n_words, n_states or n_words, paired, bound
+        self.encoder = Encoder(n_words, size)
         self.read = nn.Sequential(nn.Dropout(0.2), nn.Linear(2 * size, state_size))
         self.states = nn.Parameter(torch.randn(self.n_states, state_size) * state_size**-0.5)
         self.bias = nn.Parameter(torch.zeros(self.n_states))
@@ -46,16 +47,19 @@ class GapFiller(nn.Module):
 
     def forward(self, gaps: Gaps, candidates: Candidates | None = None) -> LinearChain:
         """The distribution of the missing words of each sentence; over weighted candidates alone, if they are given."""
-        known = self.encoder(self.words(gaps.seen))[0]
-        known = known.take_along_dim(gaps.places()[..., None], 1)
+        known = self.encoder(gaps)
         gate = self.gate(torch.cat((known[:, :-1], known[:, 1:]), -1))
+        left, right = self.left, self.right
+        if self.bound:  # a product of two vectors of length one, and no gate above the bound
+            gate = self.bound * gate.sigmoid()
+            left, right = (nn.functional.normalize(x, dim=-1) for x in (left, right))
         gate = gate if self.paired else torch.zeros_like(gate)
         context = self.read(known)
         if candidates is None:  # the bias of a word is one more factor
             context = torch.cat((context, torch.ones_like(context[..., :1])), -1)
             emission = Factored(context, torch.cat((self.states, self.bias[:, None]), -1))
-            return LinearChain(emission, Gated(self.left, self.right, gate), gaps.lengths)
+            return LinearChain(emission, Gated(left, right, gate), gaps.lengths)
         words = candidates.words
         scores = torch.einsum("btd,tcd->btc", context, self.states[words]) + self.bias[words] + candidates.log_weight
-        pairs = Gated(self.left[words[:-1]], self.right[words[1:]], gate)
+        pairs = Gated(left[words[:-1]], right[words[1:]], gate)
         return LinearChain(scores, pairs, gaps.lengths)

@@ -5,13 +5,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from tailsum.apps.gaps.candidates import log_frequency
 from tailsum.apps.gaps.data import Gaps, Text, batches, cut
 from tailsum.apps.gaps.model import GapFiller
+from tailsum.apps.gaps.next_word import NextWord
 from tailsum.apps.gaps.ways import Way, independent, log_likelihood
+from tailsum.chains.linear_chain import LinearChain
 from tailsum.sketch.proposal import Lookahead
 
 BATCH, RATE, CLIP = 32, 3e-3, 5.0
@@ -35,7 +37,7 @@ def train(
     device: torch.device,
     progress: Callable[[int], None] = lambda _: None,
     clock: Callable[[], float] | None = None,
-) -> tuple[GapFiller, Curve]:
+) -> tuple[GapFiller | NextWord, Curve]:
     """Adam for so many seconds: of the processor on a CPU, where others may be at work too, else by the clock.
 
     The learning rate falls in the second half. `progress` is told each whole second that has passed.
@@ -96,7 +98,7 @@ class Score:
 
 @torch.no_grad()
 def evaluate(
-    model: GapFiller,
+    model: GapFiller | NextWord,
     gaps: list[Gaps],
     text: Text,
     kept: int | None = 256,
@@ -112,21 +114,34 @@ def evaluate(
     rare = counts[model.n_states :].log_softmax(0) if model.n_states < model.n_words else counts[:0]
     parts: list[tuple[Tensor, ...]] = []
     for batch in gaps:
-        chain = model(batch.to(device))
-        known, inside = batch.words < model.n_states, chain.inside().cpu()
-        words = torch.where(known, batch.words, 0).to(device)
-        if model.paired:
-            whole = kept is None or kept >= chain.n_states
-            guide = Lookahead(landmarks, neighbours=0)
-            small = chain if whole else chain.sketch(kept, proposal=guide, generator=generator)
-            found = (chain.score(words) - small.log_partition()).cpu()
-            best = small.states.gather(-1, small.marginals().argmax(-1, keepdim=True))[..., 0].cpu()
+        known, inside = batch.words < model.n_states, batch.inside()
+        asked = batch._replace(words=torch.where(known, batch.words, 0)).to(device)
+        if isinstance(model, NextWord):
+            found, best = model.log_prob(asked), model.greedy(asked)
         else:
-            found = independent(chain, words).cpu()
-            best = chain.node_scores().argmax(-1).cpu()
+            found, best = _filled(model(asked), model.paired, asked.words, kept, landmarks, generator)
+        found, best = found.cpu(), best.cpu()
         if len(rare):
             among = rare[(batch.words - model.n_states).clamp(min=0)]
             found = found + torch.where(inside & ~known, among, 0.0).sum(-1)
         right = (inside & known & (best == batch.words)).sum(-1)
         parts.append((found.double(), batch.lengths.double(), right.double()))
     return Score(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def _filled(
+    chain: LinearChain,
+    paired: bool,
+    words: Int[Tensor, "B T"],
+    kept: int | None,
+    landmarks: int,
+    generator: torch.Generator | None,
+) -> tuple[Float[Tensor, " B"], Int[Tensor, "B T"]]:
+    """The log-probability of given words, and the likeliest word of each position."""
+    if not paired:
+        return independent(chain, words), chain.node_scores().argmax(-1)
+    whole = kept is None or kept >= chain.n_states
+    guide = Lookahead(landmarks, neighbours=0)
+    small = chain if whole else chain.sketch(kept, proposal=guide, generator=generator)
+    best = small.states.gather(-1, small.marginals().argmax(-1, keepdim=True))[..., 0]
+    return chain.score(words) - small.log_partition(), best

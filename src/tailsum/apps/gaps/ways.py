@@ -4,7 +4,7 @@ Each gives the log-probability of the missing words, whose normaliser is what th
 scores, the missing words are among them, as is usual: without them such a loss has no lower bound.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -13,28 +13,38 @@ from torch import Tensor
 from tailsum.apps.gaps.candidates import draw
 from tailsum.apps.gaps.data import Gaps
 from tailsum.apps.gaps.model import GapFiller
+from tailsum.apps.gaps.next_word import NextWord
 from tailsum.chains.linear_chain import LinearChain
 from tailsum.scores.message import message
 from tailsum.sketch.proposal import Local, LocalGlobal, Lookahead
 from tailsum.sketch.selection import Optimal, Subset, TopAndSample
 
+UNPAIRED = ("independent", "next-word")  # they have no scores of pairs
+
 
 @dataclass(frozen=True)
 class Way:
-    """How to train: `kept` states of `candidates`, of the `n_states` most frequent words (None: of all)."""
+    """How to train: `kept` states of `candidates`, of the `n_states` most frequent words (None: of all).
+
+    Scores of pairs have a size of at most `bound`, or any (0).
+    """
 
     name: str
     label: str
     kept: int = 64
     candidates: int = 0
     n_states: int | None = None
+    bound: float = 0.0
 
-    def model(self, n_words: int) -> GapFiller:
+    def model(self, n_words: int) -> GapFiller | NextWord:
         """A model to be trained in this way."""
-        return GapFiller(n_words, min(self.n_states or n_words, n_words), paired=self.name != "independent")
+        if self.name == "next-word":
+            return NextWord(n_words)
+        n_states, paired = min(self.n_states or n_words, n_words), self.name != "independent"
+        return GapFiller(n_words, n_states, paired=paired, bound=self.bound)
 
 
-def ways(kept: int = 64, candidates: int = 512, n_states: int = 300) -> dict[str, Way]:
+def ways(kept: int = 64, candidates: int = 512, n_states: int = 300, bound: float = 0.0) -> dict[str, Way]:
     """All of them, ours first.
 
     >>> ways(kept=100)["topk"].label
@@ -50,14 +60,21 @@ def ways(kept: int = 64, candidates: int = 512, n_states: int = 300) -> dict[str
         Way("small", f"exact, the {n_states} commonest words", n_states=n_states),
         Way("exact", "exact"),
         Way("independent", "exact, no pairs of words"),
+        Way("next-word", "another model: word after word, no sum"),
     )
-    return {way.name: way for way in found}
+    return {way.name: way if way.name in UNPAIRED else replace(way, bound=bound) for way in found}
 
 
 def log_likelihood(
-    way: Way, model: GapFiller, gaps: Gaps, log_q: Float[Tensor, " n"], generator: torch.Generator | None = None
+    way: Way,
+    model: GapFiller | NextWord,
+    gaps: Gaps,
+    log_q: Float[Tensor, " n"],
+    generator: torch.Generator | None = None,
 ) -> Float[Tensor, " B"]:
     """The log-probability of the missing words of each sentence, as training sees it; `log_q` is for candidates."""
+    if isinstance(model, NextWord):
+        return model.log_prob(gaps)
     if way.candidates:
         candidates = draw(log_q, gaps.words, way.candidates, generator)
         # A word that is needed has weight one: its score is the model's own.
