@@ -64,16 +64,16 @@ def measure(
         for part in ("dev", "test")
     )
     exact = sketched = None
-    paired = isinstance(model, GapFiller) and model.paired
-    if settings.exact and paired:
+    chain = model if isinstance(model, GapFiller) and model.paired else None
+    if settings.exact and chain:
         some = held_out(text, "test", settings.sentences)[: max(1, settings.exact // 16)]
-        score = evaluate(model, some, text, None)
+        score = evaluate(chain, some, text, None)
         count = len(score.words)
         exact, sketched = score.nll, -(test.log_likelihood[:count].sum() / test.words[:count].sum()).item()
     return Run(
         way.name, way.label, seed, way.bound, asdict(settings), curve.steps, curve.seconds, curve.loss, dev.nll, test.nll,
         test.accuracy, test.log_likelihood.tolist(), test.words.tolist(), exact, sketched,
-        filled(model, held_out(text, "test", EXAMPLES)[0], text, settings.kept, generator) if paired else [],
+        filled(chain, held_out(text, "test", EXAMPLES)[0], text, settings.kept, generator) if chain else [],
     )  # fmt: skip
 
 

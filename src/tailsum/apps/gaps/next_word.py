@@ -43,6 +43,6 @@ class NextWord(nn.Module):
         self, known: Float[Tensor, "B t d"], before: Int[Tensor, "B t"], memory: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Float[Tensor, "B t n"], tuple[Tensor, Tensor]]:
         """Scores of the words at some positions, from what is known there and the words before them; and the memory."""
-        written, memory = self.writer(torch.cat((known, self.encoder.words(before)), -1), memory)
+        written, after = self.writer(torch.cat((known, self.encoder.words(before)), -1), memory)
         context = self.read(torch.cat((known, written), -1))
-        return nn.functional.linear(context, self.states, self.bias), memory
+        return nn.functional.linear(context, self.states, self.bias), after
