@@ -70,7 +70,7 @@ def reproduce(
         Scale,
         typer.Option(
             metavar="SCALE",
-            help="table5, figure2: small, minutes a run on a CPU, or full, 20 passes over the captions, for a GPU.",
+            help="table5, figure2: small or medium, minutes a run on a CPU, or full, 20 passes over the captions, for a GPU.",
             rich_help_panel=TRAINING,
         ),
     ] = "small",

@@ -65,7 +65,7 @@ def test_the_long_training_is_no_part_of_all():
     assert not set(TRAINED) & set(TABLES["all"])
 
 
-@pytest.mark.parametrize("scale", ["small", "full"])
+@pytest.mark.parametrize("scale", get_args(Scale))
 @pytest.mark.parametrize("states", [100, 2000])
 def test_rows_differ_in_how_they_sum_alone(scale, states):
     plan = Plan(scale, SIZES[scale])

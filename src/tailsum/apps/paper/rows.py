@@ -120,7 +120,7 @@ class GradientError:
 class Trained:
     """One structured VAE of Table 5: how it was trained, how well it does, in nats a sentence, and what a step cost."""
 
-    scale: str  # "small" or "full"
+    scale: str  # "small", "medium" or "full"
     encoder: str
     states: int  # N
     row: str  # such as "TopK", "RDP", "ours, exact"
