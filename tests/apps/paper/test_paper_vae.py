@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import random
+from typing import get_args
 
 import pandas as pd
 import pytest
@@ -17,7 +18,7 @@ from tailsum.apps.paper.report.vae_plots import frequencies
 from tailsum.apps.paper.reproduce import TABLES, Settings, plan, reproduce
 from tailsum.apps.paper.rows import StateUse, Trained, read_rows
 from tailsum.apps.paper.vae.cells import TRAINED, Experiment, Options
-from tailsum.apps.paper.vae.design import EXPECTED, OURS, SIZES, SKETCHED, Plan, Size, figure2_ways, table5_ways
+from tailsum.apps.paper.vae.design import EXPECTED, OURS, SIZES, SKETCHED, Plan, Scale, Size, figure2_ways, table5_ways
 from tailsum.apps.vae.run import Run
 from tailsum.apps.vae.train import Trainer
 from tailsum.cli.app import app
