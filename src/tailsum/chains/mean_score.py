@@ -1,15 +1,17 @@
-"""The mean of a score over the paths of a chain, and its gradient: one pass along the chain and one back.
+"""The mean of a score over the paths of a chain, and its gradient.
 
 With it the entropy (the paper's Algorithm 3, Eqs. 19 to 22) is `log Z - mean`.
 
-The passes carry means along with the messages. With `before_t(i)` the mean score of positions up to t, and `after_t(i)` that
-of positions after t, both given state i at t, the mean of the whole given the pair (i, j) at t and t+1 is
+The mean is a sum over positions of `gain_t`, the mean of what position t adds: the value of its state and that of the pair that
+leads to it. With `before_t(i)` the mean of the first positions up to t, and `after_t(i)` that of the positions after t, both
+given state i at t, the mean of the whole given the pair (i, j) at t and t+1 is
 
     mean_t(i, j) = before_t(i) + value_t(i, j) + value_{t+1}(j) + after_{t+1}(j),
 
-and the gradient of the mean in the pair's score is the pair's probability times `mean_t(i, j) - mean`. The part that all
-states share grows along the chain and is kept apart, in float64; the differences do not grow. In place of `after` the
-pass back carries `after` times the probability of the state, which needs no division.
+and the gradient of the mean in the pair's score is the pair's probability times `mean_t(i, j) - mean`. Both come by the linear
+recursion of `scan.Flow`, like the probabilities themselves. From what position t adds, `gain_t` is subtracted: so neither
+grows along the chain, and both have mean zero. In place of `after` it is `after` times the probability of the
+state that is carried, which needs no division.
 
 `Structure` computes the same by derivatives of the log-partition, for every structure and range of scores: in many more
 passes, and with the rounding errors of numbers that grow along the chain.
@@ -21,9 +23,9 @@ import torch
 from torch import Tensor
 
 from tailsum.chains.forward import final_log_sum, in_range
-from tailsum.chains.scan import Forward, forward_scan, inverse_total
+from tailsum.chains.scan import Flow, Forward, forward_scan, inverse_total
 from tailsum.numerics.precision import product
-from tailsum.numerics.table import Table, pull, push
+from tailsum.numerics.table import Table, times
 from tailsum.numerics.tensors import as_values
 
 
@@ -62,15 +64,14 @@ def _weighed(plain: Tensor, scores: Tensor, values: Tensor | None) -> _Tables:
     return _Tables(plain, plain * (as_values(scores) if values is None else values))
 
 
-class _Onward(NamedTuple):
-    """Results of the pass along the chain; `before + offset` is the mean score up to a position."""
+class _Chances(NamedTuple):
+    """Probabilities of the states, and what each position adds to the mean; `[T, B, N]`."""
 
-    mass: Tensor  # [T, B, N]
+    mass: Tensor
     inverse: Tensor
-    before: Tensor
-    offset: Tensor  # [T, B], float64, without gradient
-    final: Tensor  # [B, N], the probabilities of the states of the last position
-    rest: Tensor  # [B], the mean minus the offset of the last position
+    chance: Tensor
+    added: Tensor  # by a position, given its state and what comes before
+    gain: Tensor  # [T, B, 1]: its mean
 
 
 class _MeanScore(torch.autograd.Function):
@@ -87,97 +88,78 @@ class _MeanScore(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         assert table.kept is not None
         tables = _weighed(table.kept, scores, values)
-        onward = _carry(table, tables, found, last, node, value)
-        ctx.table, ctx.last, ctx.tables, ctx.onward = table, last, tables, onward
+        chances = _chances(table, tables, found, last, node, scores, value)
+        ctx.table, ctx.last, ctx.tables, ctx.chances = table, last, tables, chances
         ctx.save_for_backward(node, scores, value, values)
-        log_z = final_log_sum(found[0], last)
-        mean = onward.offset.gather(0, last[None])[0] + onward.rest.double()
-        return log_z, mean.masked_fill_(log_z == -torch.inf, 0.0)
+        return final_log_sum(found[0], last), chances.gain.double().sum((0, 2))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        table, last, tables, onward = ctx.table, ctx.last, ctx.tables, ctx.onward
+        table, last, tables, chances = ctx.table, ctx.last, ctx.tables, ctx.chances
         node, scores, value, values = ctx.saved_tensors
         if torch.is_grad_enabled():  # the gradient will be differentiated: recompute everything, recorded
             tables = _weighed((scores - table.scale).exp(), scores, values)
-            onward = _carry(table, tables, forward_scan(node, table, (scores,)), last, node, value)
-        back = _return(tables, onward, value, last)
+            found = forward_scan(node, table, (scores,))
+            chances = _chances(table, tables, found, last, node, scores, value)
+        mass, chance = chances.mass, chances.chance
+        before, after, entering, entering_after = _excesses(table, tables, chances, scores, value)
         of_log_z, of_mean = (grad.to(node.dtype)[:, None] for grad in grads)
-        # Pairs: x_t(i) plain(i, j) y_{t+1}(j) is a probability; further terms multiply it by `mean_t(i, j) - mean`.
-        x, constant = onward.mass[:-1], of_log_z if values is not None else of_log_z + of_mean
-        first = table.by_table(of_mean * x)
-        second = table.by_table(x * (of_mean * (onward.before[:-1] + back.pair_excess) + constant))
-        z, y = table.by_table(back.entering_after), table.by_table(back.entering)
-        chance = product(first.mT, y)
+        # Pairs: mass_t(i) plain(i, j) entering_{t+1}(j) is a probability; further terms multiply it by `mean_t(i, j) - mean`.
+        x, constant = mass[:-1], of_log_z if values is not None else of_log_z + of_mean
+        first, second = table.by_table(of_mean * x), table.by_table(x * (of_mean * before[:-1] + constant))
+        z, y = table.by_table(entering_after[1:]), table.by_table(entering[1:])
+        together = product(first.mT, y)
         outer = product(torch.cat((first, second), -2).mT, torch.cat((z, y), -2))
         of_scores = tables.plain * outer if torch.is_grad_enabled() else outer.mul_(tables.plain)  # saves a table
-        of_scores = of_scores.addcmul_(tables.weighed, chance)
-        of_values = None if values is None else tables.plain * chance
-        of_node = of_log_z * back.chance + of_mean * back.excess
-        return None, None, None, of_node, of_scores, of_mean * back.chance, of_values
+        of_scores = of_scores.addcmul_(tables.weighed, together)
+        of_values = None if values is None else tables.plain * together
+        of_node = of_log_z * chance + of_mean * (chance * before + after)
+        return None, None, None, of_node, of_scores, of_mean * chance, of_values
 
 
-def _carry(
-    table: Table, tables: _Tables, found: tuple[Forward, Tensor], last: Tensor, node: Tensor, value: Tensor
-) -> _Onward:
-    """The pass along the chain, which carries the mean score up to each position."""
+def _chances(
+    table: Table,
+    tables: _Tables,
+    found: tuple[Forward, Tensor],
+    last: Tensor,
+    node: Tensor,
+    scores: Tensor,
+    value: Tensor,
+) -> _Chances:
+    """The pass back, which carries the probability of each state, and what the positions add."""
     log_mass = found[0].log_mass
     mass, inverse = log_mass.exp(), inverse_total(table, node, log_mass, found[1])
-    share = mass.detach() / mass.detach().sum(-1, keepdim=True).clamp_(min=torch.finfo(mass.dtype).tiny)
-    before, offset = list[Tensor](), list[Tensor]()
-    plain, weighed = (x.unbind(1) for x in tables)
-    for t in range(len(value)):
-        carried = value[t]
-        if t > 0:
-            step, sent = min(t, len(plain)) - 1, mass[t - 1]
-            carried = carried + inverse[t] * (push(plain[step], sent * before[-1]) + push(weighed[step], sent))
-        common = (share[t] * carried.detach()).sum(-1)
-        before.append(carried - common[:, None])
-        offset.append(common.double())
-    at_last = last[None, :, None].expand(1, -1, mass.shape[-1])
-    final = log_mass.gather(0, at_last)[0]
+    final = log_mass.gather(0, last[None, :, None].expand(1, -1, mass.shape[-1]))
     impossible = (final == -torch.inf).all(-1, keepdim=True)
     final = final.masked_fill(impossible, 0.0).softmax(-1).masked_fill(impossible, 0.0)
-    means = torch.stack(before)
-    rest = (final * means.gather(0, at_last)[0]).sum(-1)
-    return _Onward(mass, inverse, means, torch.stack(offset).cumsum(0), final, rest)
+    ends = last == torch.arange(len(mass), device=last.device)[:, None]  # [T, B]
+    source = torch.where(ends[..., None], final, 0.0)
+    chance, _ = Flow.apply(table, True, source, None, mass, inverse, scores)
+    whole = chance.detach().sum(-1, keepdim=True)  # one, but for rounding that adds up, or none
+    chance = chance / whole.masked_fill(whole == 0, 1.0)
+    led = table.by_step(times(table.by_table(mass[:-1]), tables.weighed), len(mass) - 1)
+    added = torch.cat((value[:1], value[1:] + inverse[1:] * led))
+    return _Chances(mass, inverse, chance, added, (chance * added).sum(-1, keepdim=True))
 
 
-class _Return(NamedTuple):
-    """Results of the pass back, `[T, B, N]`, or `[T-1, B, N]` for the positions from the second on."""
+class _Excesses(NamedTuple):
+    """Means less what they are on average, `[T, B, N]`."""
 
-    chance: Tensor  # the probability of each state
-    excess: Tensor  # chance times (the mean given the state - the mean)
-    entering: Tensor  # chance over the sum that entered the state
-    entering_after: Tensor  # entering times the mean of the state's value and of all after it, up to an offset
-    pair_excess: Tensor  # [T-1, B, 1], that offset, with those of `before` and of the mean
+    before: Tensor  # of the positions up to the state's, given the state
+    after: Tensor  # of those behind it, times the probability of the state
+    entering: Tensor  # the probability of the state over the sum that entered it
+    entering_after: Tensor  # entering times the mean of the state's value and of all after it
 
 
-def _return(tables: _Tables, onward: _Onward, value: Tensor, last: Tensor) -> _Return:
-    """The pass back, which carries the probability of each state and the mean score after it."""
-    mass, inverse, before, offset, final, rest = onward
-    length, (plain, weighed) = len(mass), (x.unbind(1) for x in tables)
-    ends = last[:, None] == torch.arange(length, device=last.device)  # [B, T]
-    chance = [torch.where(ends[:, -1:], final, 0.0)]
-    after, shared = [torch.zeros_like(chance[0])], [torch.zeros_like(offset[0])]
-    entering, entering_after = list[Tensor](), list[Tensor]()
-    for t in range(length - 2, -1, -1):
-        step = min(t, len(plain) - 1)
-        enter = inverse[t + 1] * chance[-1]
-        enter_after = inverse[t + 1] * (chance[-1] * value[t + 1] + after[-1])
-        now = mass[t] * pull(plain[step], enter)
-        behind = mass[t] * (pull(plain[step], enter_after) + pull(weighed[step], enter))
-        common = behind.detach().sum(-1)  # the probabilities sum to one, or to zero after the last position
-        chance.append(now + torch.where(ends[:, t, None], final, 0.0))
-        after.append(behind - now * common[:, None])
-        shared.append(shared[-1] + common.double())
-        entering.append(enter)
-        entering_after.append(enter_after)
-    chances, afters, late = (torch.stack(x[::-1]) for x in (chance, after, shared))
-    whole = offset.gather(0, last[None])
-    of_state, of_pair = (
-        ((early + later - whole).to(rest.dtype) - rest)[..., None]
-        for early, later in ((offset, late), (offset[:-1], late[1:]))
-    )
-    excess = chances * (before + of_state) + afters
-    return _Return(chances, excess, torch.stack(entering[::-1]), torch.stack(entering_after[::-1]), of_pair)
+def _excesses(table: Table, tables: _Tables, chances: _Chances, scores: Tensor, value: Tensor) -> _Excesses:
+    """A pass along the chain and one back."""
+    mass, inverse, chance, added, gain = chances
+    before, _ = Flow.apply(table, False, added - gain, None, inverse, mass, scores)
+    before = before - (chance * before).sum(-1, keepdim=True)  # but for rounding, that is zero
+    entering = inverse * chance
+    inlet = entering * (value - gain)
+    led = table.by_step(product(table.by_table(entering[1:]), tables.weighed.mT), len(mass) - 1)
+    source = torch.cat((mass[:-1] * led, torch.zeros_like(mass[:1])))
+    after, _ = Flow.apply(table, True, source, inlet, mass, inverse, scores)
+    after = after - chance * after.sum(-1, keepdim=True)
+    return _Excesses(before, after, entering, inverse * after + inlet)

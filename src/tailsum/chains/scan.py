@@ -7,7 +7,7 @@ With `mass_t = exp(alpha_t - offset_t)` (largest entry 1) and E the column-scale
 Constants that all states share (the largest node score, the largest scale) go to the offset, which is kept in float64.
 
 The gradient flows back through the posterior `mass_{t-1}(i) E(i, j) / total_t(j)`. That recursion is linear, and the
-backward pass of a linear recursion is the same recursion run the other way: `_Flow` below is its own derivative, so
+backward pass of a linear recursion is the same recursion run the other way: `Flow` below is its own derivative, so
 second derivatives (the entropy's gradient) cost a few more scans and no special code. The table's gradient needs no loop
 over time: it is one product over all steps (`Table.gradient`).
 """
@@ -75,7 +75,7 @@ class _Forward(torch.autograd.Function):
         table: Table = ctx.table
         node, log_mass, total, *params = ctx.saved_tensors
         mass, inverse = log_mass.exp(), inverse_total(table, node, log_mass, total)
-        flow, _ = _Flow.apply(table, True, grad, None, mass, inverse, *params)
+        flow, _ = Flow.apply(table, True, grad, None, mass, inverse, *params)
         factor = regained(grad, flow, table.summed)
         flow = flow * factor if torch.is_grad_enabled() else flow.mul_(factor)
         return None, None, flow, *_table_gradient(ctx, table, mass, inverse * flow, params, first=3)
@@ -122,7 +122,7 @@ def inverse_total(table: Table, node: Tensor, log_mass: Tensor, total: Tensor) -
     return inverse
 
 
-class _Flow(torch.autograd.Function):
+class Flow(torch.autograd.Function):
     """A linear recursion along the chain, backward in time (`reverse`) or forward.
 
         x_t = source_t + after_t * h_t,    h_t = E (before_s * x_s + inlet_s),    s = t+1 if reverse else t-1
@@ -156,7 +156,7 @@ class _Flow(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         grad_x, grad_h = grads
         x, h, inlet, after, before, *params = ctx.saved_tensors
-        flow, drawn = _Flow.apply(ctx.table, not ctx.reverse, grad_x, grad_h, before, after, *params)
+        flow, drawn = Flow.apply(ctx.table, not ctx.reverse, grad_x, grad_h, before, after, *params)
         sent = before * x if inlet is None else before * x + inlet
         received = after * flow + grad_h
         early, late = (received, sent) if ctx.reverse else (sent, received)

@@ -49,7 +49,7 @@ def small_forward(node: Tensor, peak: Tensor, table: Table) -> tuple[Tensor, Ten
 def small_flow(
     table: Table, reverse: bool, source: Tensor, inlet: Tensor | None, after: Tensor, before: Tensor
 ) -> tuple[Tensor, Tensor] | None:
-    """The recursion of `_Flow`: x and h `[T, B, N]`. None if there are too many states."""
+    """The recursion of `Flow`: x and h `[T, B, N]`. None if there are too many states."""
     shared = table.small
     if shared is None:
         return None

@@ -151,7 +151,7 @@ class Table:
         out = x.new_zeros(*grouped.shape[:2], self.n_to)
         for start in range(0, self.n_from, self.chunk):
             stop = min(start + self.chunk, self.n_from)
-            out += _times(grouped[..., start:stop], self._tile(step, start, stop))
+            out += times(grouped[..., start:stop], self._tile(step, start, stop))
         return out.reshape(len(x), self.n_to)
 
     def pull(self, t: int, y: Tensor) -> Tensor:
@@ -204,10 +204,14 @@ class Table:
         x = x.reshape(steps, self.groups, together, size).movedim(1, 0)
         return x.reshape(self.groups, self.steps, steps // self.steps * together, size)
 
+    def by_step(self, x: Tensor, steps: int) -> Tensor:
+        """`[G, S, R, N]` as `[T-1, B, N]`, for so many steps: back from `by_table`."""
+        return x.reshape(self.groups, steps, -1, x.shape[-1]).movedim(1, 0).reshape(steps, -1, x.shape[-1])
+
 
 def push(table: Tensor, x: Tensor) -> Tensor:
     """`x [B, N]` times a table `[G, N, M]`: `[B, M]`."""
-    return _times(_grouped(x, len(table)), table).reshape(len(x), table.shape[-1])
+    return times(_grouped(x, len(table)), table).reshape(len(x), table.shape[-1])
 
 
 def pull(table: Tensor, y: Tensor) -> Tensor:
@@ -220,7 +224,7 @@ def _grouped(x: Tensor, groups: int) -> Tensor:
     return x.reshape(groups, len(x) // max(1, groups), x.shape[-1])
 
 
-def _times(x: Tensor, table: Tensor) -> Tensor:
+def times(x: Tensor, table: Tensor) -> Tensor:
     """`x @ table`, transposed for 16 rows or more: up to eight times faster on a CPU, measured."""
     return product(x, table) if x.shape[-2] < 16 else product(table.mT, x.mT).mT
 
