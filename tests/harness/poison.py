@@ -7,12 +7,11 @@ import torch
 
 def poison(monkeypatch) -> None:
     """Within a test, fill them with NaN, so that what a kernel does not write shows."""
-    for name in ("empty_like", "empty"):
-        plain = getattr(torch, name)
-        monkeypatch.setattr(torch, name, lambda *a, plain=plain, **k: _spoiled(plain(*a, **k)))
-    new_empty = torch.Tensor.new_empty
-    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *a, **k: _spoiled(new_empty(*a, **k)))
+    fill_empty(monkeypatch.setattr, lambda x: x.fill_(math.nan if x.is_floating_point() else -12345))
 
 
-def _spoiled(x):
-    return x.fill_(math.nan if x.is_floating_point() else -12345)
+def fill_empty(replace, fill) -> None:
+    """By `replace(owner, name, value)` have all of them filled."""
+    for owner, name in ((torch, "empty_like"), (torch, "empty"), (torch.Tensor, "new_empty")):
+        plain = getattr(owner, name)
+        replace(owner, name, lambda *a, plain=plain, **k: fill(plain(*a, **k)))

@@ -33,17 +33,14 @@ def best_paths(node: Tensor, params: tuple[Tensor, ...], last: Tensor, k: int) -
 
 def _fused_best_path(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Tensor:
     from tailsum.numerics.fused.log_steps import enter  # noqa: PLC0415
-    from tailsum.numerics.fused.paths import best_step, walk  # noqa: PLC0415
+    from tailsum.numerics.fused.paths import best_messages, walk  # noqa: PLC0415
     from tailsum.numerics.fused.scores import Pairs  # noqa: PLC0415
 
     pairs = Pairs(params if len(params) == 2 else (unmasked(params[0]),))
     if suits_log_steps(node.shape[1], node.shape[2], params):
         best = enter(node.transpose(0, 1), pairs, last, maximum=True).alpha
     else:
-        best = node.clone()
-        for t in range(1, len(node)):
-            best[t] += best_step(best[t - 1], pairs, min(t - 1, pairs.steps - 1))
-            best[t] -= finite(best[t].amax(-1, keepdim=True))
+        best = best_messages(node, pairs)
     possible = (best[last, torch.arange(len(last), device=last.device)] > -math.inf).any(-1)
     return torch.where(possible[:, None], walk(best, pairs, last), -1)
 

@@ -11,49 +11,75 @@ from torch import Tensor
 
 from tailsum.numerics.fused.scores import Pairs, score_tile
 
-# Tiles, measured on a Hopper GPU.
-TABLE_TILE = {"I": 8, "J": 128, "num_warps": 4}
 FACTOR_TILE = {"I": 128, "J": 32, "num_warps": 4}
+BLOCK = 1024  # states that one program settles
+PROGRAMS = 528  # some four for each multiprocessor
 
 
 @triton.jit
 def _best_kernel(
-    best, out, left, right, centre, rows, n, m, splits, chunk, per_group, group_l, row_l, column_l, group_r, row_r, width,
+    sent, found, left, right, centre, rows, n, m, splits, chunk, per_group, group_l, row_l, column_l, group_r, row_r, width,
     SIZE: tl.constexpr, PRECISION: tl.constexpr, R: tl.constexpr, I: tl.constexpr, J: tl.constexpr,
 ):  # fmt: skip
-    """`out(r, j) = max_i best(r, i) + score(i, j)`, for R sequences that share a table."""
+    """`found(s, r, j) = max_i sent(i, r) + score(i, j)` over the s-th part of the states i, for R sequences that share a table."""
     group = tl.program_id(2).to(tl.int64)
     first = group * per_group + tl.program_id(1) // splits * R
     begin = tl.program_id(1) % splits * chunk
     stop = tl.minimum(n, begin + chunk)
-    r = first + tl.arange(0, R)
-    inside = r < (group + 1) * per_group
+    limit = (group + 1) * per_group
     j = tl.program_id(0) * J + tl.arange(0, J)
     left, right = left + group * group_l, right + group * group_r
     base = tl.load(centre + group)
-    top = tl.full([R, J], -float("inf"), tl.float32)
-    row, column = r[:, None] + 0 * j[None, :], j[None, :].to(tl.int64) + 0 * r[:, None]
+    found += tl.program_id(1) % splits * rows * m
     if SIZE == 0:
-        # Every thread loads what it needs itself: nothing is exchanged among them.
+        # A maximum for each sequence, each with as many registers as a thread has columns, and every message a number
+        # that all threads load: nothing is exchanged among them.
+        top = ()
+        for _ in tl.static_range(R):
+            top = top + (tl.full([J], -float("inf"), tl.float32),)  # noqa: RUF005  (Triton cannot unpack)
         for start in range(begin, stop, I):
             for more in tl.static_range(I):
                 i = tl.cast(start + more, tl.int64)
-                sent = tl.load(
-                    best + i * rows + row, row < tl.where(i < stop, (group + 1) * per_group, 0), -float("inf")
+                # Behind the last state there is room in `sent`, and there are no scores.
+                scores = tl.load(
+                    left + i * row_l + j.to(tl.int64) * column_l, j < tl.where(i < stop, m, 0), -float("inf")
                 )
-                scores = tl.load(left + i * row_l + column * column_l, column < tl.where(i < stop, m, 0), -float("inf"))
-                top = tl.maximum(top, sent + (scores - base))
+                scores -= base
+                higher = ()
+                for one in tl.static_range(R):
+                    message = tl.load(sent + i * rows + first + one)
+                    higher = higher + (tl.maximum(top[one], message + scores),)  # noqa: RUF005
+                top = higher
+        for one in tl.static_range(R):
+            tl.store(found + (first + one) * m + j, top[one], j < tl.where(first + one < limit, m, 0))
     else:
+        r = first + tl.arange(0, R)
+        top = tl.full([R, J], -float("inf"), tl.float32)
         for start in range(begin, stop, I):
             i = start + tl.arange(0, I)
             scores = score_tile(left, right, i, j, n, m, row_l, column_l, row_r, width, SIZE, PRECISION) - base
             for one in tl.static_range(R):
                 here = first + one
-                limit = tl.where(here < (group + 1) * per_group, stop, 0)
-                sent = tl.load(best + i * rows + here, i < limit, -float("inf"))
-                found = tl.max(sent[:, None] + scores, 0)
-                top = tl.where((r == here)[:, None], tl.maximum(top, found[None, :]), top)
-    tl.atomic_max(out + r[:, None] * m + j[None, :], top, inside[:, None] & (j < m)[None, :])
+                message = tl.load(sent + i * rows + here, i < tl.where(here < limit, stop, 0), -float("inf"))
+                highest = tl.max(message[:, None] + scores, 0)
+                top = tl.where((r == here)[:, None], tl.maximum(top, highest[None, :]), top)
+        tl.store(found + r[:, None] * m + j[None, :], top, (r < limit)[:, None] & (j < m)[None, :])
+
+
+@triton.jit
+def _settle_kernel(node, found, before, best, sent, shift, batch, n, splits, BLOCK: tl.constexpr):
+    """The best of all parts and the scores of the states themselves, less the highest score `before`, twice; and their highest."""
+    b = tl.program_id(1).to(tl.int64)
+    j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    top = tl.full([BLOCK], -float("inf"), tl.float32)
+    for part in range(splits):
+        top = tl.maximum(top, tl.load(found + (part * batch + b) * n + j, j < n, -float("inf")))
+    common = tl.load(before + b)
+    common = tl.where(common == -float("inf"), 0.0, common)
+    value = tl.load(node + b * n + j, j < n, -float("inf")) + (top - common)
+    tl.store(best + b * n + j, value, j < n)
+    tl.store(sent + j.to(tl.int64) * batch + b, value, j < n)  # by state: its sequences lie together
+    tl.atomic_max(shift + b, tl.max(value, 0))
 
 
 @triton.jit(do_not_specialize=["seed"])
@@ -103,23 +129,41 @@ def _walk_kernel(
             tl.store(path + t, -1)
 
 
-def best_step(best: Tensor, pairs: Pairs, step: int) -> Tensor:
-    """The best path into each state one step later, less the centre of the table: `[B, N]` from `[B, N]`."""
-    batch, n = best.shape
-    out, best = torch.full_like(best, -torch.inf), best.T.contiguous()  # by state: its sequences lie together
-    left, right = pairs.left[:, step], pairs.right[:, step]
-    rows = min(16, triton.next_power_of_2(pairs.per_group(batch)))
-    tile = FACTOR_TILE if pairs.size else TABLE_TILE
-    blocks = triton.cdiv(n, tile["J"])
-    splits = max(1, min(triton.cdiv(n, 512), 640 // blocks))
-    grid = blocks, triton.cdiv(pairs.per_group(batch), rows) * splits, pairs.groups
+def best_messages(node: Tensor, pairs: Pairs) -> Tensor:
+    """The best path into each state `[T, B, N]`, from scores of states `[T, B, N]`.
+
+    From those of a position a number that its states share is missing, so that none of them is above zero, and they do not grow.
+    """
+    length, batch, n = node.shape
+    node, best, shift = node.contiguous(), torch.empty_like(node), node.new_full((length, batch), -torch.inf)
+    best[0], shift[0] = node[0], node[0].amax(-1)
+    together = pairs.per_group(batch)
+    rows = min(16, triton.next_power_of_2(together))
+    tile = FACTOR_TILE if pairs.size else _table_tile(rows, n)
+    blocks, row_blocks = triton.cdiv(n, tile["J"]), triton.cdiv(together, rows)
+    splits = max(1, min(triton.cdiv(n, 16), PROGRAMS // (blocks * row_blocks * pairs.groups)))
     chunk = triton.cdiv(triton.cdiv(n, splits), tile["I"]) * tile["I"]
-    _best_kernel[grid](
-        best, out, left, right, pairs.centre[:, step].contiguous(), batch, n, n, splits, chunk, pairs.per_group(batch),
-        *left.stride(), right.stride(0), right.stride(1), left.shape[-1],
-        SIZE=pairs.size, PRECISION=pairs.precision, R=rows, **tile,
-    )  # fmt: skip
-    return out
+    found, centre = node.new_empty(splits, batch, n), pairs.centre.mT.contiguous()
+    sent = node.new_zeros((n + tile["I"]) * batch + rows)
+    sent[: n * batch] = node[0].T.flatten()
+    for t in range(1, length):
+        step = min(t, pairs.steps) - 1
+        left, right = pairs.left[:, step], pairs.right[:, step]
+        _best_kernel[blocks, row_blocks * splits, pairs.groups](
+            sent, found, left, right, centre[step], batch, n, n, splits, chunk, together,
+            *left.stride(), right.stride(0), right.stride(1), left.shape[-1],
+            SIZE=pairs.size, PRECISION=pairs.precision, R=rows, **tile,
+        )  # fmt: skip
+        _settle_kernel[triton.cdiv(n, BLOCK), batch](
+            node[t], found, shift[t - 1], best[t], sent, shift[t], batch, n, splits, BLOCK=BLOCK
+        )
+    return best
+
+
+def _table_tile(rows: int, n: int) -> dict[str, int]:
+    """64 numbers in the registers of each thread."""
+    columns = 512 if rows == 16 else 1024
+    return {"I": 4, "J": min(columns, max(32, triton.next_power_of_2(n))), "num_warps": 4}
 
 
 def walk(messages: Tensor, pairs: Pairs, last: Tensor, count: int = 1, seed: int | None = None) -> Tensor:
