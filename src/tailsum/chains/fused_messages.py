@@ -1,5 +1,6 @@
 """Log-partition and messages by kernels in log space; first derivatives by kernels too, further ones by the reference."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from tailsum.chains.scan import Forward, regained
 from tailsum.numerics.kernels import fits_tiles, fused, kernels
 from tailsum.numerics.precision import product
+from tailsum.numerics.table import fits_budget
 from tailsum.numerics.tensors import finite
 
 ALONE = 512  # up to so many states the kernels in log space are faster than products of matrices
@@ -36,8 +38,16 @@ def fused_messages(node: Tensor, params: Params, last: Tensor, reference: Callab
 
 
 def _tabled(node: Tensor, params: Params) -> Params:
-    """Where there are few states, one table serves the batch."""
-    return (product(params[0], params[1].mT),) if len(params) == 2 and len(params[0]) != len(node) else params
+    """Where there are few states, a table in place of factors: one for the batch, or for each step of each sequence one.
+
+    Those are made in one product. In the kernel, a step waits for its scores.
+    """
+    if len(params) == 1:
+        return params
+    (batch, _, n), size = node.shape, math.prod(params[0].shape[:2]) * node.shape[-1] ** 2 * node.element_size()
+    if len(params[0]) == batch and not (n <= ALONE and fits_budget(4 * size)):
+        return params
+    return (product(params[0], params[1].mT),)
 
 
 class _LogPartition(torch.autograd.Function):

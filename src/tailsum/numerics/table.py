@@ -22,6 +22,7 @@ _budget = contextvars.ContextVar("table_budget", default=4 << 30)
 # Entries of a streamed tile: few enough to stay in the cache of a CPU, many enough to occupy a GPU.
 _TILE = {"cpu": 1 << 20}
 _TILE_ELSEWHERE = 1 << 26
+ALIGNED = 16
 _SMALL = 128  # states: their products take less time than calls
 
 
@@ -95,7 +96,11 @@ class Table:
         return torch.where(highest > -math.inf, highest, centre)
 
     def _fill(self) -> Tensor:
-        table = self.params[0].new_empty(self.groups, self.steps, self.n_from, self.n_to)
+        rows, columns = self.n_from, self.n_to
+        if fused(*self.params):  # kernels read numbers by fours where rows start at multiples of sixteen
+            rows, columns = (-(-size // ALIGNED) * ALIGNED for size in (rows, columns))
+        self.storage = self.params[0].new_zeros(self.groups, self.steps, rows, columns)
+        table = self.storage[..., : self.n_from, : self.n_to]
         for step, start, stop in self._tiles():
             torch.sub(self._rows(step, start, stop), self.scale[:, step], out=table[:, step, start:stop])
             table[:, step, start:stop].exp_()

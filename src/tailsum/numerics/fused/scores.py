@@ -117,8 +117,8 @@ class Pairs:
     def tile(self, n: int) -> Tile:
         if self.size:
             return Tile(64, 64, 4) if self.size <= 64 else Tile(32, 32, 4)
-        side = min(128, max(16, triton.next_power_of_2(n)))
-        return Tile(side, side, 8 if side == 128 else 4)
+        side = min(128 if n % 16 == 0 else 64, max(16, triton.next_power_of_2(n)))  # larger ones spill where n is odd
+        return Tile(side, side, 8 if n > 64 else 4)
 
 
 def meets() -> bool:

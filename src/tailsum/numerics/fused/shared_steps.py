@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tailsum.numerics.fused.scores import add_product, at_once, meet, meets, product
+from tailsum.numerics.fused.scores import at_once, meet, meets, product, rounded
 from tailsum.numerics.fused.table_products import column_tile, padded
 
 
@@ -24,6 +24,7 @@ class Table(Protocol):
 
     params: tuple[Tensor, ...]
     kept: Tensor | None
+    storage: Tensor  # of what is kept, filled up with zeros
     groups: int
     steps: int
     scales: Tensor
@@ -54,13 +55,37 @@ def _entry_tile(
     return entries
 
 
+@triton.jit
+def _store_split(high, low, place, value, within, PRECISION: tl.constexpr):
+    """Messages as the nearest numbers that tf32 has, and what is missing from them."""
+    near = rounded(value)
+    tl.store(high + place, near, within)
+    if PRECISION != "tf32":
+        tl.store(low + place, value - near, within)
+
+
+@triton.jit
+def _add_messages(sums, high, low, place, there, entries, PRECISION: tl.constexpr):
+    """`sums` plus a product of messages, which were split when they were stored, with a tile of entries.
+
+    Three products in tf32, as `tf32x3` makes of one, which would split the messages anew in each tile.
+    """
+    near = rounded(entries)
+    x = tl.load(high + place, there, 0.0, cache_modifier=".cg")
+    if PRECISION != "tf32":
+        rest = tl.load(low + place, there, 0.0, cache_modifier=".cg")
+        sums = tl.dot(rest, near, sums, input_precision="tf32")
+        sums = tl.dot(x, entries - near, sums, input_precision="tf32")
+    return tl.dot(x, near, sums, input_precision="tf32")
+
+
 @triton.jit(do_not_specialize=["first", "stop"])
 def _push_kernel(
-    node, alpha, mass, total, shift, counter, column_scale, left, right, scale, first, stop, batch, n, groups, per_group,
+    node, alpha, high, low, total, shift, counter, column_scale, left, right, scale, first, stop, batch, n, groups, per_group,
     table_steps, group_l, step_l, row_l, column_l, group_r, step_r, row_r, width,
     SIZE: tl.constexpr, PRECISION: tl.constexpr, R: tl.constexpr, I: tl.constexpr, J: tl.constexpr, MEET: tl.constexpr,
 ):  # fmt: skip
-    """Messages `alpha_t = node_t + log(mass_{t-1} E) + column_scale`, and `mass_t = exp(alpha_t - shift_t)`."""
+    """Messages `alpha_t = node_t + log(mass_{t-1} E) + column_scale`, and `high + low = mass_t = exp(alpha_t - shift_t)`."""
     program, programs, group = tl.program_id(0), tl.num_programs(0), tl.program_id(2).to(tl.int64)
     r = group * per_group + tl.program_id(1) * R + tl.arange(0, R)
     inside = r < (group + 1) * per_group
@@ -69,18 +94,18 @@ def _push_kernel(
         step = tl.minimum(tl.cast(t - 1, tl.int64), table_steps - 1)
         rows, columns = left + group * group_l + step * step_l, right + group * group_r + step * step_r
         scales = (step * groups + group) * n
-        sent = mass + r * n
+        sent = r[:, None] * n
         for block in range(program * J, n, programs * J):
             j = block + tl.arange(0, J)
             factors = column_tile(columns, j, n, row_r, width, SIZE)
             sums = tl.zeros([R, J], tl.float32)
             for start in range(0, n, I):
                 i = start + tl.arange(0, I)
-                x = tl.load(sent[:, None] + i[None, :], inside[:, None] & (i < n)[None, :], 0.0, cache_modifier=".cg")
                 entries = _entry_tile(
                     rows, factors, scale + scales, i, j, n, n, row_l, column_l, width, SIZE, PRECISION, False
                 )
-                sums = add_product(sums, x, entries, PRECISION)
+                there = inside[:, None] & (i < n)[None, :]
+                sums = _add_messages(sums, high, low, sent + i[None, :], there, entries, PRECISION)
             here = (t * batch + r[:, None]) * n + j[None, :]
             within = inside[:, None] & (j < n)[None, :]
             tl.store(total + here, sums, within)
@@ -96,18 +121,18 @@ def _push_kernel(
                 j = block + tl.arange(0, J)
                 within = inside[:, None] & (j < n)[None, :]
                 value = tl.load(alpha + (t * batch + r[:, None]) * n + j[None, :], within, -float("inf"))
-                tl.store(sent[:, None] + j[None, :], tl.exp(value - common[:, None]), within)
+                _store_split(high, low, sent + j[None, :], tl.exp(value - common[:, None]), within, PRECISION)
             meet(counter, (2 * (t - first) + 2) * programs)
 
 
 @triton.jit(do_not_specialize=["first", "stop"])
 def _flow_kernel(
-    source, inlet, after, before, x, h, y, counter, left, right, scale, first, stop, length, batch, n, groups, per_group,
+    source, inlet, after, before, x, h, high, low, counter, left, right, scale, first, stop, length, batch, n, groups, per_group,
     table_steps, group_l, step_l, row_l, column_l, group_r, step_r, row_r, width,
     SIZE: tl.constexpr, PRECISION: tl.constexpr, R: tl.constexpr, I: tl.constexpr, J: tl.constexpr, MEET: tl.constexpr,
     REVERSE: tl.constexpr, INLET: tl.constexpr,
 ):  # fmt: skip
-    """`h_t = E y_s`, `x_t = source_t + after_t h_t`, `y_t = before_t x_t + inlet_t`, from s to t in `first .. stop` steps."""
+    """`h_t = E y_s`, `x_t = source_t + after_t h_t`, `high + low = y_t = before_t x_t + inlet_t`, in `first .. stop` steps from s to t."""
     program, programs, group = tl.program_id(0), tl.num_programs(0), tl.program_id(2).to(tl.int64)
     r = group * per_group + tl.program_id(1) * R + tl.arange(0, R)
     inside = r < (group + 1) * per_group
@@ -116,11 +141,11 @@ def _flow_kernel(
         if REVERSE:
             t = length - 1 - move
             step = tl.minimum(tl.cast(t, tl.int64), table_steps - 1)
-            sent = y + ((t + 1) * batch + r) * n
+            sent = ((t + 1) * batch + r[:, None]) * n
         else:
             t = move
             step = tl.minimum(tl.cast(t - 1, tl.int64), table_steps - 1)
-            sent = y + ((t - 1) * batch + r) * n
+            sent = ((t - 1) * batch + r[:, None]) * n
         rows, columns = left + group * group_l + step * step_l, right + group * group_r + step * step_r
         scales = (step * groups + group) * n
         for block in range(program * J, n, programs * J):
@@ -129,13 +154,11 @@ def _flow_kernel(
             sums = tl.zeros([R, J], tl.float32)
             for start in range(0, n, I):
                 i = start + tl.arange(0, I)
-                received = tl.load(
-                    sent[:, None] + i[None, :], inside[:, None] & (i < n)[None, :], 0.0, cache_modifier=".cg"
-                )
                 entries = _entry_tile(
                     rows, factors, scale + scales, i, j, n, n, row_l, column_l, width, SIZE, PRECISION, REVERSE
                 )
-                sums = add_product(sums, received, entries, PRECISION)
+                there = inside[:, None] & (i < n)[None, :]
+                sums = _add_messages(sums, high, low, sent + i[None, :], there, entries, PRECISION)
             here = (t * batch + r[:, None]) * n + j[None, :]
             within = inside[:, None] & (j < n)[None, :]
             tl.store(h + here, sums, within)
@@ -144,56 +167,71 @@ def _flow_kernel(
             found *= tl.load(before + here, within, 0.0)
             if INLET:
                 found += tl.load(inlet + here, within, 0.0)
-            tl.store(y + here, found, within)
+            _store_split(high, low, here, found, within, PRECISION)
         if MEET:
             meet(counter, (move - first + 1) * programs)
 
 
 def forward_steps(node: Tensor, table: Table) -> tuple[Tensor, Tensor, Tensor]:
     """Messages `[T, B, N]` less their highest, the highest `[T, B]`, and the sum that entered each state."""
-    length, batch, n = node.shape
+    length, batch, size = node.shape
+    launch = _Launch(table, size, batch, False)
+    node = launch.filled(node, -torch.inf)
     alpha, total = torch.empty_like(node), torch.ones_like(node)
     shift = node.new_full((length, batch), -torch.inf)
     alpha[0], shift[0] = node[0], node[0].amax(-1)
-    lowest = torch.finfo(node.dtype).min
-    launch, mass = _Launch(table, n, batch, False), torch.empty_like(node[0])
+    lowest, column_scale = torch.finfo(node.dtype).min, launch.filled(table.column_scale, 0.0)
     for first, stop in launch.spans(1, length):
-        torch.exp(alpha[first - 1] - shift[first - 1, :, None].clamp(min=lowest), out=mass)
+        mass = split(torch.exp(alpha[first - 1] - shift[first - 1, :, None].clamp(min=lowest)))
         _push_kernel[launch.grid](
-            node, alpha, mass, total, shift, launch.counter, table.column_scale, *launch.entries, first, stop, batch, n,
+            node, alpha, *mass, total, shift, launch.counter, column_scale, *launch.entries, first, stop, batch, launch.n,
             *launch.shape, **launch.options, MEET=stop > first + 1,
         )  # fmt: skip
     highest = shift.clamp_(min=lowest)
-    return alpha.sub_(highest[..., None]), highest, total
+    return alpha[..., :size].sub_(highest[..., None]), highest, total[..., :size]
 
 
 def flow_steps(
     table: Table, reverse: bool, source: Tensor, inlet: Tensor | None, after: Tensor, before: Tensor
 ) -> tuple[Tensor, Tensor]:
     """As `chains.scan` has it: `x_t = source_t + after_t h_t`, `h_t = E (before_s x_s + inlet_s)`."""
-    length, batch, n = source.shape
-    source, after, before = source.contiguous(), after.contiguous(), before.contiguous()
-    inlet = None if inlet is None else inlet.contiguous()
-    x, h, y = torch.empty_like(source), torch.zeros_like(source), torch.empty_like(source)
+    length, batch, size = source.shape
+    launch = _Launch(table, size, batch, reverse)
+    source, after, before = (launch.filled(x, 0.0) for x in (source, after, before))
+    inlet = None if inlet is None else launch.filled(inlet, 0.0)
+    x, h, high, low = torch.empty_like(source), torch.zeros_like(source), *(torch.empty_like(source) for _ in range(2))
     origin = length - 1 if reverse else 0
     x[origin] = source[origin]
-    y[origin] = before[origin] * x[origin] + (0.0 if inlet is None else inlet[origin])
-    launch = _Launch(table, n, batch, reverse)
+    high[origin], low[origin] = split(before[origin] * x[origin] + (0.0 if inlet is None else inlet[origin]))
     for first, stop in launch.spans(1, length):
         _flow_kernel[launch.grid](
-            source, source if inlet is None else inlet, after, before, x, h, y, launch.counter, *launch.entries, first, stop,
-            length, batch, n, *launch.shape, **launch.options, MEET=stop > first + 1, REVERSE=reverse, INLET=inlet is not None,
+            source, source if inlet is None else inlet, after, before, x, h, high, low, launch.counter, *launch.entries,
+            first, stop, length, batch, launch.n, *launch.shape, **launch.options,
+            MEET=stop > first + 1, REVERSE=reverse, INLET=inlet is not None,
         )  # fmt: skip
-    return x, h
+    return x[..., :size], h[..., :size]
+
+
+def split(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The nearest numbers that tf32 has, and what is missing from them.
+
+    >>> high, low = split(torch.tensor([1.0, 1.0 + 2**-12]))
+    >>> high, low * 2**12
+    (tensor([1., 1.]), tensor([0., 1.]))
+    """
+    near = ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+    return near, x - near
 
 
 # Tiles, measured on a Hopper GPU.
 FACTOR_TILE = {"I": 64, "J": 128, "num_warps": 4, "num_stages": 2}
 
 
-def _table_tile(n: int) -> dict[str, int]:
-    """Few columns where there are few states, so that there is a program for every multiprocessor."""
+def _table_tile(n: int, rows: int) -> dict[str, int]:
+    """Few columns where there are few states, so that there is a program for every multiprocessor; nothing is spilled."""
     columns = 64 if n >= 8192 else 32 if n >= 4096 else 16
+    if rows == 64:
+        return {"I": 32, "J": min(columns, 32), "num_warps": 4, "num_stages": 5}
     return {"I": 32 if columns == 64 else 64, "J": columns, "num_warps": 4, "num_stages": 5}
 
 
@@ -206,11 +244,12 @@ class _Launch:
     def __init__(self, table: Table, n: int, batch: int, transposed: bool) -> None:
         per_group, kept = batch // table.groups, table.kept
         rows = min(64, max(16, triton.next_power_of_2(per_group)))
-        tile = FACTOR_TILE if kept is None else _table_tile(n)
+        tile = FACTOR_TILE if kept is None else _table_tile(n, rows)
         if kept is None:
             left, right = (p.contiguous() for p in (reversed(table.params) if transposed else table.params))
         else:
-            left = right = kept.mT if transposed else kept
+            left = right = table.storage.mT if transposed else table.storage
+        self.n = n if kept is None else left.shape[-1]
         self.entries = (left, right, table.scales)
         strides = (*left.stride(), *right.stride()[:3], left.shape[-1])
         self.shape = (table.groups, per_group, table.steps, *strides)
@@ -221,12 +260,17 @@ class _Launch:
             **tile,
         }
         self.together = kept is not None and meets()
-        row_blocks, programs = triton.cdiv(per_group, rows), triton.cdiv(n, tile["J"])
+        row_blocks, programs = triton.cdiv(per_group, rows), triton.cdiv(self.n, tile["J"])
         if self.together:
-            stage = 4 * tile["I"] * (tile["J"] + rows)
+            stage = 4 * tile["I"] * (tile["J"] + 2 * rows)
             programs = min(programs, at_once(left.device, tile["num_stages"] * stage))
         self.grid = (programs, row_blocks, table.groups)
         self.counter = torch.zeros(row_blocks * table.groups, dtype=torch.int32, device=left.device)
+
+    def filled(self, x: Tensor, value: float) -> Tensor:
+        """With as many states as the table has, contiguous."""
+        more = self.n - x.shape[-1]
+        return torch.nn.functional.pad(x, (0, more), value=value) if more else x.contiguous()
 
     def spans(self, first: int, stop: int) -> list[tuple[int, int]]:
         """First and last step of each launch."""
