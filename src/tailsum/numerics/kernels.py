@@ -14,6 +14,7 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor
 
+ALIGNED = 16  # Triton reads several numbers at once where strides are multiples of it
 _WIDEST = 64  # numbers of a factor: the tiles of kernels have room for no more
 
 Use = Literal["auto", "never", "always"]

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from tailsum.numerics.kernels import fits_tiles, fused, is_fast, within
+from tailsum.numerics.kernels import ALIGNED, fits_tiles, fused, is_fast, within
 from tailsum.numerics.precision import product
 from tailsum.numerics.stream import Parts, streamed
 
@@ -22,7 +22,6 @@ _budget = contextvars.ContextVar("table_budget", default=4 << 30)
 # Entries of a streamed tile: few enough to stay in the cache of a CPU, many enough to occupy a GPU.
 _TILE = {"cpu": 1 << 20}
 _TILE_ELSEWHERE = 1 << 26
-ALIGNED = 16
 _SMALL = 128  # states: their products take less time than calls
 
 
@@ -98,7 +97,7 @@ class Table:
     def _fill(self) -> Tensor:
         rows, columns = self.n_from, self.n_to
         if fused(*self.params):  # kernels read numbers by fours where rows start at multiples of sixteen
-            rows, columns = (-(-size // ALIGNED) * ALIGNED for size in (rows, columns))
+            rows, columns = (size + -size % ALIGNED for size in (rows, columns))
         self.storage = self.params[0].new_zeros(self.groups, self.steps, rows, columns)
         table = self.storage[..., : self.n_from, : self.n_to]
         for step, start, stop in self._tiles():

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tailsum.numerics.fused.log_steps import Messages, launches
 from tailsum.numerics.fused.scores import Pairs, add_product, meet, score_tile
+from tailsum.numerics.kernels import ALIGNED
 
 
 @triton.jit(do_not_specialize=["first", "stop"])
@@ -204,6 +205,6 @@ def pair_gradient(messages: Messages, x: Tensor, pairs: Pairs, last: Tensor) -> 
     out = x.new_empty(splits, pairs.groups, pairs.steps, n, n)
     _table_gradient_kernel[blocks * blocks, tables, splits](
         out, *state[:3], x, last, *pairs.pointers, *sizes, split_rows, *x.stride()[:2], *pairs.strides, blocks,
-        SIZE=0, PRECISION=pairs.precision, I=side, J=side, UNROLL=min(4, split_rows), num_warps=4,
+        SIZE=0, PRECISION=pairs.precision, I=side, J=side, UNROLL=min(4, split_rows), num_warps=4 if n % ALIGNED == 0 else 8,
     )  # fmt: skip
     return (out[0] if splits == 1 else out.sum(0),)

@@ -176,6 +176,6 @@ def walk(messages: Tensor, pairs: Pairs, last: Tensor, count: int = 1, seed: int
     block = min(4096 if not pairs.size else 512, triton.next_power_of_2(n))
     _walk_kernel[batch, count](
         messages, paths, last.contiguous(), pairs.left, pairs.right, seed or 0, length, batch, n, pairs.per_group(batch), pairs.steps,
-        *pairs.strides, SIZE=pairs.size, I=block, SAMPLE=seed is not None, num_warps=16 if n > 1024 else 4,
+        *pairs.strides, SIZE=pairs.size, I=block, SAMPLE=seed is not None, num_warps=16 if n > 1024 or pairs.size else 4,
     )  # fmt: skip
     return paths

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tailsum.numerics.kernels import is_fast
+from tailsum.numerics.kernels import ALIGNED, is_fast
 
 ALONE = 512  # up to so many states one program takes all steps of a sequence
 
@@ -117,7 +117,9 @@ class Pairs:
     def tile(self, n: int) -> Tile:
         if self.size:
             return Tile(64, 64, 4) if self.size <= 64 else Tile(32, 32, 4)
-        side = min(128 if n % 16 == 0 else 64, max(16, triton.next_power_of_2(n)))  # larger ones spill where n is odd
+        side = min(
+            128 if n % ALIGNED == 0 else 64, max(16, triton.next_power_of_2(n))
+        )  # larger ones spill where n is odd
         return Tile(side, side, 8 if n > 64 else 4)
 
 

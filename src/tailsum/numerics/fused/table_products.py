@@ -6,8 +6,10 @@
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn.functional import pad
 
 from tailsum.numerics.fused.scores import add_product, product, score_tile
+from tailsum.numerics.kernels import ALIGNED
 
 WEIGHT_TILE = {"I": 128, "J": 128, "R": 32, "num_warps": 8, "num_stages": 3}  # measured on a Hopper GPU
 
@@ -69,7 +71,9 @@ def weights(x: Tensor, y: Tensor, params: tuple[Tensor, ...], scale: Tensor, pre
     groups, steps, n, rows = x.shape
     m, factors = y.shape[-1], len(params) == 2
     out = x.new_empty(groups, steps, n, m)
-    x, y = x.contiguous(), y.mT.contiguous()  # along what is summed over, as tensor cores want it
+    # Along what is summed over, as tensor cores want it, and as many of it as are read together.
+    x, y = (pad(z, (0, -rows % ALIGNED)).contiguous() for z in (x, y.mT))
+    rows = x.shape[-1]
     left, right = (p.contiguous() for p in (params[0], params[-1])) if factors else (params[0], params[0])
     blocks = triton.cdiv(m, 128)
     for g in range(groups):
