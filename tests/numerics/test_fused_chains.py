@@ -125,6 +125,34 @@ def test_best_paths(kind, way):
     assert torch.allclose(chain.score(found), chain.score(wanted))
 
 
+@pytest.mark.parametrize("batch", [1, 16, 19, 33])
+def test_best_paths_of_many_sequences_in_many_parts(batch, monkeypatch):
+    """Several programs for the sequences, for the states before and for those after, none of them full."""
+    from tailsum.numerics.fused import paths  # noqa: PLC0415
+
+    monkeypatch.setattr(fused_messages, "ALONE", 4)
+    monkeypatch.setattr(paths, "_table_tile", lambda *_: {"I": 4, "J": 32, "num_warps": 4})
+    nodes, pairs = 3 * torch.randn(batch, 4, 70) + 100, 3 * torch.randn(3, 70, 70) - 1e4
+    pairs[:, :, ::5] = -math.inf
+    chain = LinearChain(nodes, pairs)
+    with kernels("never"):
+        wanted = chain.argmax()
+    with kernels("always"):
+        found = chain.argmax()
+    assert torch.allclose(chain.score(found), chain.score(wanted), rtol=1e-6)
+    assert (found == wanted).float().mean() > 0.95  # the same but for ties by rounding
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize(("n", "batch"), [(1000, 32), (1001, 5), (5000, 1), (10_240, 16), (10_001, 33)])
+def test_best_paths_on_a_gpu(n, batch):
+    chain = LinearChain(torch.randn(batch, 6, n, device="cuda"), torch.randn(n, n, device="cuda"))
+    with kernels("never"):
+        wanted = chain.argmax()
+    assert torch.allclose(chain.score(chain.argmax()), chain.score(wanted), rtol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["table", "factors"])
 def test_samples_follow_the_distribution(kind):
     tensors, make = KINDS[kind](n=3, length=2, batch=1)
