@@ -19,6 +19,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tailsum.numerics.fused.exponential import exp
+
 FLOOR = 1e-26  # sums below it may have lost terms
 
 
@@ -53,7 +55,7 @@ def split_weights(peaks, left, right, inside, top):
     """`exp(peaks of two children - top)` for some splits; zero where something is minus infinity."""
     x = tl.load(peaks + left, inside, -float("inf")) + tl.load(peaks + right, inside, -float("inf"))
     there = x > -float("inf")
-    return tl.where(there, tl.exp(tl.where(there, x, 0.0) - tl.where(there, top, 0.0)), 0.0)
+    return tl.where(there, exp(tl.where(there, x, 0.0) - tl.where(there, top, 0.0)), 0.0)
 
 
 @triton.jit(do_not_specialize=["width"])
@@ -99,7 +101,7 @@ def _finish(
     for start in range(0, size, BLOCK):
         h = start + tl.arange(0, BLOCK)
         found = tl.load(states + h, h < size, -float("inf"))
-        tl.store(states + h, tl.exp(found - base), h < size)
+        tl.store(states + h, exp(found - base), h < size)
 
 
 @triton.jit

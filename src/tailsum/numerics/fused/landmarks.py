@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tailsum.numerics.fused.exponential import exp
 from tailsum.numerics.fused.scores import meets, product, unmasked
 
 
@@ -42,9 +43,10 @@ def _message_kernel(
     b = tl.program_id(1).to(tl.int64)
     j = tl.program_id(0) * J + tl.arange(0, J)
     d = tl.arange(0, SIZE)
+    # States j are rows of the tiles, so that sums over the selected ones stay within a few threads.
     if SIZE > 1:
         columns = tl.load(
-            right + j[None, :].to(tl.int64) * row_r + d[:, None], (j < n)[None, :] & (d < width)[:, None], 0.0
+            right + j[:, None].to(tl.int64) * row_r + d[None, :], (j < n)[:, None] & (d < width)[None, :], 0.0
         )
         if PRECISION == "bf16":
             columns = columns.to(tl.bfloat16)
@@ -56,18 +58,18 @@ def _message_kernel(
         sent = tl.load(value + b * value_b + state, m < k, -float("inf"))
         sent += tl.load(log_weight + b * index_b + m, m < k, -float("inf"))
         if SIZE > 1:
-            rows = tl.load(left + state[:, None] * row_l + d[None, :], (m < k)[:, None] & (d < width)[None, :], 0.0)
+            rows = tl.load(left + state[None, :] * row_l + d[:, None], (m < k)[None, :] & (d < width)[:, None], 0.0)
             if PRECISION == "bf16":
-                scores = tl.dot(rows.to(tl.bfloat16), columns)
+                scores = tl.dot(columns, rows.to(tl.bfloat16))
             else:
-                scores = product(rows, columns, PRECISION)
+                scores = product(columns, rows, PRECISION)
         else:
-            place = left + state[:, None] * row_l + j[None, :].to(tl.int64) * row_r
-            scores = unmasked(tl.load(place, (m < k)[:, None] & (j < n)[None, :], -float("inf")))
-        reach = sent[:, None] + scores
-        new = tl.maximum(top, tl.max(reach, 0))
+            place = left + state[None, :] * row_l + j[:, None].to(tl.int64) * row_r
+            scores = unmasked(tl.load(place, (m < k)[None, :] & (j < n)[:, None], -float("inf")))
+        reach = sent[None, :] + scores
+        new = tl.maximum(top, tl.max(reach, 1))
         finite = tl.where(new == -float("inf"), 0.0, new)
-        total = total * tl.exp(top - finite) + tl.sum(tl.exp(reach - finite[None, :]), 0)
+        total = total * exp(top - finite) + tl.sum(exp(reach - finite[:, None]), 1)
         top = new
     found = tl.where(top == -float("inf"), top, top + tl.log(total))
     if NEAR:
@@ -80,8 +82,8 @@ def _message_kernel(
         base = tl.load(scale + j, j < n, 0.0).to(tl.float64) + peak
         estimate = (found.to(tl.float64) - base).to(tl.float32)
         most = tl.maximum(estimate, 0.0)
-        mixed = tl.exp(estimate - most).to(tl.float64) + near * tl.exp(-most).to(tl.float64)
-        own = tl.exp(tl.load(value + b * value_b + j, j < n, -float("inf")) - peak.to(tl.float32) - most)
+        mixed = exp(estimate - most).to(tl.float64) + near * exp(-most).to(tl.float64)
+        own = exp(tl.load(value + b * value_b + j, j < n, -float("inf")) - peak.to(tl.float32) - most)
         own *= tl.load(weight + j, j < n, 0.0)
         mixed = tl.maximum(mixed, own.to(tl.float64)).to(tl.float32)
         found = (tl.log(mixed).to(tl.float64) + most.to(tl.float64) + base).to(tl.float32)

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tailsum.numerics.fused.exponential import exp
 from tailsum.numerics.fused.log_steps import Messages, launches
 from tailsum.numerics.fused.scores import Pairs, add_product, meet, score_tile
 from tailsum.numerics.kernels import ALIGNED
@@ -41,7 +42,7 @@ def _flow_kernel(
             total = tl.zeros([J], tl.float32)
             for start in range(0, n, J):
                 j = start + tl.arange(0, J)
-                total += tl.exp(tl.load(alpha + here + j, j < n, -float("inf")) - shift)
+                total += exp(tl.load(alpha + here + j, j < n, -float("inf")) - shift)
             mass_sum = tl.sum(total, 0)
             weight = tl.where(mass_sum > 0, tl.load(grad + b).to(tl.float32) / mass_sum, 0.0)
         for start in range(program * I, n, programs * I):
@@ -51,7 +52,7 @@ def _flow_kernel(
             if SOURCE:
                 flow += tl.load(source + here + i, i < n, 0.0)
             else:
-                flow += tl.exp(mass) * weight
+                flow += exp(mass) * weight
             if back > 0:
                 for j_start in range(0, n, J):
                     j = j_start + tl.arange(0, J)
@@ -72,7 +73,7 @@ def _flow_kernel(
                         SIZE,
                         PRECISION,
                     )
-                    chance = tl.exp(mass[:, None] + (scores - base) - total[None, :])
+                    chance = exp(mass[:, None] + (scores - base) - total[None, :])
                     flow += tl.sum(chance * sent[None, :], 1)
             tl.store(x + b * x_b + t * x_t + i, flow, i < n)
         if MEET:
@@ -113,7 +114,7 @@ def _table_gradient_kernel(
             total = tl.load(entering + (place + batch) * n + j, j < limit, float("inf"))
             total = tl.where(total == -float("inf"), float("inf"), total)
             sent = tl.load(x + b * x_b + (t + 1) * x_t + j, j < limit, 0.0)
-            found += tl.exp(mass[:, None] + scores - total[None, :]) * sent[None, :]
+            found += exp(mass[:, None] + scores - total[None, :]) * sent[None, :]
     tables = tl.num_programs(1).to(tl.int64)
     place = ((split * tables + table) * n + i[:, None]) * n + j[None, :]
     tl.store(out + place, found, (i < n)[:, None] & (j < n)[None, :])
@@ -153,7 +154,7 @@ def _factor_gradient_kernel(
                     total = tl.load(entering + (place + batch) * n + i, i < n, float("inf"))[:, None]
                     sent = tl.load(x + b * x_b + (t + 1) * x_t + i, i < n, 0.0)[:, None]
                 total = tl.where(total == -float("inf"), float("inf"), total)
-                weight += tl.exp(mass + scores - total) * sent
+                weight += exp(mass + scores - total) * sent
         columns = tl.load(
             other + j[:, None].to(tl.int64) * row_other + d[None, :], (j < n)[:, None] & (d < width)[None, :], 0.0
         )

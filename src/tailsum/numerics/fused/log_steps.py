@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tailsum.numerics.fused.exponential import exp
 from tailsum.numerics.fused.scores import ALONE, Pairs, at_once, meet, score_tile, unmasked
 
 
@@ -85,7 +86,7 @@ def _enter_kernel(
                     new = tl.maximum(most, tl.max(reach, 0))
                     if not MAXIMUM:
                         finite = tl.where(new == -float("inf"), 0.0, new)
-                        found = found * tl.exp(most - finite) + tl.sum(tl.exp(reach - finite[None, :]), 0)
+                        found = found * exp(most - finite) + tl.sum(exp(reach - finite[None, :]), 0)
                     most = new
                 if MAXIMUM:
                     found = most
@@ -122,7 +123,7 @@ def _finish_kernel(
     total = tl.zeros([J], tl.float32)
     for start in range(0, n, J):
         j = start + tl.arange(0, J)
-        total += tl.exp(tl.load(alpha + (end * batch + b) * n + j, j < n, -float("inf")) - shift)
+        total += exp(tl.load(alpha + (end * batch + b) * n + j, j < n, -float("inf")) - shift)
     tl.store(log_z + b, tl.sum(offset, 0) + (shift + tl.log(tl.sum(total, 0))).to(tl.float64))
 
 

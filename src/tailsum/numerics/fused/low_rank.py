@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tailsum.numerics.fused.chart import Chart, children, first_row, highest_split, is_lost, reachable
+from tailsum.numerics.fused.exponential import exp
 from tailsum.numerics.fused.grammar import over_totals, precision_now
 from tailsum.numerics.fused.reference import reference_gradients
 from tailsum.numerics.kernels import precision
@@ -36,7 +37,7 @@ def _merge(ranks, peaks, tops, out, B, T, R, width, S: tl.constexpr, BLOCK: tl.c
     total = tl.zeros((BLOCK,), tl.float32)
     for s in range(1, width):
         left, right = children(b, i, s + 0 * span, width, B, T)
-        weight = tl.exp(tl.load(peaks + left) + tl.load(peaks + right) - base)
+        weight = exp(tl.load(peaks + left) + tl.load(peaks + right) - base)
         x = tl.load(ranks + left * 2 * R + r, r < R, 0.0)
         y = tl.load(ranks + (right * 2 + 1) * R + r, r < R, 0.0)
         total += x * y * weight
@@ -57,7 +58,7 @@ def _spread(ranks, peaks, tops, given, grads, B, T, R, width, BLOCK: tl.constexp
     grad = tl.load(given + span.to(tl.int64) * R + r, r < R, 0.0)
     for s in range(1, width):
         left, right = children(b, i, s + 0 * span, width, B, T)
-        weight = grad * tl.exp(tl.load(peaks + left) + tl.load(peaks + right) - base)
+        weight = grad * exp(tl.load(peaks + left) + tl.load(peaks + right) - base)
         one, other = left * 2 * R + r, (right * 2 + 1) * R + r
         x = tl.load(ranks + one, r < R, 0.0)
         y = tl.load(ranks + other, r < R, 0.0)

@@ -10,13 +10,15 @@ and its right parts are both contiguous. Pointers are tensors `[I]`, one for eac
 import triton
 import triton.language as tl
 
+from tailsum.numerics.fused.exponential import exp
+
 
 @triton.jit
 def add_exp(top, total, scores):
     """A running maximum and the sum of exponentials relative to it `[I]`, with the `scores [I, K]` added."""
     higher = tl.maximum(top, tl.max(scores, 1))
     base = tl.where(higher == -float("inf"), 0.0, higher)
-    return higher, total * tl.exp(top - base) + tl.sum(tl.exp(scores - base[:, None]), 1)
+    return higher, total * exp(top - base) + tl.sum(exp(scores - base[:, None]), 1)
 
 
 @triton.jit
@@ -43,7 +45,7 @@ def log_sum_of_rows(a, b, valid, count, K: tl.constexpr):
 def share(grad, x, whole):
     """The part `grad exp(x - whole)` of a gradient, zero where x is minus infinity; x is a term of the log sum `whole`."""
     possible = x > -float("inf")
-    return tl.where(possible, grad * tl.exp(tl.where(possible, x, 0.0) - tl.where(possible, whole, 0.0)), 0.0)
+    return tl.where(possible, grad * exp(tl.where(possible, x, 0.0) - tl.where(possible, whole, 0.0)), 0.0)
 
 
 @triton.jit

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tailsum.numerics.fused.exponential import exp
 from tailsum.numerics.fused.scores import at_once, meet
 
 LEVELS = 16  # powers of two by which the states are ordered, as in the reference, padded
@@ -22,7 +23,7 @@ PASSES = 12  # towards the threshold, at most
 def _mass(log_q, i, stop, peak):
     """Q of the states i, the highest being one; what is possible does not underflow."""
     given = tl.load(log_q + i, i < stop, -float("inf"))
-    return tl.where(given == -float("inf"), 0.0, tl.maximum(tl.exp(given - peak), 1e-38)).to(tl.float64)
+    return tl.where(given == -float("inf"), 0.0, tl.maximum(exp(given - peak), 1e-38)).to(tl.float64)
 
 
 @triton.jit
@@ -133,8 +134,8 @@ def _select_kernel(
         tl.store(index + b * index_b + place, i.to(tl.int64), taken & (i < stop))
         tl.store(log_weight + b * index_b + place, weight, taken & (i < stop))
         if EXCESS:
-            mass = tl.exp(tl.load(value + i, i < stop, -float("inf")) - peak_value)
-            rest = tl.where(taken, mass - mass * tl.exp(weight), mass)
+            mass = exp(tl.load(value + i, i < stop, -float("inf")) - peak_value)
+            rest = tl.where(taken, mass - mass * exp(weight), mass)
             tl.store(excess + b * n + i, rest, i < stop)
 
 

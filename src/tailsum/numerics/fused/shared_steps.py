@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tailsum.numerics.fused.exponential import exp
 from tailsum.numerics.fused.scores import at_once, meet, meets, product, rounded
 from tailsum.numerics.fused.table_products import column_tile, padded
 
@@ -51,7 +52,7 @@ def _entry_tile(
             scores -= tl.load(scale + i, i < n, 0.0)[:, None]
         else:
             scores -= tl.load(scale + j, j < m, 0.0)[None, :]
-        entries = tl.where(inside, tl.exp(scores), 0.0)
+        entries = tl.where(inside, exp(scores), 0.0)
     return entries
 
 
@@ -121,7 +122,7 @@ def _push_kernel(
                 j = block + tl.arange(0, J)
                 within = inside[:, None] & (j < n)[None, :]
                 value = tl.load(alpha + (t * batch + r[:, None]) * n + j[None, :], within, -float("inf"))
-                _store_split(high, low, sent + j[None, :], tl.exp(value - common[:, None]), within, PRECISION)
+                _store_split(high, low, sent + j[None, :], exp(value - common[:, None]), within, PRECISION)
             meet(counter, (2 * (t - first) + 2) * programs)
 
 

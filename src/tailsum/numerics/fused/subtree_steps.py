@@ -6,13 +6,15 @@
 import triton
 import triton.language as tl
 
+from tailsum.numerics.fused.exponential import exp
+
 
 @triton.jit
 def _add(top, total, scores):
     """A running maximum and the sum of exponentials relative to it `[K]`, with the `scores [S, K]` added."""
     higher = tl.maximum(top, tl.max(scores, 0))
     base = tl.where(higher == -float("inf"), 0.0, higher)
-    return higher, total * tl.exp(top - base) + tl.sum(tl.exp(scores - base[None, :]), 0)
+    return higher, total * exp(top - base) + tl.sum(exp(scores - base[None, :]), 0)
 
 
 @triton.jit
@@ -41,7 +43,7 @@ def _scale_rows(values, extra, rows, high, T, k, K, S: tl.constexpr):
         inside = (p < T)[:, None] & (k < K)[None, :]
         place = p[:, None] * K + k[None, :]
         x = tl.load(values + place, inside, -float("inf")) + tl.load(extra + place, inside, 0.0)
-        tl.store(rows + place, tl.exp(x - base), inside)
+        tl.store(rows + place, exp(x - base), inside)
 
 
 @triton.jit(do_not_specialize=["width"])
@@ -184,7 +186,7 @@ def to_halves(
         y = (tl.load(root + m, m <= j, -float("inf")) + under)[:, None]
         high = tl.maximum(x, y)
         safe = tl.where(high == -float("inf"), 0.0, high)
-        both = tl.exp(x - safe) + tl.exp(y - safe)
+        both = exp(x - safe) + exp(y - safe)
         found = tl.where(both > 0, tl.log(tl.where(both > 0, both, 1.0)) + safe, -float("inf"))
         found += tl.load(nodes + place, inside, -float("inf"))
         tl.store(above + (i * T + j) * T * K + place, found, inside)

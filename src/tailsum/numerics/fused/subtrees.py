@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tailsum.numerics.fused import subtree_steps as steps
 from tailsum.numerics.fused.chart import FLOOR
+from tailsum.numerics.fused.exponential import exp
 from tailsum.numerics.fused.subtree_steps import log_of_sum
 from tailsum.numerics.precision import product
 
@@ -37,7 +38,7 @@ def _grow(sent, found, W, N, BLOCK: tl.constexpr):
             x += tl.load(sent + (s * W + e) * N + k, k < N, -float("inf"))
             higher = tl.maximum(top, x)
             base = tl.where(higher == -float("inf"), 0.0, higher)
-            total = total * tl.exp(top - base) + tl.exp(x - base)
+            total = total * exp(top - base) + exp(x - base)
             top = higher
         tl.store(found + (e + 1) * N + k, log_of_sum(top, total), k < N)
         tl.debug_barrier()

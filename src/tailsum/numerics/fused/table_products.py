@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import pad
 
+from tailsum.numerics.fused.exponential import exp
 from tailsum.numerics.fused.scores import add_product, product, score_tile
 from tailsum.numerics.kernels import ALIGNED
 
@@ -42,7 +43,7 @@ def _weight_kernel(
         y = tl.load(late + j[None, :].to(tl.int64) * rows + r[:, None], (r < rows)[:, None] & (j < m)[None, :], 0.0)
         sums = add_product(sums, x, y, PRECISION)
     scores = score_tile(left, right, i, j, n, m, row_l, column_l, row_r, width, SIZE, PRECISION)
-    entries = tl.exp(scores - tl.load(scale + j, j < m, 0.0)[None, :])
+    entries = exp(scores - tl.load(scale + j, j < m, 0.0)[None, :])
     within = (i < n)[:, None] & (j < m)[None, :]
     tl.store(out + i[:, None].to(tl.int64) * m + j[None, :], sums * entries, within)
 
