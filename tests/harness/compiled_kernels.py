@@ -172,10 +172,15 @@ def main() -> None:
     questions = [ask for n in (20, 130, 600, 1024) for chain in chains(n) for ask in asked(chain)]
     questions += [ask for tree in trees() for ask in asked(tree)]
     questions += chosen()
+    fast = [ask for chain in chains(600) for ask in asked(chain)]
     with ts.kernels("always"):
-        for ask in questions:
-            with suppress(Exception):  # results mean nothing; kernels that cannot be compiled were told of
-                ask()
+        for precision, some in (("full", questions), ("fast", fast)):
+            for ask in some:
+                with (
+                    ts.precision(precision),
+                    suppress(Exception),
+                ):  # results mean nothing; what cannot be compiled was told
+                    ask()
     tell({"launched": sorted(entries())})
 
 
