@@ -98,7 +98,8 @@ class Table:
         rows, columns = self.n_from, self.n_to
         if fused(*self.params):  # kernels read numbers by fours where rows start at multiples of sixteen
             rows, columns = (size + -size % ALIGNED for size in (rows, columns))
-        self.storage = self.params[0].new_zeros(self.groups, self.steps, rows, columns)
+        new = self.params[0].new_empty if (rows, columns) == (self.n_from, self.n_to) else self.params[0].new_zeros
+        self.storage = new(self.groups, self.steps, rows, columns)
         table = self.storage[..., : self.n_from, : self.n_to]
         for step, start, stop in self._tiles():
             torch.sub(self._rows(step, start, stop), self.scale[:, step], out=table[:, step, start:stop])
