@@ -12,6 +12,8 @@ from tailsum.nn.method import Method
 
 Scale = Literal["small", "medium", "full"]
 OURS, SKETCHED, EXPECTED = "ours, exact", "ours, sketched", "Full + expected log p(state)"
+PROBES = 4
+PROBED, PROBED_SKETCH = f"ours, exact, {PROBES} probes", f"ours, sketched, {PROBES} probes"
 # What the paper prints: NLL of the dev and the test part.
 PRINTED = {
     ("Full", 100): (39.64, 39.71),
@@ -32,6 +34,12 @@ PAIRS = (
     (EXPECTED, "Full"),
     (OURS, EXPECTED),
     (OURS, "Full"),
+    (PROBED_SKETCH, PROBED),
+    (PROBED, OURS),
+    (PROBED, "TopK"),
+    (PROBED_SKETCH, "TopK"),
+    (PROBED, "RDP"),
+    (PROBED_SKETCH, "RDP"),
 )
 
 
@@ -42,6 +50,7 @@ class Way(NamedTuple):
     estimator: Method
     kept: int | None = None
     drawn: int | None = None
+    probes: int = 1
 
     @property
     def top(self) -> int:
@@ -94,7 +103,7 @@ SIZES: dict[Scale, Size] = {
         samples=50,
         sentences=2500,
         occurrences=100_000,
-        dropout={OURS: 0.4, SKETCHED: 0.4},
+        dropout={OURS: 0.4, SKETCHED: 0.4, PROBED: 0.4, PROBED_SKETCH: 0.4},
     ),
 }
 
@@ -109,6 +118,8 @@ def table5_ways(states: int) -> list[Way]:
         Way(EXPECTED, "tailsum"),
         Way(OURS, "tailsum"),
         Way(SKETCHED, "tailsum", tenth),
+        Way(PROBED, "tailsum", probes=PROBES),
+        Way(PROBED_SKETCH, "tailsum", tenth, probes=PROBES),
     ]
 
 
@@ -135,8 +146,9 @@ class Plan:
             estimator=way.estimator,
             kept=way.kept,
             drawn=way.drawn,
+            probes=way.probes,
         )
-        if way.name == SKETCHED:  # no more landmarks than states that are kept
+        if way.estimator == "tailsum" and way.kept:  # no more landmarks than states that are kept
             found = replace(found, landmarks=max(1, min(128, found.kept or states)))
         return replace(found, dropout=self.size.dropout.get(way.name, found.dropout))
 

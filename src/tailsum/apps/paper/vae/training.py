@@ -48,6 +48,7 @@ class Training:
         kept = (
             "all" if settings.kept is None else f"K{settings.kept}" + (f"+{settings.drawn}" if settings.drawn else "")
         )
+        kept += f"-p{settings.probes}" if settings.probes > 1 else ""
         parts = (plan.scale, text_name(None if plan.data is None else Path(plan.data)), Path(plan.encoder).name)
         text = "-".join((*parts, f"N{self.states}", settings.estimator, kept, f"d{settings.dropout}", f"s{self.seed}"))
         return "".join(c if c.isalnum() or c in "-.+" else "_" for c in text)
