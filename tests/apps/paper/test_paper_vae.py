@@ -18,7 +18,19 @@ from tailsum.apps.paper.report.vae_plots import frequencies
 from tailsum.apps.paper.reproduce import TABLES, Settings, plan, reproduce
 from tailsum.apps.paper.rows import StateUse, Trained, read_rows
 from tailsum.apps.paper.vae.cells import TRAINED, Experiment, Options
-from tailsum.apps.paper.vae.design import EXPECTED, OURS, SIZES, SKETCHED, Plan, Scale, Size, figure2_ways, table5_ways
+from tailsum.apps.paper.vae.design import (
+    EXPECTED,
+    OURS,
+    PROBED,
+    PROBED_SKETCH,
+    SIZES,
+    SKETCHED,
+    Plan,
+    Scale,
+    Size,
+    figure2_ways,
+    table5_ways,
+)
 from tailsum.apps.vae.run import Run
 from tailsum.apps.vae.train import Trainer
 from tailsum.cli.app import app
@@ -39,6 +51,7 @@ TINY = Size(
     occurrences=30,
 )
 QUIET = Console(quiet=True)
+ROWS = ["Full", "TopK", "RDP", OURS, SKETCHED, PROBED, PROBED_SKETCH]  # where all have the same dropout
 
 
 @pytest.fixture
@@ -75,8 +88,10 @@ def test_rows_differ_in_how_they_sum_alone(scale, states):
     assert found["TopK"].sums().kept == found[SKETCHED].sums().kept == tenth
     assert (found["RDP"].kept, found["RDP"].drawn) == (2 * tenth, tenth)
     assert found["Full"].sums().kept == found[OURS].sums().kept == found[EXPECTED].sums().kept == states
-    assert found[SKETCHED].landmarks <= tenth
-    alike = {"estimator": "full", "kept": None, "drawn": None, "landmarks": 256, "dropout": 0.0}
+    assert max(found[SKETCHED].landmarks, found[PROBED_SKETCH].landmarks) <= tenth
+    assert found[PROBED].sums().probes == found[PROBED_SKETCH].sums().probes == 4
+    assert dataclasses.replace(found[PROBED_SKETCH], probes=1) == found[SKETCHED]
+    alike = {"estimator": "full", "kept": None, "drawn": None, "landmarks": 256, "dropout": 0.0, "probes": 1}
     assert len({dataclasses.replace(each, **alike) for each in found.values()}) == 1
     assert found[EXPECTED].dropout == found["Full"].dropout
 
@@ -85,7 +100,7 @@ def test_a_row_that_another_one_is_already_is_left_out():
     ways = table5_ways(100)
     assert EXPECTED in [way.name for way in Plan("full", SIZES["full"]).ways(ways, 100)]
     same = Plan("small", dataclasses.replace(SIZES["small"], dropout={})).ways(ways, 100)
-    assert [way.name for way in same] == ["Full", "TopK", "RDP", OURS, SKETCHED]
+    assert [way.name for way in same] == ROWS
 
 
 def test_figure_2_splits_as_many_states():
@@ -96,9 +111,7 @@ def test_figure_2_splits_as_many_states():
 def test_table_5_from_training_to_the_page(tiny, tmp_path):
     page = reproduce(wanted(tmp_path, tiny), QUIET)
     rows = read_rows(tmp_path / "out" / "table5.csv.gz", Trained)
-    assert [(row.row, row.seed) for row in rows] == [
-        (name, seed) for seed in (0, 1) for name in ("Full", "TopK", "RDP", OURS, SKETCHED)
-    ]
+    assert [(row.row, row.seed) for row in rows] == [(name, seed) for seed in (0, 1) for name in ROWS]
     for row in rows:
         assert 0 < row.seconds < 60
         assert row.peak_bytes > 1000
