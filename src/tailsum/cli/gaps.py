@@ -14,7 +14,7 @@ def gaps(
     ways: Annotated[
         str,
         typer.Option(
-            help="How to train, with commas: tailsum, independent, exact, small, topk, beam, paper, paper-candidates, sampled, next-word; or all.",
+            help="How to train, with commas: tailsum, local, independent, exact, small, topk, beam, paper, paper-candidates, sampled, next-word; or all.",
             rich_help_panel=WHAT,
         ),
     ] = "tailsum,independent",

@@ -72,7 +72,7 @@ def test_sentences_with_new_words_are_left_out():
         Text.of(Split(SENTENCES, SENTENCES, [["a"] * 8]))
 
 
-@pytest.mark.parametrize("name", ["exact", "topk", "beam", "tailsum", "paper-candidates"])
+@pytest.mark.parametrize("name", ["exact", "topk", "beam", "tailsum", "local", "paper-candidates"])
 def test_with_all_words_kept_every_way_is_exact(name, text, model):
     gaps = cut(text.train[:5], len(text.vocabulary), torch.Generator().manual_seed(2))
     expected = model(gaps).log_prob(gaps.words)
@@ -80,7 +80,7 @@ def test_with_all_words_kept_every_way_is_exact(name, text, model):
     close(found, expected)
 
 
-@pytest.mark.parametrize("name", ["tailsum", "paper", "paper-candidates", "sampled"])
+@pytest.mark.parametrize("name", ["tailsum", "local", "paper", "paper-candidates", "sampled"])
 def test_sums_over_candidates_and_kept_words_are_unbiased(name, text, model):
     gaps = cut(text.train[:1] * 4, len(text.vocabulary), torch.Generator().manual_seed(3))
     generator = torch.Generator().manual_seed(4)
@@ -251,7 +251,7 @@ def test_the_command_says_which_ways_there_are(tmp_path, unchecked):
     ask = ["gaps", "--data", str(path), "--output", str(tmp_path / "out"), "--seconds", "1", "--sentences", "16"]
     wrong = CliRunner().invoke(app, [*ask, "--ways", "tailsum,exactly"])
     assert wrong.exit_code == 1
-    assert "--ways must be among tailsum, paper," in wrong.output
+    assert "--ways must be among tailsum, local, paper," in wrong.output
     found = CliRunner().invoke(app, [*ask, "--kept", "8", "--candidates", "12", "--device", "cpu"])
     assert found.exit_code == 0, found.output
     assert "behind ours" in found.output

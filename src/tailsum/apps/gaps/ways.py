@@ -52,6 +52,7 @@ def ways(kept: int = 64, candidates: int = 512, n_states: int = 300, bound: floa
     """
     found = (
         Way("tailsum", f"tailsum, {kept} of {candidates:,} candidates", kept, candidates),
+        Way("local", f"tailsum by single positions, {kept} of {candidates:,} candidates", kept, candidates),
         Way("paper", f"the paper's, {kept // 2} + {kept - kept // 2} words", kept),
         Way("paper-candidates", f"the paper's, of {candidates:,} candidates", kept, candidates),
         Way("sampled", f"sampled, {kept} draws", kept),
@@ -104,6 +105,7 @@ def sketch(way: Way, chain: LinearChain, words: Tensor, generator: torch.Generat
     # differ from position to position, and have no norms in common, which the paper's global proposal asks for.
     proposal, selection = {
         "tailsum": (Lookahead(max(1, way.kept // 4), rounds=0, neighbours=0), Optimal(way.kept)),
+        "local": (Local(), Optimal(way.kept)),
         "paper": (LocalGlobal(), half),
         "paper-candidates": (Local(), half),
         "sampled": (Local(), TopAndSample(0, way.kept)),
