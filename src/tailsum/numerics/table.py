@@ -211,7 +211,9 @@ class Table:
 
     def by_step(self, x: Tensor, steps: int) -> Tensor:
         """`[G, S, R, N]` as `[T-1, B, N]`, for so many steps: back from `by_table`."""
-        return x.reshape(self.groups, steps, -1, x.shape[-1]).movedim(1, 0).reshape(steps, -1, x.shape[-1])
+        *_, rows, size = x.shape
+        together = rows * self.steps // max(1, steps)
+        return x.reshape(self.groups, steps, together, size).movedim(1, 0).reshape(steps, self.groups * together, size)
 
 
 def push(table: Tensor, x: Tensor) -> Tensor:
