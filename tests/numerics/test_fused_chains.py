@@ -113,6 +113,15 @@ def test_factors_that_are_never_a_table(way):
         agree(factors())
 
 
+def test_own_factors_that_are_never_a_table(way):
+    with table_budget(0):
+        agree(own_factors())
+
+
+def test_more_sequences_than_a_tile_of_most_kernels_has(way):
+    agree(table(n=35, length=3, batch=40))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_best_paths(kind, way):
     tensors, make = KINDS[kind]()

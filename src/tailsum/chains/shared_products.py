@@ -11,9 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.precision import product
 from tailsum.numerics.reduce import column_tops, log_or_never
-from tailsum.numerics.table import fits_budget
+from tailsum.numerics.table import fits_budget, times
 from tailsum.numerics.tensors import finite
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Potential
@@ -50,7 +49,7 @@ class SharedProducts:
         shape = (*value.shape[:-1], len(self.plain))
         index, value = (x.reshape(-1, x.shape[-1]) for x in (index, value))
         peak = finite(value.detach().amax(-1, keepdim=True))
-        total = _times(self._spread(index, (value - peak).exp()), self.plain)
+        total = times(self._spread(index, (value - peak).exp()), self.plain)
         if bool((total < self.floor).any()):
             return None
         return (total.log() + peak + self.top).reshape(shape)
@@ -63,10 +62,10 @@ class SharedProducts:
         peak = finite(value.detach().amax(-1, keepdim=True))
         mass = (value - peak).exp()
         sent, also = self._spread(index, mass), self._spread(index, mass * carried)
-        total, mean = _times(torch.cat((sent, also)), self.plain).chunk(2)
+        total, mean = times(torch.cat((sent, also)), self.plain).chunk(2)
         if bool((total < self.floor).any()):
             return None
-        return Carried(log_or_never(total) + peak + self.top, (mean + _times(sent, self.weighed)) / total)
+        return Carried(log_or_never(total) + peak + self.top, (mean + times(sent, self.weighed)) / total)
 
     def _spread(self, index: Tensor, mass: Tensor) -> Tensor:
         """What the kept states have, at the places of all states."""
@@ -87,8 +86,3 @@ def shared_products(pairs: Potential, kept: int, batch: int, steps: int, means: 
         return None
     scores = pairs.map(lambda x: x.reshape(x.shape[-2:])).block()
     return SharedProducts(scores, means)
-
-
-def _times(x: Tensor, table: Tensor) -> Tensor:
-    """`x @ table`, in the order that is faster on a CPU."""
-    return product(table.mT, x.mT).mT

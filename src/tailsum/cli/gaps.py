@@ -76,7 +76,9 @@ def gaps(
             for run in source:
                 runs.append(run)
                 say(console, f"{run.label}, seed {run.seed}: {run.steps:,} steps, test {run.test:.3f} nats a word")
-        found = write(output, runs, f"{settings.seconds:g} seconds for each, {len(text.vocabulary):,} words as states.")
+        limit = f", scores of pairs up to {bound:g}" if bound else ""
+        words_said = f"{settings.seconds:g} seconds for each, {len(text.vocabulary):,} words as states{limit}."
+        found = write(output, runs, words_said)
         say(console, table(runs).to_string())
         for example in next((run.examples for run in runs if run.way == "tailsum"), []):
             say(console, example)

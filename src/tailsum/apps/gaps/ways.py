@@ -40,7 +40,7 @@ class Way:
         """A model to be trained in this way."""
         if self.name == "next-word":
             return NextWord(n_words)
-        n_states, paired = min(self.n_states or n_words, n_words), self.name != "independent"
+        n_states, paired = min(self.n_states or n_words, n_words), self.name not in UNPAIRED
         return GapFiller(n_words, n_states, paired=paired, bound=self.bound)
 
 
