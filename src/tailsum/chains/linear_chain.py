@@ -195,7 +195,8 @@ class LinearChain(Structure[ChainTerms, Tensor]):
             None if same else as_values(flat(values.pairs)),
             self.sequence_lengths() - 1,
         )
-        if found is None:
+        if found is None:  # the range is too wide: in float32, differences of such sums would have no digits
+            own, values = (ChainTerms(nodes, pairs.to(torch.float64)) for nodes, pairs in (own, values))
             return super().log_sum_and_mean(own, values)
         return self._batched(found.log_partition), self._batched(found.mean)
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tailsum.chains.forward import final_log_sum, in_range
+from tailsum.chains.forward import final_log_sum, summed
 from tailsum.chains.scan import Flow, Forward, forward_scan, inverse_total
 from tailsum.numerics.precision import product
 from tailsum.numerics.table import Table, times
@@ -43,14 +43,14 @@ def mean_score(node: Tensor, scores: Tensor, value: Tensor, values: Tensor | Non
     `last [B]`; it has two positions or more. `values=None` means the finite entries of `scores`. Differentiable any number
     of times. Returns None if the table is too large to keep, or the range of the scores too wide for products.
     """
-    table = Table((scores,))
-    if table.kept is None:
+    found = summed(node, (scores,), last)
+    if found is None or found.table.kept is None:
         return None
-    with torch.no_grad():
-        found = forward_scan(node, table, (scores,))
-        if not in_range(node, table, *found, last):
-            return None
-    return MeanScore(*_MeanScore.apply(table, found, last, node, scores, value, values))
+    if found.left_out is not None:  # in another gauge: these scores are not those whose mean is wanted
+        values = (as_values(scores) if values is None else values).expand_as(found.params[0])
+    value, values = (x if x is None else x.to(found.node.dtype) for x in (value, values))
+    messages, total = Forward(*(x.detach() for x in found.messages)), found.total.detach()
+    return MeanScore(*_MeanScore.apply(found.table, (messages, total), last, found.node, *found.params, value, values))
 
 
 class _Tables(NamedTuple):

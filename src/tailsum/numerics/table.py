@@ -22,7 +22,7 @@ _budget = contextvars.ContextVar("table_budget", default=4 << 30)
 # Entries of a streamed tile: few enough to stay in the cache of a CPU, many enough to occupy a GPU.
 _TILE = {"cpu": 1 << 20}
 _TILE_ELSEWHERE = 1 << 26
-_SMALL = 128  # states: their products take less time than calls
+SMALL = 128  # states: their products take less time than calls
 
 
 def table_budget(size: int) -> contextlib.AbstractContextManager[None]:
@@ -124,7 +124,7 @@ class Table:
     @property
     def small(self) -> Tensor | None:
         """The tables `[S, N, M]`, if all sequences share them and calls, not products, take the time of a step."""
-        few = max(self.n_from, self.n_to) <= _SMALL and self.device.type == "cpu"
+        few = max(self.n_from, self.n_to) <= SMALL and self.device.type == "cpu"
         return self.kept[0] if few and self.kept is not None and self.groups == 1 else None
 
     # What is asked about all states: a table whose states are on several devices asks the others too.
