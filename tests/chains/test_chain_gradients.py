@@ -92,7 +92,7 @@ def test_scores_beyond_the_range_of_float64(operation, way, monkeypatch):
     """Both ways, forced: another gauge, and where there is no room for its tables, log space."""
     monkeypatch.setattr("tailsum.chains.forward.in_range", lambda *_: False)
     if way == "log space":
-        monkeypatch.setattr("tailsum.chains.forward.gauged", lambda *_: None)
+        monkeypatch.setattr("tailsum.chains.forward.has_room", lambda *_: False)
     monkeypatch.setattr("tailsum.chains.forward.tile_rows", lambda *_: 2)
     for kind in ("dense", "factored"):
         leaves, make = potential(kind, ())

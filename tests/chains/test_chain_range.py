@@ -106,7 +106,7 @@ def test_kept_streamed_gauged_and_log_space_agree(monkeypatch):
         streamed = chain.log_partition(), chain.marginals(), chain.entropy()
     monkeypatch.setattr(forward_module, "in_range", lambda *_: False)
     gauged = chain.log_partition(), chain.marginals(), chain.entropy()
-    monkeypatch.setattr(forward_module, "gauged", lambda *_: None)
+    monkeypatch.setattr(forward_module, "has_room", lambda *_: False)
     log_space = chain.log_partition(), chain.marginals(), chain.entropy()
     for found, *others in zip(kept, streamed, gauged, log_space, strict=True):
         for other in others:

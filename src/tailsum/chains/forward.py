@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tailsum.chains.fused_messages import fused_log_partition, fused_messages, suits_log_steps
-from tailsum.chains.gauge import gauged
+from tailsum.chains.gauge import gauged, has_room
 from tailsum.chains.scan import Forward, forward_scan
 from tailsum.numerics.reduce import log_sum_exp
 from tailsum.numerics.stream import Parts, streamed
@@ -25,8 +25,8 @@ LogStep = Callable[[Tensor, tuple[Tensor, ...]], Tensor]  # from log masses `[B,
 Normalise = Callable[[Tensor], Forward]
 
 ROUNDING = 1e-3  # nats: how much may be lost to rounding in float32
-RANGE = 600.0  # nats: what is further apart underflows in float64 too, unless no path passes there
-FEW = 1 << 22  # scores of pairs of all steps: another gauge takes about as long as finding out whether it is needed
+RANGE = 600.0  # nats: what is further apart underflows in float64 too, unless all paths that matter avoid it
+FEW = 1 << 22  # scores of pairs of all steps: another gauge takes no longer than finding out whether it is needed
 
 
 class Summed(NamedTuple):
@@ -44,51 +44,51 @@ class Summed(NamedTuple):
     left_out: Tensor | None = None
 
 
-def summed(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Summed | None:
+def summed(node: Tensor, params: tuple[Tensor, ...], last: Tensor, failed: bool = False) -> Summed | None:
     """The forward recursion by products, which must not underflow; None if only log space can do it.
 
-    `node [T, B, N]` are scores, `params` those of a `Table`, and `last [B]` each last position.
+    `node [T, B, N]` are scores, `params` those of a `Table`, and `last [B]` each last position. `failed` says that float32
+    had too narrow a range.
     """
-    narrow, apart = node.dtype == torch.float32, _spread_of_few(node, params)
-    hopeless = apart > RANGE and node.numel() * node.shape[-1] <= FEW
-    if not hopeless and not (narrow and len(node) * apart * torch.finfo(node.dtype).eps > ROUNDING):
+    narrow, (length, batch, n) = node.dtype == torch.float32, node.shape
+    few = n <= SMALL and node.device.type == "cpu"
+    apart = _spread(node, params) if node.numel() and (few or (failed and has_room(node))) else 0.0
+    too_far = apart > RANGE and (failed or length * batch * n * n <= FEW) and has_room(node)
+    too_coarse = narrow and length * apart * torch.finfo(node.dtype).eps > ROUNDING
+    if not too_far and not too_coarse:
         table = Table(params)
         found = forward_scan(node, table, params)
         if in_range(node.detach(), table, *found, last):
             return Summed(node, params, table, *found)
+        failed = True
         del table, found
     if narrow:
-        return summed(node.double(), tuple(p.double() for p in params), last)
-    other = gauged(node, params, last)
-    if other is None:
+        return summed(node.double(), tuple(p.double() for p in params), last, failed)
+    if not has_room(node):
         return None
+    other = gauged(node, params, last)
     table = Table((other.scores,))
     messages, total = forward_scan(other.node, table, (other.scores,))
     messages = Forward(messages.log_mass, messages.offset + other.offset)
     return Summed(other.node, (other.scores,), table, messages, total, other.left_out)
 
 
-def _spread_of_few(node: Tensor, params: tuple[Tensor, ...]) -> float:
-    """By how much the finite scores of a position differ, masks included: of few states on a CPU, where it costs little.
+@torch.no_grad()
+def _spread(node: Tensor, params: tuple[Tensor, ...]) -> float:
+    """By how much the finite scores of a position differ, masks included.
 
-    What is rounded at each step is as large. In float32 that may add up along the chain, and float64 takes about as long.
+    What is rounded at each step is as large. In float32 that may add up along the chain, where with few states on a CPU
+    float64 takes about as long.
     """
-    if node.device.type != "cpu" or node.shape[-1] > SMALL or not node.numel():
-        return 0.0
-    return _spread(node.detach(), (-1,)) + _spread(block_scores(params).detach(), (-2, -1))
 
+    def widest(scores: Tensor, dims: tuple[int, ...]) -> float:
+        if not scores.numel():
+            return 0.0
+        highest = scores.amax(dims, keepdim=True)
+        lowest = torch.where(scores > -math.inf, scores, highest).amin(dims, keepdim=True)
+        return (highest - lowest).nan_to_num_(0.0).max().item()
 
-def _spread(scores: Tensor, dims: tuple[int, ...]) -> float:
-    """By how much the finite scores of a position differ."""
-    if not scores.numel():
-        return 0.0
-    highest = scores.amax(dims, keepdim=True)
-    return (
-        (highest - torch.where(scores > -math.inf, scores, highest).amin(dims, keepdim=True))
-        .nan_to_num_(0.0)
-        .max()
-        .item()
-    )
+    return widest(node, (-1,)) + widest(block_scores(params), (-2, -1))
 
 
 def forward_messages(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Forward:

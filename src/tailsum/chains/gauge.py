@@ -33,11 +33,14 @@ class Gauged(NamedTuple):
     offset: Tensor
 
 
-def gauged(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Gauged | None:
-    """The chain of scores `node [T, B, N]` and of the `params` of a `Table`; None if there is no room for the tables."""
-    length, batch, n = node.shape
-    if not fits_budget(TABLES * length * batch * n * n * node.element_size()):
-        return None
+def has_room(node: Tensor) -> bool:
+    """Whether the tables of all steps fit the table budget."""
+    return fits_budget(TABLES * node.numel() * node.shape[-1] * node.element_size())
+
+
+def gauged(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Gauged:
+    """The chain of scores `node [T, B, N]` and of the `params` of a `Table`."""
+    length = len(node)
     scores = block_scores(params)
     log_mass, gain = _log_messages(node.detach(), scores.detach())
     inside = torch.arange(length, device=node.device)[:, None, None] < last[:, None]
