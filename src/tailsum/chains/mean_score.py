@@ -48,7 +48,8 @@ def mean_score(node: Tensor, scores: Tensor, value: Tensor, values: Tensor | Non
         return None
     if found.left_out is not None:  # in another gauge: these scores are not those whose mean is wanted
         values = (as_values(scores) if values is None else values).expand_as(found.params[0])
-    value, values = (x if x is None else x.to(found.node.dtype) for x in (value, values))
+    dtype = found.node.dtype
+    value, values = value.to(dtype), None if values is None else values.to(dtype)
     messages, total = Forward(*(x.detach() for x in found.messages)), found.total.detach()
     return MeanScore(*_MeanScore.apply(found.table, (messages, total), last, found.node, *found.params, value, values))
 
