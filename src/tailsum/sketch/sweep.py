@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tailsum.scores.message import message
@@ -49,13 +49,20 @@ def fill_unreached(sent: Tensor) -> Tensor:
     """Replace what a guessed message says of states that no selected state reaches, by the mean over the others.
 
     A state that no selected state reaches, where transitions are forbidden, may still matter: minus infinity would rule
-    it out, and bias whatever is selected by this message. A finite mask does the same. So a state counts as unreached if it is
-    further below the best than any score that is meant as a number, or if the message has no digits left beside a mask.
+    it out, and bias whatever is selected by this message.
     """
-    top = sent.amax(-1, keepdim=True)
-    reached = (sent > top - FAR) & (top.abs() < 1.0 / torch.finfo(sent.dtype).eps)
-    count = reached.sum(-1, keepdim=True).clamp_(min=1)
-    return torch.where(reached, sent, sent.masked_fill(~reached, 0.0).sum(-1, keepdim=True) / count)
+    here = reached(sent, sent.amax(-1, keepdim=True))
+    count = here.sum(-1, keepdim=True).clamp_(min=1)
+    return torch.where(here, sent, sent.masked_fill(~here, 0.0).sum(-1, keepdim=True) / count)
+
+
+def reached(sent: Float[Tensor, "*lead n"], top: Float[Tensor, "*lead 1"]) -> Bool[Tensor, "*lead n"]:
+    """Which states a guessed message says something about, given its highest number.
+
+    Nothing where it came through a finite mask, which would rule a state out as minus infinity does: where it is further
+    below the best than any score that is meant as a number, or has no digits left beside a mask.
+    """
+    return (sent > top - FAR) & (top.abs() < 1.0 / torch.finfo(sent.dtype).eps)
 
 
 def together(kept: Sequence[Subset]) -> Subset:
