@@ -6,8 +6,8 @@ small by 1e-4, at every step of a chain. So a long sum has no accumulator that g
 rows) begins at zero, its small terms first, and tiles are added in ordinary float32, which rounds to nearest: what is left is 2e-7
 at any number of states (`tests/numerics/test_long_sums.py`, by the same arithmetic on a CPU).
 
-Triton's own `tf32x3` is such a product: it passes no accumulator on, but adds it at the end. A single product in tf32 (`precision("fast")`)
-does pass it on.
+Triton's own `tf32x3` is such a product: it passes no accumulator on, but adds it at the end (its first versions did not; the
+test of compiled kernels looks). A single product in tf32 (`precision("fast")`) does pass it on.
 """
 
 # Kernels are called with plain numbers for Triton's own types.
