@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from tailsum.numerics.kernels import ALIGNED, fits_tiles, fused, is_fast, within
+from tailsum.numerics.kernels import ALIGNED, fits_tiles, fused, fused_long_sums, is_fast, within
 from tailsum.numerics.precision import product
 from tailsum.numerics.stream import Parts, streamed
 
@@ -65,7 +65,7 @@ class Table:
         self.groups, self.steps, self.n_from = params[0].shape[:3]
         self.n_to = params[-1].shape[-1 if len(params) == 1 else -2]
         self.device = params[0].device
-        self.precision = "tf32" if is_fast() else "tf32x3"  # of kernels
+        self.precision = "tf32" if is_fast() else "tf32x3"  # of products with messages, in kernels
         self.chunk = tile_rows(self.groups * self.n_to, self.device)
         limits = torch.finfo(params[0].dtype)
         self.floor = limits.tiny / limits.eps * 100 * self.n_from  # below it, terms of a product may have underflowed
@@ -86,7 +86,7 @@ class Table:
             from tailsum.numerics.fused.table_products import column_max  # noqa: PLC0415
 
             left, right = self.params
-            return column_max(left, right, self.precision)[:, :, None]
+            return column_max(left, right)[:, :, None]
         highest = self.params[0].new_full((self.groups, self.steps, 1, self.n_to), -math.inf)
         for step, start, stop in self._tiles():
             rows = self._rows(step, start, stop).amax(-2, keepdim=True)
@@ -96,7 +96,7 @@ class Table:
 
     def _fill(self) -> Tensor:
         rows, columns = self.n_from, self.n_to
-        if fused(*self.params):  # kernels read numbers by fours where rows start at multiples of sixteen
+        if fused_long_sums(*self.params):  # kernels read numbers by fours where rows start at multiples of sixteen
             rows, columns = (size + -size % ALIGNED for size in (rows, columns))
         new = self.params[0].new_empty if (rows, columns) == (self.n_from, self.n_to) else self.params[0].new_zeros
         self.storage = new(self.groups, self.steps, rows, columns)
