@@ -29,6 +29,7 @@ from tailsum.chains.segment_sweep import SegmentSweep
 from tailsum.chains.segment_walk import endings, places_in_batch, walk_back
 from tailsum.chains.segments import Segments, overlapping
 from tailsum.numerics.check import check_broadcast, check_in_range, check_whole
+from tailsum.numerics.gradients import tracked
 from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
@@ -241,7 +242,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
             terms = recordable(own)
             recording &= requires_grad(terms)
             emission, *durations = terms.segments.tensors
-            emission = emission if recording and emission.requires_grad else emission.detach().requires_grad_()
+            emission = tracked(emission, recording)
             changed = iter((emission, *durations))
             total = self.log_sum(SegmentTerms(terms.segments.map(lambda _: next(changed)), terms.pairs))
             (chances,) = torch.autograd.grad(total.sum(), emission, create_graph=recording)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tailsum.numerics.gradients import tracked
 from tailsum.numerics.precision import full_precision
 
 
@@ -73,11 +74,9 @@ def _pullback(tile: Tile, row_inputs: int, whole_inputs: int, wanted: Sequence[b
 
     def run(parts: Parts) -> Parts:
         recording = torch.is_grad_enabled()
-        inputs = [
-            x if recording and x.requires_grad else x.detach().requires_grad_(want)
-            for x, want in zip((*parts.rows[:row_inputs], *parts.whole[:whole_inputs]), wanted, strict=True)
-        ]
+        given = (*parts.rows[:row_inputs], *parts.whole[:whole_inputs])
         with torch.enable_grad():
+            inputs = [tracked(x, recording, want) for x, want in zip(given, wanted, strict=True)]
             result = tile(Parts(tuple(inputs[:row_inputs]), tuple(inputs[row_inputs:])))
         pairs = zip((*result.rows, *result.whole), (*parts.rows[row_inputs:], *parts.whole[whole_inputs:]), strict=True)
         outputs, grads = zip(*((out, grad) for out, grad in pairs if out.requires_grad), strict=True)

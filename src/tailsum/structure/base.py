@@ -27,6 +27,7 @@ from tailsum.numerics.check import (
     check_temperature,
     check_tensor,
 )
+from tailsum.numerics.gradients import tracked
 from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Draw, Reduce, highest, log_sum_exp
@@ -159,7 +160,7 @@ class Structure(  # pyright: ignore[reportIncompatibleVariableOverride]
             own, values = recordable(own), recordable(values)
             recording &= requires_grad(own, values)
             table = own[0].tensors[0]
-            table = table if recording and table.requires_grad else table.detach().requires_grad_()
+            table = tracked(table, recording)
             total = self.log_sum(with_tables(own, [table]))
             if not total.requires_grad:  # nothing is summed
                 return total, torch.zeros_like(total)
@@ -285,7 +286,7 @@ class Structure(  # pyright: ignore[reportIncompatibleVariableOverride]
             for which, expand in wanted.items():
                 tabled = terms[which].tabled()
                 found = [expand(x) for x in tabled.tensors]
-                targets.append([x if recording and x.requires_grad else x.detach().requires_grad_() for x in found])
+                targets.append([tracked(x, recording) for x in found])
                 tables = iter(targets[-1])
                 changed[which] = tabled.map(lambda _, tables=tables: next(tables))
             every = [x for tensors in targets for x in tensors]
@@ -541,8 +542,7 @@ class Structure(  # pyright: ignore[reportIncompatibleVariableOverride]
             tables = [term.tensors[0] for term in terms[:noisy]]
             perturbed = with_tables(terms, [gumbel(t.expand(*sample_shape, *t.shape), generator) for t in tables])
             tempered = each(lambda term: term.scaled(1.0 / temperature), perturbed)
-            targets = [term.tensors[0] for term in tempered[:noisy]]
-            targets = [t if t.requires_grad else t.detach().requires_grad_() for t in targets]
+            targets = [tracked(term.tensors[0], recording) for term in tempered[:noisy]]
             total = model.log_sum(with_tables(tempered, targets))
             if total.requires_grad:
                 weights = torch.autograd.grad(total.sum(), targets, create_graph=recording, materialize_grads=True)
