@@ -16,6 +16,7 @@ from torch import Tensor
 from tailsum.chains.fused_messages import suits_log_steps
 from tailsum.numerics.kernels import fits_tiles, fused
 from tailsum.numerics.precision import product
+from tailsum.numerics.stream import Parts, in_tiles
 from tailsum.numerics.table import block_scores, tile_rows, tile_size, transposed
 from tailsum.numerics.tensors import finite, unmasked
 
@@ -146,12 +147,13 @@ def _enter(best: Tensor, step: tuple[Tensor, ...]) -> Tensor:
     """The best path into each state one step later, without the node scores: `[B, N]` from `[B, N]`."""
     groups, n_to = step[0].shape[:2]
     grouped = best.reshape(groups, len(best) // max(1, groups), best.shape[-1])
+
+    def entering(start: int, stop: int) -> Parts:
+        scores = block_scores(step, slice(start, stop))[:, None]
+        return Parts(((scores + grouped[:, :, None]).amax(-1, keepdim=True),))
+
     chunk = 4 * tile_rows(best.numel(), best.device)  # fewer, larger tiles: each is two calls, which threads wait for
-    tiles = [
-        (block_scores(step, slice(start, start + chunk))[:, None] + grouped[:, :, None]).amax(-1)
-        for start in range(0, n_to, chunk)
-    ]
-    return torch.cat(tiles, -1).reshape(len(best), n_to)
+    return in_tiles(entering, n_to, chunk).rows[0].reshape(len(best), n_to)
 
 
 def _ranked_paths(node: Tensor, steps: _Steps, last: Tensor, k: int) -> Tensor:
@@ -168,7 +170,7 @@ def _ranked_paths(node: Tensor, steps: _Steps, last: Tensor, k: int) -> Tensor:
             best, pointer = _enter_ranked(best, steps.at(t - 1), ranks[-1])
             best = best + node[t, :, :, None]
             best = best - finite(best.amax((-2, -1), keepdim=True))
-            pointers.append(pointer.int())
+            pointers.append(pointer)
         if t in ends:
             top = best.flatten(1).topk(min(k, n * ranks[-1]))
             here, width = (last == t)[:, None], top.indices.shape[-1]
@@ -193,15 +195,17 @@ def _enter_ranked(best: Tensor, step: tuple[Tensor, ...], k: int) -> tuple[Tenso
     (batch, n, ranks), (groups, n_to) = best.shape, step[0].shape[:2]
     grouped = best.reshape(groups, batch // max(1, groups), n, ranks)
     first, width = grouped[..., 0].contiguous(), min(k, n)
-    values, pointers = list[Tensor](), list[Tensor]()
-    chunk = tile_rows(batch * max(n, width * ranks), best.device)
-    for start in range(0, n_to, chunk):
-        scores = block_scores(step, slice(start, start + chunk))[:, None]  # [G, 1, to, from]
+
+    def entering(start: int, stop: int) -> Parts:
+        scores = block_scores(step, slice(start, stop))[:, None]  # [G, 1, to, from]
         origin = (scores + first[:, :, None]).topk(width).indices  # [G, B/G, to, width]
         shape = (*origin.shape[:-1], n)
         ranked = grouped[:, :, None].expand(*shape, ranks).gather(-2, origin[..., None].expand(*origin.shape, ranks))
         ranked = (ranked + scores.expand(shape).gather(-1, origin)[..., None]).flatten(-2)
         found = ranked.topk(k)
-        values.append(found.values)
-        pointers.append(origin.gather(-1, found.indices // ranks) * ranks + found.indices % ranks)
-    return tuple(torch.cat(x, 2).reshape(batch, n_to, k) for x in (values, pointers))  # pyright: ignore[reportReturnType]
+        pointer = origin.gather(-1, found.indices // ranks) * ranks + found.indices % ranks
+        return Parts((found.values, pointer.int()))
+
+    tiles = in_tiles(entering, n_to, tile_rows(batch * max(n, width * ranks), best.device))
+    values, pointers = (x.reshape(batch, n_to, k) for x in tiles.rows)
+    return values, pointers
