@@ -30,7 +30,7 @@ from tailsum.numerics.noise import gumbel, seed_from
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp
 from tailsum.numerics.table import fits_budget, tile_rows
-from tailsum.numerics.tensors import as_values, without_common, working_type
+from tailsum.numerics.tensors import as_values, flattened, without_common, working_type
 from tailsum.scores.factored import Factored, embedding_norms
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Subset
@@ -174,26 +174,29 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         """With a table of all pairs, if there is room for it."""
         nodes, pairs = terms
         pairs = pairs.tabled() if fits_budget(3 * self._table_bytes(pairs, pairs.lead)) else pairs
-        return ChainTerms(nodes.map(lambda x: without_common(x, 1)), pairs.centred())
+        room = fits_budget(self._table_bytes(pairs, pairs.lead))  # of larger tables `mean_score` takes the offset
+        return ChainTerms(nodes.map(lambda x: without_common(x, 1)), pairs.centred() if room else pairs)
 
     def log_sum_and_mean(
         self, own: ChainTerms, values: ChainTerms
     ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-        """By messages that carry means (`mean_score`), unless tables or the range of scores are too large for that."""
-        same, lead = values.pairs is own.pairs, torch.broadcast_shapes(own.pairs.lead, values.pairs.lead)
-        if self.n_nodes == 1 or not fits_budget((3 if same else 4) * self._table_bytes(own.pairs, lead)):
+        """By messages that carry means (`mean_score`), unless the range of scores is too large for that."""
+        if self.n_nodes == 1:
             return super().log_sum_and_mean(own, values)
+        same, lead = values.pairs is own.pairs, torch.broadcast_shapes(own.pairs.lead, values.pairs.lead)
+        kept = fits_budget((3 if same else 4) * self._table_bytes(own.pairs, lead))
 
-        def flat(pairs: Potential) -> Tensor:
-            table = pairs.block().to(self.dtype).expand(*lead, -1, -1)
-            return Dense(table).flat_params(self.batch_shape)[0]
+        def flat(pairs: Potential) -> tuple[Tensor, ...]:
+            pairs = (pairs.tabled() if kept else pairs).to(self.dtype)
+            return tuple(flattened(x.expand(*lead, -1, -1), 2, self.batch_shape) for x in pairs.table_params())
 
         found = mean_score(
             self._time_first(own.nodes.scores),
             flat(own.pairs),
             self._time_first(as_values(values.nodes.scores.to(self.dtype))),
-            None if same else as_values(flat(values.pairs)),
+            None if same else flat(values.pairs),
             self.sequence_lengths() - 1,
+            kept,
         )
         if found is None:  # the range is too wide: in float32, differences of such sums would have no digits
             own, values = (ChainTerms(nodes, pairs.to(torch.float64)) for nodes, pairs in (own, values))
@@ -223,7 +226,8 @@ class LinearChain(Structure[ChainTerms, Tensor]):
 
             def mean(tensors: Sequence[Tensor], values: Tensor) -> Tensor:
                 own = terms(tensors)
-                return self.log_sum_and_mean(own, ChainTerms(Dense(values), own.pairs.map(torch.zeros_like)))[1]
+                nothing = own.pairs.map(lambda x: x.new_zeros(()).expand(x.shape))
+                return self.log_sum_and_mean(own, ChainTerms(Dense(values), nothing))[1]
 
             return chain_marginals(lambda x: self.log_sum(terms(x)), mean, (*nodes.tensors, *pairs.tensors))
 
