@@ -1,9 +1,14 @@
-"""Segmentations with very many states in a process of their own: no table of all pairs, in any operation."""
+"""Segmentations whose scores of pairs are streamed: what they find, and what they hold, with very many states."""
 
 import subprocess
 import sys
 
 import pytest
+import torch
+
+import tailsum as ts
+from harness.agree import close
+from harness.registry import SMALL, possible
 
 CHILD = """
 import resource, sys
@@ -64,3 +69,23 @@ def test_no_operation_holds_the_table_of_all_pairs(form):
     n = 1600
     run = subprocess.run([sys.executable, "-c", CHILD, form, str(n)], check=True, capture_output=True, text=True)
     assert int(run.stdout) < 6 * 4 * n * n  # with the table, 20 times its size
+
+
+@pytest.mark.parametrize("way", ["whole", "restricted"])
+@pytest.mark.parametrize("name", [name for name in SMALL if name.startswith("segments")])
+def test_streamed_scores_change_nothing(name, way, monkeypatch):
+    """Values, and gradients of the entropy, which is a gradient itself; a column at a time."""
+    case, plain = possible(name, way)
+    leaves = [x.clone().requires_grad_() for x in case.leaves]
+
+    def results():
+        model = case.model(*leaves) if plain.kept is None else case.model(*leaves).restrict(plain.kept)
+        entropy = model.entropy()
+        slopes = torch.autograd.grad(entropy.sum(), leaves, materialize_grads=True)
+        return model.log_partition(), entropy, *slopes, model.max(), model.topk(2).scores, model.argmax().labels()
+
+    expected = results()
+    monkeypatch.setattr("tailsum.numerics.reduce.tile_rows", lambda *_: 1)
+    with ts.table_budget(0):
+        for one, other in zip(results(), expected, strict=True):
+            close(one, other)

@@ -219,7 +219,8 @@ class _Search:
     def _held(self, tables: list[Tensor], demanded: Tensor, strict: bool = True) -> tuple[Any, Tensor, Tensor] | None:
         """The best under changed tables; those without a demanded part do not count or, if `strict`, nothing does."""
         configuration, parts, scores = self.best(tables)
-        used = torch.cat([(x > 0).reshape(*demanded.shape[:-1], -1) for x in parts], -1)
+        flat = [x.reshape(*demanded.shape[:-1], size) for x, size in zip(parts, self.sizes, strict=True)]
+        used = torch.cat([x > 0 for x in flat], -1)
         lacking = (demanded & ~used).any(-1)
         if strict and (lacking & used.any(-1)).any():
             return None
@@ -228,7 +229,7 @@ class _Search:
 
 def _numbers(*flags: Tensor) -> Tensor:
     """The numbers of the parts `[.., part]` that are flagged, those of the first flags first; -1 after the last."""
-    rows = [x.reshape(-1, x.shape[-1]) for x in flags]
+    rows = [x.flatten(0, -2) for x in flags]
     row, part = torch.cat([x.nonzero() for x in rows]).unbind(-1)
     order = row.argsort(stable=True)
     row, part = row[order], part[order]
