@@ -430,7 +430,8 @@ class Structure(  # pyright: ignore[reportIncompatibleVariableOverride]
     def topk(self, k: int) -> Best:
         """The k configurations of highest score, best first, and their scores (Lawler's partition).
 
-        Fewer where fewer exist. Each costs one search for the best per part of a configuration.
+        Fewer where fewer exist. Each costs one search for the best per part of a configuration; some are made at a time, so
+        that memory grows as that of one search does.
         """
         at_least(1, k=k)
 
