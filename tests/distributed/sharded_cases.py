@@ -6,6 +6,7 @@
 import math
 import multiprocessing
 import traceback
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -325,6 +326,91 @@ def wrong_calls_are_errors_on_every_rank():
     refused("at least one state", torch.zeros(3, 0), ts.Factored(torch.zeros(0, 4), torch.zeros(0, 4)))
     refused("NaN" if first else "rank 0: emission must not hold NaN", nodes / (0.0 if first else 1.0), factors)
     refused("transition must be", nodes, ts.Scored(lambda i, j: i * j, 2, 2))
+
+
+def fails(text, call, kind=ValueError):
+    """Every rank raises, with this in its message."""
+    with pytest.raises(kind, match=text):
+        call()
+
+
+@check_among_several
+def arguments_that_differ_are_errors_on_every_rank():
+    first = rank() == 0
+    pair = Pair("factored, context")
+    chain, paths, subset = pair.chain, torch.randint(pair.n, (2, 3, 5)), pair.whole.sketch(4).kept
+    fails("k must be the same on every rank: got 5, 6", lambda: chain.sketch(5 + rank()))
+    fails("states must be the same", lambda: chain.score(paths[:, :1] if first else paths))
+    fails("states must be the same", lambda: chain.log_prob(paths.roll(rank(), 0)))
+    fails("subset.index must be the same", lambda: chain.restrict(replace(subset, index=subset.index.roll(rank(), -1))))
+    other = replace(subset, log_weight=subset.log_weight + 1e-3 * rank())
+    fails("subset.log_weight must be the same", lambda: chain.restrict(other))
+    fails("proposal must be the same", lambda: chain.sketch(4, proposal=ts.Local() if first else ts.Uniform()))
+    fails("the operation must be the same", chain.entropy if first else chain.log_partition)
+    fails(
+        "the operation must be the same",
+        (lambda: pair.made(type(chain), pair.inputs)) if first else chain.log_partition,
+    )
+    with torch.set_grad_enabled(first):
+        fails("gradients", chain.marginals)
+    with ts.table_budget(rank()):
+        fails("table budget must be the same", chain.log_partition)
+    context = pair.inputs["context"].detach() + torch.eye(5, 4) * 1e-3 * rank()
+    fails("the context of emission must be", lambda: pair.made(type(chain), pair.inputs | {"context": context}))
+    # Padding may hold anything, and last digits may differ.
+    chain = pair.made(type(chain), pair.inputs)
+    context = pair.inputs["context"].detach() * (1 + 1e-14 * rank())
+    context[1:, 3:] = rank()
+    lengths, pair.lengths = pair.lengths, [5, 3, 3]
+    pair.made(type(chain), pair.inputs | {"context": context}).log_partition()
+    pair.lengths = lengths
+    pair.agree(log_partition)  # the ranks are in step
+
+
+@check_among_several
+def what_is_wrong_on_one_rank_is_an_error_on_all():
+    first = rank() == 0
+    pair = Pair("factored")
+    chain, paths = pair.chain, torch.zeros(3, 5).long()
+    fails("states must lie between" if first else "rank 0: states must lie", lambda: chain.score(paths - 7 * first))
+    fails("k must be" if first else "rank 0: k must be", lambda: chain.sketch(0 if first else 4))
+    fails("argument" if first else "rank 0: TypeError", lambda: chain.score(*(() if first else (paths,))))
+
+    for of_others in (chain.node_scores, chain.marginals):  # without exchanges, and with some
+
+        def proposal(chain):
+            if first:
+                raise KeyError("mine")
+            return of_others()  # noqa: B023
+
+        fails("KeyError: 'mine'" if first else "rank 0: KeyError", lambda: chain.sketch(4, proposal=proposal))
+    fails("proposal must give", lambda: chain.sketch(4, proposal=lambda chain: chain.node_scores()[first:]))
+    pair.agree(log_partition)
+
+
+@check_among_several
+def an_error_between_exchanges_reaches_all():
+    """The group cannot be used any more; others can."""
+    group, first = dist.new_group(), rank() == 0
+    before = shards.Shards.scattered_sum, shards.PATIENCE
+    steps = []
+
+    def scattered_sum(self, x):
+        steps.append(x)
+        if first and len(steps) == 3:
+            raise MemoryError("no more")
+        return before[0](self, x)
+
+    emission, table = torch.randn(9, 2), torch.randn(2, 2 * world())
+    chain = ts.distributed.ShardedChain(emission, table, group=group)
+    shards.Shards.scattered_sum, shards.PATIENCE = scattered_sum, timedelta(seconds=0.1)
+    wrong = "no more" if first else "rank 0 failed within an operation: MemoryError: no more"
+    fails(wrong, chain.log_partition, MemoryError if first else RuntimeError)
+    shards.Shards.scattered_sum, shards.PATIENCE = before
+    fails("out of step.*rank 0.*no more", chain.log_partition, RuntimeError)
+    fails("out of step", lambda: ts.distributed.ShardedChain(emission, table, group=group), RuntimeError)
+    Pair("dense").agree(log_partition)
+    dist.destroy_process_group(group)
 
 
 @check_among_several

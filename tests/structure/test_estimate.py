@@ -160,10 +160,64 @@ def test_a_good_estimate_is_not(generator):
         assert found.warnings == []
 
 
+def random_chain(seed, scale, length=16, n=60):
+    """With scores of a large scale its log-partition is easy and its entropy is not: sketches keep few of the good paths."""
+    generator = torch.Generator().manual_seed(seed)
+    emission, table = (scale * torch.randn(shape, generator=generator) for shape in ((length, n), (n, n)))
+    return ts.LinearChain(emission, table)
+
+
+def first_ten(small):
+    return small.scatter(small.marginals())[..., :10].sum((-2, -1))
+
+
+def estimated(model, what, **how):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ts.SketchWarning)
+        return ts.estimate(model, what, **how)
+
+
+def test_wide_intervals_of_the_entropy_are_warned_of(generator):
+    """That of the log-partition is narrow here. Where nothing is said, the entropy is near."""
+    off = said = 0
+    for seed in range(8):
+        chain = random_chain(seed, 2.0)
+        easy = estimated(chain, "log_partition", k=4, replicates=8, check=seed == 0, generator=generator)
+        assert easy.high - easy.low < 0.1
+        assert easy.warnings == []
+        found = estimated(chain, "entropy", k=4, replicates=8, generator=generator)
+        warned, far = bool(found.warnings), abs(found.value - chain.entropy()) > 1
+        assert warned == (found.high - found.low > 2)
+        assert warned or not far
+        off, said = off + far, said + ("the interval of the entropy, in nats, is" in " ".join(found.warnings))
+    assert off >= 2
+    assert said >= 4
+
+
+def test_wide_intervals_of_other_averages_are_warned_of(generator):
+    chain = random_chain(0, 2.0)
+    for what, text in (("marginals", "of a marginal is"), (first_ten, "of the function is")):
+        found = estimated(chain, what, k=2, replicates=3, proposal=ts.Uniform(), generator=generator)
+        assert any(f"the interval {text}" in one for one in found.warnings)
+        alone = estimated(chain, what, k=2, replicates=1, generator=generator)
+        assert not any("the interval" in one for one in alone.warnings)  # one has none at all
+
+
+@pytest.mark.parametrize("what", ["entropy", "marginals", first_ten, lambda small: 0.0 * small.entropy()])
+def test_nothing_is_said_of_easy_models(what, generator):
+    for seed, scale in enumerate((0.1, 0.5, 1.0, 1.0)):
+        assert estimated(random_chain(seed, scale), what, k=30, replicates=8, generator=generator).warnings == []
+
+
 def test_instances_are_counted(generator):
     flat, peaked = torch.zeros(300, 300), 30 * torch.eye(300)
     chain = ts.LinearChain(torch.zeros(2, 6, 300), torch.stack((flat, peaked))[:, None])
     assert "in 1 of 2 instances" in warned(chain, k=10, proposal=ts.Uniform(), generator=generator)
+    emission, transition = 2 * torch.randn(16, 60), 2 * torch.randn(60, 60)
+    scale = torch.tensor([1.0, 0.01])[:, None, None]
+    chain = ts.LinearChain(emission * scale, (transition * scale)[:, None])
+    (text,) = estimated(chain, "entropy", k=4, replicates=6, generator=generator).warnings
+    assert "wide in 1 of 2 instances" in text
 
 
 @pytest.mark.parametrize("name", ONE_EACH)

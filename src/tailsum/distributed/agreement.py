@@ -1,32 +1,123 @@
-"""What the ranks of a sharded chain tell one another before they start: their sizes, and whether all fits together."""
+"""Every rank does the same: before an operation the ranks compare its arguments, and an error of one reaches all.
 
-from collections.abc import Mapping
+Each operation begins with one all-reduce of a few numbers, a fingerprint of its name and arguments, whatever they are. So
+ranks that call different operations, or one with different arguments, meet there and all raise; only then do they exchange
+more, to name what differs. An error in checking arguments, or in a user's function, is said there as well. After it
+the ranks are in step, and the group can be used. An error later on, between the exchanges of an operation, leaves the
+others in the middle of one: `Shards.abandon` makes them raise too, and the group cannot be used further.
+"""
 
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+import torch
 import torch.distributed as dist
 
+from tailsum.distributed.fingerprint import Form, different, form_of, numbers_of
 from tailsum.distributed.shards import Group, Shards
 
 
-def agreed(group: Group | None, size: int, form: Mapping[str, object], error: str | None) -> Shards:
-    """The slices of all ranks, from the number of this one's states.
+class RanksError(ValueError):
+    """An error that all ranks raise at the same place, so that none waits for another."""
 
-    `form` must be the same on every rank, and `error`, what is wrong with this rank's arguments, None: otherwise every
-    rank raises a ValueError, so that none is left waiting for the others.
+
+class Sharded(Protocol):
+    """What has slices on all ranks."""
+
+    _shards: Shards
+
+
+Self = TypeVar("Self", bound=Sharded)
+P = ParamSpec("P")
+Result = TypeVar("Result")
+Method = Callable[Concatenate[Self, P], Result]
+
+
+def together(
+    prepare: Callable[..., Mapping[str, Any]] = lambda _: {}, own: tuple[str, ...] = ()
+) -> Callable[[Method[Self, P, Result]], Method[Self, P, Result]]:
+    """A decorator of a method that every rank calls with the same arguments, except those named in `own`.
+
+    `prepare` checks what the user gave, and returns the arguments of the method by name.
     """
-    if not dist.is_initialized():
-        told, rank = [(size, form, error)], 0
-    else:
-        rank, count = dist.get_rank(group), dist.get_world_size(group)
-        if rank < 0:
-            raise ValueError("group must be a process group that this process belongs to")
-        told: list[tuple[int, Mapping[str, object], str | None]] = [(size, form, error)] * count
-        if count > 1:
-            dist.all_gather_object(told, (size, form, error), group=group)
-    for p, (_, _, wrong) in enumerate(told):
+
+    def decorated(method: Method[Self, P, Result]) -> Method[Self, P, Result]:
+        @functools.wraps(method)
+        def operation(self: Self, *given: P.args, **named: P.kwargs) -> Result:
+            def prepared() -> Mapping[str, Any]:
+                return prepare(self, *given, **named)
+
+            arguments: Any = agreed(self._shards, method.__name__, prepared, own)
+            try:
+                return method(self, **arguments)  # pyright: ignore[reportCallIssue]
+            except RanksError:
+                raise
+            except BaseException as error:
+                self._shards.abandon(error)
+                raise
+
+        return operation
+
+    return decorated
+
+
+def agreed(
+    shards: Shards, operation: str, prepare: Callable[[], Mapping[str, Any]], own: tuple[str, ...] = ()
+) -> Mapping[str, Any]:
+    """What `prepare` returns, the same on every rank except what is named in `own`. An error there is one on all."""
+    if shards.count == 1:
+        return prepare()
+    begun, arguments, form, error = shards.exchanges, dict[str, Any](), dict[str, object](), None
+    try:
+        arguments = prepare()
+        form = form_of(operation, {name: x for name, x in arguments.items() if name not in own})
+    except RanksError:
+        raise
+    except Exception as wrong:
+        if shards.exchanges > begun:  # a user's function: the others may be within any of its exchanges
+            shards.abandon(wrong)
+            raise
+        error = wrong
+    compare(shards, form, error)
+    return arguments
+
+
+def compare(shards: Shards, form: Form, error: Exception | None) -> None:
+    """Raise on every rank if forms differ, or if there is an error on any."""
+    exact, sums, tolerance = numbers_of(form)
+    row = torch.tensor([float(error is not None), tolerance, exact, *sums], dtype=torch.float64, device=shards.place)
+    highest, lowest = shards.all_reduce(torch.stack((row, -row)), dist.ReduceOp.MAX).unbind()
+    (failed, tolerance, *_), apart = highest.tolist(), (highest + lowest).tolist()  # the same on every rank
+    if not failed and not apart[2] and max(apart[3:]) <= tolerance:
+        return
+    text = None if error is None else _text(error)
+    told: list[tuple[Form, str | None]] = [(form, text)] * shards.count
+    dist.all_gather_object(told, (form, text), group=shards.group)
+    if text is not None:
+        raise RanksError(text) from error
+    for p, (_, wrong) in enumerate(told):
         if wrong is not None:
-            raise ValueError(wrong if p == rank else f"rank {p}: {wrong}")
-    for name in form:
-        values = [other.get(name) for _, other, _ in told]
-        if any(value != values[0] for value in values):
-            raise ValueError(f"{name} must be the same on every rank: got {', '.join(map(str, values))}")
-    return Shards([n for n, _, _ in told], rank, group)
+            raise RanksError(f"rank {p}: {wrong}")
+    raise RanksError(different(form for form, _ in told))
+
+
+def _text(error: Exception) -> str:
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+
+
+def shards_of(group: Group | None, size: int, form: Mapping[str, object], error: Exception | None) -> Shards:
+    """The slices of all ranks, from the number of this one's states. `form` and `error` are compared."""
+    rank, count = (dist.get_rank(group), dist.get_world_size(group)) if dist.is_initialized() else (0, 1)
+    if rank < 0:
+        raise ValueError("group must be a process group that this process belongs to")
+
+    def prepare() -> Mapping[str, object]:
+        if error is not None:
+            raise error
+        return form
+
+    shards = Shards([size] * count, rank, group)
+    agreed(shards, "ShardedChain", prepare)
+    sizes = shards.stacked(torch.tensor(size, device=shards.place))
+    return Shards(sizes.tolist(), rank, group)

@@ -58,10 +58,7 @@ class _FromRank(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, shards: Shards, p: int, dim: int, x: Tensor) -> Tensor:
         ctx.settings = shards, p, dim
-        part, transfer = shards.from_rank(p, x, dim)
-        if transfer is not None:
-            transfer.wait()
-        return part.clone()
+        return shards.from_rank(p, x, dim)().clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:

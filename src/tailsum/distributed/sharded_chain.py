@@ -1,14 +1,15 @@
 """Linear chains whose states are on several devices, a slice on each rank of a process group."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tailsum.chains.linear_chain import LinearChain
-from tailsum.distributed.agreement import agreed
+from tailsum.distributed.agreement import agreed, shards_of, together
 from tailsum.distributed.collectives import replicated
 from tailsum.distributed.sharded_forward import sharded_log_sum
 from tailsum.distributed.sharded_pairs import Picked, ShardedPairs
@@ -17,6 +18,7 @@ from tailsum.distributed.sharded_sweep import ShardedSweep
 from tailsum.distributed.shards import Group
 from tailsum.distributed.slices import Slices
 from tailsum.distributed.whole import Whole
+from tailsum.numerics.check import at_least
 from tailsum.numerics.gradients import tracked
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.table import fits_budget
@@ -24,6 +26,7 @@ from tailsum.numerics.tensors import finite, flattened, scaled
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.model import Model, Propose
+from tailsum.sketch.neighbours import Neighbours
 from tailsum.sketch.proposal import Local, Lookahead, Proposal, Uniform
 from tailsum.sketch.selection import Subset
 from tailsum.structure.check import check_states, check_subset
@@ -53,7 +56,7 @@ class ShardedChain(Model):
         group: Group | None = None,
     ) -> None:
         self._own = own = Slices(emission, transition, lengths)
-        self._shards = agreed(group, own.size, own.form, own.error)
+        self._shards = shards_of(group, own.size, own.form, own.error)
         own.check_columns(self._shards)
         self.n_states, self.device, self.dtype = self._shards.n_states, own.device, own.dtype
         self.batch_shape, self.node_shape, self.lengths = own.batch_shape, torch.Size((own.length,)), own.lengths
@@ -73,11 +76,13 @@ class ShardedChain(Model):
         """Scores of this rank's states at every position."""
         return self._emission().block()[..., 0, :].expand(*self.batch_shape, self.node_shape[0], -1)
 
+    @together()
     def log_partition(self) -> Float[Tensor, "*batch"]:
         """Log of the sum of `exp(score)` over all paths through the states of all ranks."""
         with full_precision(self.device):
             return self._log_sum(self.node_scores(), self._own.transition().tensors).to(self.dtype)
 
+    @together()
     def marginals(self) -> Float[Tensor, "*batch T n"]:
         """The probability of each of this rank's states at each position."""
         recording = torch.is_grad_enabled()
@@ -89,6 +94,7 @@ class ShardedChain(Model):
                 total = self._log_sum(nodes, tensors).sum()
                 return torch.autograd.grad(total, nodes, create_graph=recording)[0]
 
+    @together()
     def entropy(self) -> Float[Tensor, "*batch"]:
         """Shannon entropy in nats, `log Z - E[score]`; minus infinity, as log Z, for an impossible chain.
 
@@ -111,9 +117,12 @@ class ShardedChain(Model):
             found = (total - mean).to(self.dtype)
         return found if recording else found.detach()
 
+    def _checked_paths(self, states: Tensor) -> Mapping[str, Any]:
+        return {"states": check_states(states, self._inside(), self.node_shape, self.n_states)}
+
+    @together(_checked_paths)
     def score(self, states: Int[Tensor, "*sample_batch T"]) -> Float[Tensor, "*sample_batch"]:
         """The scores of given paths in global ids, the same on every rank."""
-        states = check_states(states, self._inside(), self.node_shape, self.n_states)
         index = states.clamp(min=0)[..., None]
         nodes, pairs = self._gathered(index)
         inside = self._inside()
@@ -121,6 +130,7 @@ class ShardedChain(Model):
         between = torch.where(inside[..., 1:], pairs.block()[..., 0, 0], 0.0).sum(-1, dtype=torch.float64)
         return (own + between).to(self.dtype).masked_fill(states[..., 0] < 0, -math.inf)
 
+    @together(_checked_paths)
     def log_prob(self, states: Int[Tensor, "*sample_batch T"]) -> Float[Tensor, "*sample_batch"]:
         """Log-probability of given paths."""
         score = self.score(states)
@@ -128,6 +138,20 @@ class ShardedChain(Model):
 
     # Sketches.
 
+    def _checked_proposal(
+        self, k: int, *, proposal: Propose | None = None, generator: torch.Generator | None = None
+    ) -> Mapping[str, Any]:
+        at_least(1, k=k)
+        proposal = Lookahead() if proposal is None else proposal
+        if not callable(proposal) or (
+            isinstance(proposal, Proposal) and not isinstance(proposal, Lookahead | Local | Uniform)
+        ):
+            raise ValueError(f"proposal must be Lookahead, Local, Uniform or a function: got {proposal}")
+        if isinstance(proposal, Lookahead) and isinstance(proposal.neighbours, Neighbours):
+            raise ValueError("neighbours must be a number: lists of neighbours are not kept across ranks")
+        return {"k": k, "proposal": proposal, "generator": generator}
+
+    @together(_checked_proposal, own=("generator",))
     def sketch(
         self, k: int, *, proposal: Propose | None = None, generator: torch.Generator | None = None
     ) -> LinearChain:
@@ -138,28 +162,30 @@ class ShardedChain(Model):
         function from this chain to `log_q [*batch, T, n]` of this rank's states. The random numbers are those of the
         first rank's `generator`.
         """
+        assert proposal is not None  # the default is in place
         selection = ShardedOptimal(k, self._shards)
-        proposal = Lookahead() if proposal is None else proposal
         with full_precision(self.device):
             with torch.no_grad():
                 if k >= self.n_states:
                     subset = selection(self.node_scores())
                 elif isinstance(proposal, Lookahead):
                     subset = proposal.choose(self, selection, generator)
+                elif isinstance(proposal, Local):  # a selection normalises by itself, over all ranks
+                    subset = selection(self.node_scores(), generator)
                 else:
                     subset = selection(self._log_q(proposal), generator)
-            return self.restrict(subset)
+            return self._restricted(subset)
 
+    def _checked_subset(self, subset: Subset) -> Mapping[str, Any]:
+        check_subset(subset, self.batch_shape, self.node_shape, self.n_states)
+        return {"subset": subset}
+
+    @together(_checked_subset)
     def restrict(self, subset: Subset) -> LinearChain:
         """The chain over the states `subset.index [*batch, T, K]` alone, weighted; give the same subset on every rank."""
-        check_subset(subset, self.batch_shape, self.node_shape, self.n_states)
-        index = subset.index.long().expand(*self.batch_shape, self.node_shape[0], -1)
-        nodes, pairs = self._gathered(index)
-        size = pairs.lead.numel() * pairs.n_from * pairs.n_to * self.dtype.itemsize
-        small = LinearChain(nodes, pairs.tabled() if fits_budget(4 * size) else pairs, self.lengths)
-        kept = Subset(index, subset.log_weight.to(self.dtype))
-        return small.replaced(kept=kept, _origin=Whole.of(small, self.n_states, self.score))
+        return self._restricted(subset)
 
+    @together()
     def sweep(self) -> ShardedSweep:
         pairs = ShardedPairs(self._own.transition().map(torch.detach), self._shards)
         return ShardedSweep(self.node_scores(), pairs, self.lengths)
@@ -168,6 +194,14 @@ class ShardedChain(Model):
         raise ValueError("the global proposal is not available for a sharded chain: use Lookahead, Local or Uniform")
 
     # Parts.
+
+    def _restricted(self, subset: Subset) -> LinearChain:
+        index = subset.index.long().expand(*self.batch_shape, self.node_shape[0], -1)
+        nodes, pairs = self._gathered(index)
+        size = pairs.lead.numel() * pairs.n_from * pairs.n_to * self.dtype.itemsize
+        small = LinearChain(nodes, pairs.tabled() if fits_budget(4 * size) else pairs, self.lengths)
+        kept = Subset(index, subset.log_weight.to(self.dtype))
+        return small.replaced(kept=kept, _origin=Whole.of(small, self.n_states, self.score))
 
     def _emission(self) -> Factored | Dense:
         nodes = self._own.emission()
@@ -198,16 +232,17 @@ class ShardedChain(Model):
         return nodes, pairs
 
     def _log_q(self, proposal: Propose) -> Float[Tensor, "*batch T n"]:
-        if isinstance(proposal, Local):  # a selection normalises by itself, over all ranks
-            return self.node_scores()
-        if isinstance(proposal, Proposal) and not isinstance(proposal, Uniform):
-            raise ValueError(f"proposal must be Lookahead, Local, Uniform or a function: got {proposal}")
-        log_q = proposal(self)
-        shape = (*self.batch_shape, *self.node_shape, self._own.size)
-        if not isinstance(log_q, Tensor) or log_q.shape != shape:
-            got = list(log_q.shape) if isinstance(log_q, Tensor) else type(log_q).__name__
-            raise ValueError(f"proposal must give log_q of this rank's states, {list(shape)}: got {got}")
-        return log_q
+        """What a user's function gives, which may fail on one rank alone."""
+
+        def proposed() -> Mapping[str, Tensor]:
+            log_q = proposal(self)
+            shape = (*self.batch_shape, *self.node_shape, self._own.size)
+            if not isinstance(log_q, Tensor) or log_q.shape != shape:
+                got = list(log_q.shape) if isinstance(log_q, Tensor) else type(log_q).__name__
+                raise ValueError(f"proposal must give log_q of this rank's states, {list(shape)}: got {got}")
+            return {"log_q": log_q}
+
+        return agreed(self._shards, "proposal", proposed, own=("log_q",))["log_q"]
 
     def _last(self) -> Int[Tensor, " B"]:
         if self.lengths is None:

@@ -4,15 +4,24 @@ Rank p has the states `offsets[p] .. offsets[p] + sizes[p] - 1`. Slices may diff
 process group there is one rank, and nothing is exchanged. Nothing here records gradients: `collectives.py` does.
 """
 
+import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import _get_process_group_store
 
 Group = dist.ProcessGroup
+
+_FAILURE = "tailsum: what went wrong"  # where a rank that fails in an operation says so to the others
+PATIENCE = timedelta(seconds=1)  # after which a rank that waits looks there
+_failed: WeakKeyDictionary[Group, str] = WeakKeyDictionary()  # groups whose ranks are out of step, and why
 
 
 def local_states(n_states: int, group: Group | None = None) -> slice:
@@ -33,6 +42,7 @@ class Shards:
         self.count, self.n_states = len(sizes), sum(sizes)
         self.offsets = [sum(sizes[:p]) for p in range(len(sizes))]
         self.own = self.columns(rank)
+        self.exchanges = 0  # that have begun
 
     def columns(self, p: int) -> slice:
         """The states of rank p."""
@@ -43,7 +53,7 @@ class Shards:
         if self.count == 1:
             return x
         x = x.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(x, op, group=self.group)
+        self._wait(dist.all_reduce(x, op, group=self._ready(), async_op=True))
         return x
 
     def highest(self, x: Tensor) -> Tensor:
@@ -65,7 +75,7 @@ class Shards:
         if self.count == 1:
             return x[None]
         found = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in self.sizes]
-        dist.all_gather(found, x.contiguous(), group=self.group)
+        self._wait(dist.all_gather(found, x.contiguous(), group=self._ready(), async_op=True))
         return torch.stack(found)
 
     def gathered(self, x: Tensor) -> Tensor:
@@ -86,27 +96,33 @@ class Shards:
         parts = [torch.nn.functional.pad(x[..., self.columns(p)], (0, most - self.sizes[p])) for p in range(self.count)]
         parts = [part.contiguous() for part in parts]
         out = torch.empty_like(parts[0])
-        dist.reduce_scatter(out, parts, group=self.group)
+        self._wait(dist.reduce_scatter(out, parts, group=self._ready(), async_op=True))
         return out[..., : self.sizes[self.rank]].contiguous()
 
-    def from_rank(self, p: int, x: Tensor, dim: int) -> tuple[Tensor, Any]:
-        """Rank p's slice of a tensor that is cut along `dim`, and the transfer under way, to wait for before its use.
+    def from_rank(self, p: int, x: Tensor, dim: int) -> Callable[[], Tensor]:
+        """Rank p's slice of a tensor that is cut along `dim`, under way: call the result to have it.
 
         `x` is the slice of this rank.
         """
         if self.count == 1:
-            return x, None
+            return lambda: x
         shape = list(x.shape)
         shape[dim] = self.sizes[p]
         part = x.contiguous() if self.rank == p else x.new_empty(shape)
-        return part, dist.broadcast(part, self._global(p), group=self.group, async_op=True)
+        transfer = dist.broadcast(part, self._global(p), group=self._ready(), async_op=True)
+
+        def arrived() -> Tensor:
+            self._wait(transfer)
+            return part
+
+        return arrived
 
     def to_rank(self, p: int, x: Tensor) -> Tensor | None:
         """The sum of `x` over the ranks on rank p; None on the others."""
         if self.count == 1:
             return x
         x = x.clone(memory_format=torch.contiguous_format)
-        dist.reduce(x, self._global(p), group=self.group)
+        self._wait(dist.reduce(x, self._global(p), group=self._ready(), async_op=True))
         return x if self.rank == p else None
 
     def visits(self, x: Tensor, dim: int) -> Iterator[tuple[int, Tensor]]:
@@ -114,21 +130,67 @@ class Shards:
         ranks = self.filled
         coming = self.from_rank(ranks[0], x, dim)
         for i, p in enumerate(ranks):
-            part, transfer = coming
-            if transfer is not None:
-                transfer.wait()
+            part = coming()
             if i + 1 < len(ranks):
                 coming = self.from_rank(ranks[i + 1], x, dim)
             yield p, part
 
     def has_reduce_scatter(self) -> bool:
         """Whether the backend can: gloo could not for long."""
-        return dist.get_backend(self.group) == "nccl"
+        return self._is_nccl
 
     @property
     def filled(self) -> list[int]:
         """The ranks that have states."""
         return [p for p, size in enumerate(self.sizes) if size]
+
+    @property
+    def place(self) -> torch.device:
+        """Where tensors must be that the backend exchanges."""
+        return torch.device("cuda", torch.cuda.current_device()) if self._is_nccl else torch.device("cpu")
+
+    def abandon(self, error: BaseException) -> None:
+        """Tell ranks that wait for this one, or will, that it does not come: they raise, and so does all later use."""
+        if self.count == 1 or self._members in _failed:
+            return
+        text = f"rank {self.rank} failed within an operation: {type(error).__name__}: {error}"
+        _failed[self._members] = text
+        with contextlib.suppress(RuntimeError):  # the store may be gone with the process that had it
+            _get_process_group_store(self._members).set(_FAILURE, text)
+
+    def _ready(self) -> Group:
+        """The group, at the beginning of an exchange."""
+        if self._members in _failed:
+            text = _failed[self._members]
+            raise RuntimeError(f"the ranks of this process group are out of step, make another: {text}")
+        self.exchanges += 1
+        return self._members
+
+    def _wait(self, exchange: Any) -> None:
+        """Until an exchange is done, or a rank has failed whose part would never come."""
+        while not self._is_nccl:
+            try:
+                exchange.wait(PATIENCE)
+            except RuntimeError:
+                if exchange.is_completed():
+                    break  # just now, or with an error of its own
+                store = _get_process_group_store(self._members)
+                if store.check([_FAILURE]):
+                    text = _failed[self._members] = store.get(_FAILURE).decode()
+                    raise RuntimeError(text) from None
+            else:
+                return
+        exchange.wait()
+
+    @cached_property
+    def _members(self) -> Group:
+        group = self.group or dist.group.WORLD
+        assert group is not None  # there is one wherever ranks are several
+        return group
+
+    @cached_property
+    def _is_nccl(self) -> bool:
+        return self.count > 1 and dist.get_backend(self.group) == "nccl"
 
     def _global(self, p: int) -> int:
         return p if self.group is None else dist.get_global_rank(self.group, p)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tailsum.distributed.fingerprint import Contents
 from tailsum.distributed.shards import Shards
 from tailsum.numerics.check import check_broadcast, check_device, check_floating
 from tailsum.numerics.tensors import working_type
@@ -22,12 +23,12 @@ class Slices:
     lengths: Tensor | None = None
 
     def __init__(self, emission: object, transition: object, lengths: Tensor | Sequence[int] | None) -> None:
-        self.error: str | None = None
+        self.error: Exception | None = None
         self.form: dict[str, object] = {}
         try:
             self._set(emission, transition, lengths)
-        except ValueError as wrong:
-            self.error = str(wrong)
+        except Exception as wrong:  # noqa: BLE001  (all ranks raise it)
+            self.error = wrong
 
     def _set(self, emission: object, transition: object, lengths: Tensor | Sequence[int] | None) -> None:
         nodes = node_potential("emission", emission, "[*batch, T, n]")  # pyright: ignore[reportArgumentType]
@@ -68,6 +69,9 @@ class Slices:
             "the number of columns": pairs.left.shape[-1] if isinstance(pairs, Factored) else pairs.n_to,
             "what requires gradients": [x.requires_grad for x in (*nodes.tensors, *pairs.tensors)],
         }
+        if isinstance(nodes, Factored):
+            context = self._blanked(nodes.map(torch.detach)).tensors[0]
+            self.form["the context of emission"] = Contents.of(context)
 
     def check_columns(self, shards: Shards) -> None:
         """All states together: at least one, and as many as a table has columns."""

@@ -39,9 +39,14 @@ def table_budget(size: int) -> contextlib.AbstractContextManager[None]:
     return within(_budget, size)
 
 
+def budget() -> int:
+    """The bytes of the largest table that may be kept."""
+    return _budget.get()
+
+
 def fits_budget(size: int) -> bool:
     """Whether a table of `size` bytes may be kept."""
-    return size <= _budget.get()
+    return size <= budget()
 
 
 def tile_rows(entries_per_row: int, device: torch.device) -> int:

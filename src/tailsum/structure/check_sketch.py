@@ -127,7 +127,7 @@ def _of_spread(log_z: Float[Tensor, "r *batch"], found: Combined) -> list[str]:
         return []
     width = (found.high - found.low)[bad].max().item()
     about = f"{few.min().item():.1f} of {count} make up the sum, and its interval is {width:.3g} nats wide"
-    return [f"the replicates vary{_in(bad)}: {about}. {ADVICE}, or take more replicates"]
+    return [f"the replicates vary{instances(bad)}: {about}. {ADVICE}, or take more replicates"]
 
 
 def _of_weights(chance: Float[Tensor, "*batch_node k"], log_weight: Float[Tensor, "*batch_node k"]) -> list[str]:
@@ -144,7 +144,7 @@ def _too_low(found: Combined, others: Combined) -> list[str]:
         return []
     worst = (others.value - found.value)[bad].max().item()
     return [
-        f"sketches by another proposal find {worst:.3g} nats more{_in(bad)}: states that matter are missed. {ADVICE}"
+        f"sketches by another proposal find {worst:.3g} nats more{instances(bad)}: states that matter are missed. {ADVICE}"
     ]
 
 
@@ -153,7 +153,7 @@ def _too_high(found: Combined, others: Combined) -> list[str]:
     if not bad.any():
         return []
     worst = (found.value - others.value)[bad].max().item()
-    return [f"sketches by another proposal find {worst:.3g} nats less{_in(bad)}: weights are too large. {ADVICE}"]
+    return [f"sketches by another proposal find {worst:.3g} nats less{instances(bad)}: weights are too large. {ADVICE}"]
 
 
 def _below_bound(model: Structure, found: Combined, seen: Sequence[Replicates]) -> list[str]:
@@ -166,10 +166,11 @@ def _below_bound(model: Structure, found: Combined, seen: Sequence[Replicates]) 
     if not bad.any():
         return []
     worst = (bound - found.value)[bad].max().item()
-    return [f"the sum over some of the states alone is {worst:.3g} nats above the estimate{_in(bad)}. {ADVICE}"]
+    return [f"the sum over some of the states alone is {worst:.3g} nats above the estimate{instances(bad)}. {ADVICE}"]
 
 
-def _in(bad: Tensor) -> str:
+def instances(bad: Tensor) -> str:
+    """How many of a batch something is said of."""
     return f" in {int(bad.sum())} of {bad.numel()} instances" if bad.numel() > 1 else ""
 
 

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from tailsum.numerics.check import at_least
 from tailsum.numerics.frames import frames_of_ours
-from tailsum.numerics.replicates import combine
+from tailsum.numerics.replicates import Combined, combine
 from tailsum.sketch.model import Propose
 from tailsum.sketch.proposal import Lookahead, proposal_from
 from tailsum.sketch.selection import Selection, selection_from
 from tailsum.structure.base import Structure
-from tailsum.structure.check_sketch import Replicates, SketchWarning, doubts
+from tailsum.structure.check_sketch import ADVICE, Replicates, SketchWarning, doubts, instances
 from tailsum.structure.sketches import sketches
 
 Quantity = Callable[[Structure[Any, Any]], Tensor]
@@ -27,6 +27,8 @@ NAMED: dict[str, tuple[Quantity, bool]] = {
     "entropy": (lambda small: small.entropy(), True),
     "marginals": (lambda small: small.scattered_marginals(), False),
 }
+# Intervals that say little: how they are named, and their width. That of the log-partition is looked at by `doubts`.
+WIDE = {"entropy": ("the entropy, in nats,", 2.0), "marginals": ("a marginal", 0.5)}
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,9 @@ def estimate(
 
     Partition functions are averaged, which is unbiased; everything else is averaged in proportion to them. Errors are by
     the jackknife and the interval by Student's t. They measure how much the sketches differ. What all of them miss, an
-    error bar cannot know: so `check` compares them with sketches of other choices and with sums that are no larger than
-    the true one. What it finds is warned of as a `SketchWarning`, and stands in `warnings`. It costs about as much
+    error bar cannot know: so `check` compares their sums with sketches of other choices and with sums that are no larger than
+    the true one. It looks at the interval too: one of two nats, of half a probability, or of a function's largest value
+    says little. What it finds is warned of as a `SketchWarning`, and stands in `warnings`. It costs about as much
     as four sketches more by `Lookahead(rounds=2)` with lists of neighbours, which is far more than sketches by a cheap
     proposal (`neighbours=0`); `check=False` leaves it out.
 
@@ -94,6 +97,7 @@ def estimate(
     each = torch.cat(values)
     found = combine(torch.cat(log_z), each, logarithm=logarithm, confidence=confidence)
     if check:
+        texts += _of_width(what, found, each, len(model.batch_shape))
         texts += doubts(model, Replicates.joined(seen), chosen, confidence, generator)
     for text in texts:
         warnings.warn(text, SketchWarning, stacklevel=frames_of_ours())
@@ -107,6 +111,20 @@ def _quantity(what: str | Quantity) -> tuple[Quantity, bool]:
     if what not in NAMED:
         raise ValueError(f"what must be a function of a sketch or one of {', '.join(map(repr, NAMED))}: got {what!r}")
     return NAMED[what]
+
+
+def _of_width(what: str | Quantity, found: Combined, each: Tensor, batch_dims: int) -> list[str]:
+    """The widest interval of an instance says little; that of a function: it is as wide as its largest value."""
+    if len(each) == 1 or not each.numel() or what == "log_partition":
+        return []
+    width = torch.where(found.standard_error > 0, found.high - found.low, 0.0)
+    width, size = (x[..., None].flatten(batch_dims).amax(-1) for x in (width, each.abs().mean(0)))
+    name, limit = WIDE[what] if isinstance(what, str) else ("the function", size)
+    bad = width > limit
+    if not bad.any():
+        return []
+    about = f"the interval of {name} is {width[bad].max().item():.3g} wide{instances(bad)}"
+    return [f"{about}: the replicates vary. {ADVICE}, or take more replicates"]
 
 
 def _checked(value: Tensor, small: Structure) -> Tensor:
