@@ -135,12 +135,24 @@ def test_the_other_model_may_have_another_type(operation):
     torch.testing.assert_close(torch.stack(answers), answers[0].expand(4, -1), rtol=1e-5, atol=1e-5)
 
 
-def test_a_wide_range_goes_the_general_way(taken):
+def test_a_wide_range_takes_wider_numbers(taken):
     nodes = torch.tensor([[0.0, -150.0], [0.0, 0.0], [0.0, 300.0]])
     pairs = torch.tensor([[0.0, -200.0], [-200.0, 0.0]])
     single, double = ts.LinearChain(nodes, pairs).entropy(), ts.LinearChain(nodes.double(), pairs.double()).entropy()
-    assert taken == [False, True]  # float32 goes the general way
+    assert taken == [True, True]
     torch.testing.assert_close(single.double(), double, rtol=0, atol=1e-5)
+
+
+def test_what_has_no_room_for_another_gauge_goes_the_general_way(taken, monkeypatch):
+    """Every path breaks a mask; in float32, differences of such sums would have no digits."""
+    nodes, pairs = torch.randn(6, 5), torch.randn(5, 5)
+    nodes[1, 2:] -= 1e6
+    pairs[:2] -= 1e6
+    expected = ts.LinearChain(nodes.double(), pairs.double()).entropy()
+    monkeypatch.setattr("tailsum.chains.forward.has_room", lambda *_: False)
+    assert taken == [True]
+    torch.testing.assert_close(ts.LinearChain(nodes, pairs).entropy().double(), expected, rtol=0, atol=1e-5)
+    assert taken == [True, False]
 
 
 def test_an_impossible_sequence_leaves_the_others_alone():
