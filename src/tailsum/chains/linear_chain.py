@@ -46,7 +46,7 @@ from tailsum.structure.check import (
 )
 from tailsum.structure.k_best import Best
 from tailsum.structure.relaxed import RelaxedSample
-from tailsum.structure.terms import recordable
+from tailsum.structure.terms import each, recordable
 
 # How many tables of the scores of pairs of kept states, `[*batch, T-1, K, K]`, must fit the table budget for one to be made.
 TABLES = {"cpu": 16}
@@ -199,8 +199,9 @@ class LinearChain(Structure[ChainTerms, Tensor]):
             kept,
         )
         if found is None:  # the range is too wide: in float32, differences of such sums would have no digits
-            own, values = (ChainTerms(nodes, pairs.to(torch.float64)) for nodes, pairs in (own, values))
-            return super().log_sum_and_mean(own, values)
+            wide = each(lambda term: term.to(torch.float64), own)
+            also = each(lambda term, given, same: same if term is given else term.to(torch.float64), values, own, wide)
+            return super().log_sum_and_mean(wide, also)
         return self._batched(found.log_partition), self._batched(found.mean)
 
     def _batched(self, x: Tensor) -> Tensor:
