@@ -4,7 +4,6 @@ Each operation runs in a process of its own (Linux): a heap that an earlier one 
 takes.
 """
 
-import resource
 import subprocess
 import sys
 import time
@@ -72,14 +71,14 @@ def measured(form: str, name: str, sizes: tuple[int, ...]) -> tuple[int, float]:
 def _run(form: str, name: str, backward: bool, sizes: tuple[int, ...]) -> tuple[int, float]:
     leaves, other = _leaves(form, sizes, 0), _model(form, _leaves(form, sizes, 1))
     model = _model(form, [x.requires_grad_(backward) for x in leaves])
-    before, start = _resident(), time.perf_counter()
+    before, start = _resident("VmRSS"), time.perf_counter()
     with table_budget(BUDGET):
         found = OPERATIONS[name](model, other)
         if backward:
             found.sum().backward()
     seconds = time.perf_counter() - start
     results = [*tensors_in(found), *(x.grad for x in leaves if x.grad is not None)]
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    grown = _resident("VmHWM") - before
     return grown - sum(x.numel() * x.element_size() for x in results), seconds
 
 
@@ -95,8 +94,10 @@ def _model(form: str, leaves: list[Tensor]) -> SemiMarkov:
     return SemiMarkov(own[0] if form == "table" else Durations(*own), Factored(left, right))
 
 
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+def _resident(which: str) -> int:
+    """Memory in bytes, now (`VmRSS`) or at most (`VmHWM`); getrusage would count what the parent process held."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(which))
 
 
 if __name__ == "__main__":

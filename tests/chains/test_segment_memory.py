@@ -11,7 +11,7 @@ from harness.agree import close
 from harness.registry import SMALL, possible
 
 CHILD = """
-import resource, sys
+import sys
 from pathlib import Path
 
 import torch
@@ -48,27 +48,29 @@ def every_operation(form, n):
     plain.topk(2), plain.sample((3,)), plain.sample_distinct(2)
 
 
-def resident():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+def resident(which):
+    # Not getrusage, which counts what the process held that started this one.
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(which))
 
 
 torch.set_num_threads(1)
-table._TILE = {"cpu": 1 << 17}  # small beside the table
+table._TILE = {"cpu": 1 << 16}  # small beside the table
 form, n = sys.argv[1], int(sys.argv[2])
 with ts.table_budget(0):
     every_operation(form, 10)
-    before = resident()
+    before = resident("VmRSS")
     every_operation(form, n)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before)
+print(resident("VmHWM") - before)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("form", ["table", pytest.param("durations", marks=pytest.mark.slow)])
 def test_no_operation_holds_the_table_of_all_pairs(form):
-    n = 1600
+    n = 1000
     run = subprocess.run([sys.executable, "-c", CHILD, form, str(n)], check=True, capture_output=True, text=True)
-    assert int(run.stdout) < 6 * 4 * n * n  # with the table, 20 times its size
+    assert int(run.stdout) < 6 * 4 * n * n  # with the table, 25 times its size
 
 
 @pytest.mark.parametrize("way", ["whole", "restricted"])

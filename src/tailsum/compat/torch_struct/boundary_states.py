@@ -25,8 +25,8 @@ class BoundaryStates(SemiMarkov):
         self, edges: Float[Tensor, "*batch M K C C"], lengths: Int[Tensor, "*batch"] | Sequence[int] | None
     ) -> None:
         *batch, steps, longest, size, _ = edges.shape
-        last = steps if lengths is None else checked_lengths(lengths, torch.Size(batch), steps + 1, edges.device)[1] - 1
-        last = torch.as_tensor(last, device=edges.device)[..., None, None]
+        given = checked_lengths(lengths, torch.Size(batch), steps + 1, edges.device)[1]
+        last = (torch.tensor(steps, device=edges.device) if given is None else given - 1)[..., None, None]
         start, more = (torch.arange(count, device=edges.device) for count in (steps + 1, longest - 1))
         reaches = (start[:, None] + more == last) & (start[:, None] < last)
         segments = edges.new_zeros(*batch, steps + 1, longest - 1, size).masked_fill(reaches[..., None], -math.inf)
