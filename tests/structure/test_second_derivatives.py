@@ -16,6 +16,8 @@ from harness.registry import BOTH, FEW, possible
 from harness.ways import ONE_WAY
 
 STEP = 1e-5
+ROUGH = {"rtol": 1e-6, "atol": 1e-6}
+ZEROS = {"allow_unused": True, "materialize_grads": True}
 # What `make test` runs: of graphs, which take long, one; of dependency trees also those whose charts have a pass by hand.
 QUICK = {x for x in FEW if not x.startswith(("pairs-", "factors-"))}
 QUICK |= {"dependencies-arcs", "dependencies-multiroot", "pairs-tree"}
@@ -25,10 +27,6 @@ def each(pairs):
     quick = [name in QUICK and (name, way) != ("pairs-tree", "restricted") for name, way in pairs]
     given = [pytest.param(*pair, marks=[] if q else pytest.mark.slow) for pair, q in zip(pairs, quick, strict=True)]
     return pytest.mark.parametrize(("kind", "way"), given)
-
-
-ROUGH = {"rtol": 1e-6, "atol": 1e-6}
-ZEROS = {"allow_unused": True, "materialize_grads": True}
 
 
 class Functions:

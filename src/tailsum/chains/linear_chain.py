@@ -47,6 +47,7 @@ from tailsum.structure.check import (
 from tailsum.structure.k_best import Best
 from tailsum.structure.relaxed import RelaxedSample
 from tailsum.structure.terms import each, recordable
+from tailsum.structure.transforms import with_recordable
 
 # How many tables of the scores of pairs of kept states, `[*batch, T-1, K, K]`, must fit the table budget for one to be made.
 TABLES = {"cpu": 16}
@@ -267,8 +268,8 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         else:
             guide = _pilot(pilot)
         check_subset(guide, whole.batch_shape, torch.Size((whole.n_nodes - 1,)), whole.n_states, "pilot")
-        kept = Subset(self.states, self.log_weight)
-        return Refined(whole.node_scores, whole.transition, kept, guide, whole.sequence_lengths() - 1)
+        kept, source = Subset(self.states, self.log_weight), with_recordable(whole)
+        return Refined(source.node_scores, source.transition, kept, guide, source.sequence_lengths() - 1)
 
     # Paths.
 

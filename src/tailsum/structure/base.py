@@ -51,7 +51,7 @@ from tailsum.structure.landmark_sweep import LandmarkSweep, by_restriction
 from tailsum.structure.relaxed import RelaxedSample
 from tailsum.structure.slope import log_sum_and_slope
 from tailsum.structure.terms import Terms, each, in_float64, recordable, requires_grad, with_tables
-from tailsum.structure.transforms import Transformable
+from tailsum.structure.transforms import Transformable, with_recordable
 
 Configuration = TypeVar("Configuration")
 This = TypeVar("This", bound="Structure")
@@ -567,7 +567,7 @@ class Structure(  # pyright: ignore[reportIncompatibleVariableOverride]
         """
         check_subset(subset, self.batch_shape, self.node_shape, self.n_states)
         index, log_weight, pilot = subset.index.long(), subset.log_weight.to(self.dtype), subset.pilot
-        small = self.gather(index)
+        small = with_recordable(self).gather(index)
         if self.kept is not None:
             lead = (*self.batch_shape, *self.node_shape, -1)
             log_weight = log_weight + self.log_weight.gather(-1, index.expand(lead))
