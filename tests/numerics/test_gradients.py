@@ -48,7 +48,9 @@ def with_whole(a, b):
 
 def converged(a, b):
     iterate = Iteration(20, 1e-12, lambda *_: None)
-    return fixed_point(lambda params: lambda z: (0.1 * params[0] * z + params[1]).tanh(), iterate, 0 * a.detach(), (a, b))
+    return fixed_point(
+        lambda params: lambda z: (0.1 * params[0] * z + params[1]).tanh(), iterate, 0 * a.detach(), (a, b)
+    )
 
 
 def iterated(a, b):

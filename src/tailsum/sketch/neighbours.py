@@ -76,10 +76,11 @@ def _lists(potential: Potential, size: int, device: torch.device) -> tuple[Int[T
     places = (1 << (-(-n // groups)).bit_length()) - 1  # the bits for places, all ones
     height = _TOGETHER * groups
     width = max(1, tile_rows(height, device) // groups) * groups
-    by_column, by_row = torch.full((groups, n), -math.inf, device=device), list[Tensor]()
+    leaders = {"dtype": torch.float32, "device": device}  # whose bits are those of an int32
+    by_column, by_row = torch.full((groups, n), -math.inf, **leaders), list[Tensor]()
     for top in range(0, n, height):
         rows = torch.arange(top, min(top + height, n), device=device)
-        best = torch.full((len(rows), groups), -math.inf, device=device)
+        best = torch.full((len(rows), groups), -math.inf, **leaders)
         for left in range(0, n, width):
             right = min(left + width, n)
             tile = _in_groups(potential.columns(left, right).block(rows).float(), groups)
