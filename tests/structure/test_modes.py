@@ -243,3 +243,52 @@ def test_empty_batches(name):
 def test_without_gradients_nothing_is_recorded(name):
     case = small(name)
     assert not any(x.requires_grad for x in sums(case, case.model()))
+
+
+@pytest.fixture
+def default_dtype():
+    """What sets torch's default type, until the end of the test."""
+    before = torch.get_default_dtype()
+    yield torch.set_default_dtype
+    torch.set_default_dtype(before)
+
+
+DEFAULTS = [torch.float64, pytest.param(torch.bfloat16, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("dtype", DEFAULTS)
+@pytest.mark.parametrize("name", FEW)
+def test_the_default_type_changes_nothing(name, dtype, default_dtype):
+    """Scores in float32, whatever type torch gives to tensors that are made without one."""
+    case = small(name, ragged=True, seed=8)
+    subset = random_subset(case, case.model(), seed=3) if case.has_states else None
+
+    def results():
+        leaves = [x.float().requires_grad_() for x in case.leaves]
+        model = case.model(*leaves)
+        best, drawn = model.argmax(), model.sample((2,), generator=seeded(2))
+        found = [*sums(case, model), soft(model, 1), model.expectation(model), model.score(best), model.log_prob(drawn)]
+        chosen = [*tensors(best), *tensors(drawn)]
+        if subset is not None:
+            for how in ({}, {"proposal": ts.Lookahead(2, 1, sequential=False, neighbours=1)}, {"proposal": ts.Local()}):
+                sketch = model.sketch(2, generator=seeded(0), **how)
+                chosen.append(sketch.states)
+                found += [sketch.log_weight, sketch.log_partition()]
+            restricted = model.restrict(subset)
+            found += [restricted.entropy(), restricted.marginals(), model.scatter(case.state_marginals(model))]
+        total = sum(x[x.isfinite()].square().sum() for x in found if x.requires_grad)
+        return [*found, *torch.autograd.grad(total, leaves, materialize_grads=True)], chosen
+
+    values, states = results()
+    default_dtype(dtype)
+    others, other_states = results()
+    for a, b in zip(values, others, strict=True):
+        assert a.dtype == b.dtype == torch.float32
+        assert torch.equal(a, b)
+    assert all(torch.equal(a, b) for a, b in zip(states, other_states, strict=True))
+
+
+def test_what_has_no_scores_has_the_type_of_the_rest(default_dtype):
+    default_dtype(torch.float64)
+    graph = ts.PairwiseGraph(torch.zeros(3, 2, dtype=torch.float32), [], [])
+    assert graph.log_partition().dtype == torch.float32

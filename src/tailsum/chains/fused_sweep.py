@@ -96,7 +96,7 @@ class FusedSweep:
     def _subset(self, length: int, k: int) -> Subset:
         device = self.nodes.device
         index = torch.zeros(self.batch, length, k, dtype=torch.long, device=device)
-        return Subset(index, torch.full((self.batch, length, k), -torch.inf, device=device))  # empty
+        return Subset(index, self.nodes.new_full((self.batch, length, k), -torch.inf))  # empty
 
     def _marks(self, generator: torch.Generator | None) -> Tensor:
         shape, device = (self.length, self.batch), self.nodes.device

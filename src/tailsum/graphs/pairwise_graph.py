@@ -56,7 +56,7 @@ class PairwiseGraph(Graph):
         self.sizes = tuple(sizes)
         self.edges = _checked_edges(edges, len(sizes), self.device)
         if not isinstance(pairwise, Tensor | Potential):
-            pairwise = padded_tables(pairwise, self.edges, sizes)
+            pairwise = padded_tables(pairwise, self.edges, sizes, working_type(*nodes.tensors))
         pairs = check_lead("pairwise", pairwise, self.n_states, (len(self.edges),), self.device, "unary", "edges")
         self.batch_shape = check_broadcast("pairwise", pairs.lead[:-1], nodes.lead[:-1], "unary's")
         check_potential("pairwise", pairs)

@@ -28,15 +28,18 @@ def padded_unary(unary: Any) -> tuple[Tensor, list[int]]:
     return _stacked("unary", rows, (max(sizes),), -math.inf), sizes
 
 
-def padded_tables(tables: Sequence[Any], edges: Tensor, sizes: list[int]) -> Dense:
-    """A list of tables of edges as one potential, padded with zeros: padded unary scores forbid these states."""
+def padded_tables(tables: Sequence[Any], edges: Tensor, sizes: list[int], dtype: torch.dtype) -> Dense:
+    """A list of tables of edges as one potential, padded with zeros: padded unary scores forbid these states.
+
+    `dtype` is for the empty potential of no edges.
+    """
     if not isinstance(tables, list | tuple):
         raise ValueError(f"pairwise must be a tensor, a potential or a list of tables: got {type(tables).__name__}")
     if len(tables) != len(edges):
         raise ValueError(f"pairwise must have one table for each of the {len(edges)} edges: got {len(tables)}")
     most = max(sizes)
     if not tables:
-        return Dense(torch.zeros(0, most, most, device=edges.device))
+        return Dense(torch.zeros(0, most, most, dtype=dtype, device=edges.device))
     rows = [as_scores(f"pairwise[{e}]", x) for e, x in enumerate(tables)]
     for e, (row, (u, v)) in enumerate(zip(rows, edges.tolist(), strict=True)):
         wanted = [sizes[u], sizes[v]]

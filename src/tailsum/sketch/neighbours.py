@@ -77,7 +77,8 @@ def _lists(potential: Potential, size: int, device: torch.device) -> tuple[Int[T
     places = (1 << (-(-n // groups)).bit_length()) - 1  # the bits for places, all ones
     height = _TOGETHER * groups
     width = max(1, tile_rows(height, device) // groups) * groups
-    by_column, by_row = (torch.full(shape, -math.inf, device=device) for shape in ((groups, n), (n, groups)))
+    leaders = {"dtype": torch.float32, "device": device}  # whose bits are those of an int32
+    by_column, by_row = (torch.full(shape, -math.inf, **leaders) for shape in ((groups, n), (n, groups)))
     for top in range(0, n, height):
         rows = torch.arange(top, min(top + height, n), device=device)
         best = by_row[top : top + height]

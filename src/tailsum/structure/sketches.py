@@ -48,7 +48,7 @@ def _of(model: Model, proposal: Propose) -> Propose:
 
 def _at_a_time(model: Model, selection: Selection) -> int:
     """How many sketches fit into a batch: by the scores of all states and of pairs (of spans, triples) of kept ones."""
-    kept = selection(torch.zeros(model.n_states), torch.Generator()).index.shape[-1]
+    kept = selection(torch.zeros(model.n_states, dtype=model.dtype), torch.Generator()).index.shape[-1]
     coupled = kept ** (len(model.node_shape) + 1)
     size = math.prod((*model.batch_shape, *model.node_shape, max(model.n_states, coupled)))
     return max(1, 4 * tile_size(model.device) // max(1, size))

@@ -219,4 +219,4 @@ def is_lost(main: Chart, reached: Any) -> bool:
 
 def reachable(scores: Tensor) -> Tensor:
     """Zero for all finite scores."""
-    return torch.where(scores > -torch.inf, 0.0, -torch.inf)
+    return torch.zeros_like(scores).masked_fill(~(scores > -torch.inf), -torch.inf)

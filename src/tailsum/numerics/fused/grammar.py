@@ -174,7 +174,7 @@ class _Grammar:
     def gradients(self, lengths: Tensor, grad: Tensor, with_rules: bool) -> tuple[Tensor, Tensor | None]:
         """The gradients of the log sums in the scores of spans and of rules."""
         chart, tiles = self.chart, self._tiles()
-        both = torch.zeros(2, len(chart.buffer), device=grad.device)
+        both = chart.buffer.new_zeros(2, len(chart.buffer))
         left, right = both
         chart.seed(lengths, grad, left)
         tables = [torch.zeros_like(x) for x in self.tables]

@@ -152,8 +152,8 @@ class Selector:
         self.chunk = triton.cdiv(blocks, self.programs) * self.block
         self.partial = torch.empty((2 + 2 * PASSES) * self.programs * batch, dtype=torch.float64, device=device)
         self.levels = torch.empty(batch * self.programs * LEVELS, dtype=torch.float64, device=device)
-        self.highest = torch.empty(batch, device=device)
-        self.excess = torch.empty(batch, n, device=device)
+        self.highest = torch.empty(batch, dtype=torch.float32, device=device)
+        self.excess = torch.empty(batch, n, dtype=torch.float32, device=device)
         self._counters = iter(torch.zeros(calls, 2 * batch, dtype=torch.int32, device=device).unbind())
 
     def __call__(
