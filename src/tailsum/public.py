@@ -6,6 +6,7 @@ from tailsum.chains.durations import Durations
 from tailsum.chains.hmm import HMM
 from tailsum.chains.linear_chain import LinearChain
 from tailsum.chains.refine import Refined
+from tailsum.chains.segment_pairs import ByDuration
 from tailsum.chains.segments import Segments
 from tailsum.chains.semi_markov import SemiMarkov
 from tailsum.dependencies.dependency_tree import Dependencies, DependencyTree, RelaxedDependencies
@@ -44,6 +45,7 @@ __all__ = [
     "PCFG",
     "Alignment",
     "Best",
+    "ByDuration",
     "Convergence",
     "ConvergenceWarning",
     "Dense",

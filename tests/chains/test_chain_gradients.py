@@ -87,10 +87,12 @@ def test_factored_emission_and_sketch(operation):
 
 
 @pytest.mark.parametrize("operation", ["log_partition", pytest.param("entropy", marks=SLOW)])
-def test_log_space_path(operation, monkeypatch):
-    """The path for scores beyond the range of float64, forced."""
-    for module in ("forward", "mean_score"):
-        monkeypatch.setattr(f"tailsum.chains.{module}.in_range", lambda *_: False)
+@pytest.mark.parametrize("way", ["gauge", "log space"])
+def test_scores_beyond_the_range_of_float64(operation, way, monkeypatch):
+    """Both ways, forced: another gauge, and where there is no room for its tables, log space."""
+    monkeypatch.setattr("tailsum.chains.forward.in_range", lambda *_: False)
+    if way == "log space":
+        monkeypatch.setattr("tailsum.chains.forward.has_room", lambda *_: False)
     monkeypatch.setattr("tailsum.chains.forward.tile_rows", lambda *_: 2)
     for kind in ("dense", "factored"):
         leaves, make = potential(kind, ())

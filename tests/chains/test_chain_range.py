@@ -1,6 +1,7 @@
 """Scores far beyond the range of exp: never a wrong number."""
 
 import math
+import random
 
 import pytest
 import torch
@@ -96,19 +97,20 @@ def test_offsets_and_large_scores_cost_no_digits(offset, pair_offset, scale):
     torch.testing.assert_close(kl, expected, rtol=1e-3, atol=1e-3)
 
 
-def test_kept_streamed_and_log_space_agree(monkeypatch):
+def test_kept_streamed_gauged_and_log_space_agree(monkeypatch):
     nodes, left, right = torch.randn(2, 7, 40).double(), torch.randn(40, 3).double(), torch.randn(40, 3).double()
     chain = ts.LinearChain(nodes, ts.Factored(left, right))
     monkeypatch.setattr("tailsum.numerics.table.tile_rows", lambda *_: 16)
     kept = chain.log_partition(), chain.marginals(), chain.entropy()
     with ts.table_budget(0):
         streamed = chain.log_partition(), chain.marginals(), chain.entropy()
-    for module in ("forward", "mean_score"):
-        monkeypatch.setattr(f"tailsum.chains.{module}.in_range", lambda *_: False)
+    monkeypatch.setattr(forward_module, "in_range", lambda *_: False)
+    gauged = chain.log_partition(), chain.marginals(), chain.entropy()
+    monkeypatch.setattr(forward_module, "has_room", lambda *_: False)
     log_space = chain.log_partition(), chain.marginals(), chain.entropy()
-    for a, b, c in zip(kept, streamed, log_space, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
-        torch.testing.assert_close(a, c, rtol=1e-10, atol=1e-10)
+    for found, *others in zip(kept, streamed, gauged, log_space, strict=True):
+        for other in others:
+            torch.testing.assert_close(found, other, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("batch", [1, 2])
@@ -187,3 +189,77 @@ def test_finite_masks_are_as_good_as_infinite_ones(seed, mask):
     assert expected[0].isfinite().all()
     for found, wanted in zip(results(mask), expected, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def in_log_space(nodes, pairs):
+    """Log Z, entropy and marginals in float64, one position after another; scores below -1e29 are minus infinity."""
+    nodes, pairs = (x.double().masked_fill(x < -1e29, -math.inf) for x in (nodes, pairs))
+    messages = [nodes[0]]
+    for own in nodes[1:]:
+        messages.append((messages[-1][:, None] + pairs).logsumexp(0) + own)
+    log_partition = messages[-1].logsumexp(0)
+    if log_partition == -math.inf:
+        return log_partition, log_partition, torch.zeros_like(nodes)
+    chance = (messages[-1] - log_partition).exp()
+    marginals, entropy = [chance], -torch.special.xlogy(chance, chance).sum()
+    for message in messages[-2::-1]:
+        joint = message[:, None] + pairs
+        before = (joint - joint.logsumexp(0)).exp().nan_to_num(0.0)
+        entropy = entropy - torch.special.xlogy(before, before).sum(0) @ chance
+        chance = before @ chance
+        marginals.append(chance)
+    return log_partition, entropy, torch.stack(marginals[::-1])
+
+
+def masked_chain(seed, mask):
+    """Random scores in float32, some masked; in one of four so that every path breaks masks."""
+    generator, draw = torch.Generator().manual_seed(seed), random.Random(seed)
+    n, length = draw.choice([2, 3, 5, 8, 20]), int(math.exp(draw.uniform(math.log(2), math.log(300))))
+    scale, share = draw.choice([1.0, 3.0, 10.0, 30.0]), draw.choice([0.05, 0.2, 0.5, 0.8])
+    nodes, pairs = (torch.randn(*shape, generator=generator) * scale for shape in ((length, n), (n, n)))
+    nodes += draw.choice([0.0, 0.0, 100.0, -1000.0])
+    for i, x in enumerate((nodes, pairs)):
+        if seed % 4 in {i, 2}:
+            x[torch.rand(x.shape, generator=generator) < share] = mask
+    if seed % 4 == 3:
+        nodes[length // 2] = mask
+        nodes[length // 3 :, :-1][torch.rand(length - length // 3, n - 1, generator=generator) < share] = mask
+        pairs[torch.ones(n, n).tril(-1).bool()] = mask
+    return nodes, pairs
+
+
+@pytest.mark.parametrize("mask", [-1e4, -1e9, -1e30, torch.finfo(torch.float32).min, -math.inf])
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 12))])
+def test_masked_chains_in_float32_are_as_in_float64(seed, mask):
+    """Whether or not a path breaks no mask, however long and cold: finite masks are numbers, those below -1e29 infinite."""
+    nodes, pairs = masked_chain(seed, mask)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        leaves = [x.to(dtype).requires_grad_() for x in (nodes, pairs)]
+        chain = ts.LinearChain(*leaves)
+        values = [chain.log_partition(), chain.entropy()]
+        gradients = [y for x in values for y in torch.autograd.grad(x, leaves, retain_graph=True)]
+        found.append([x.detach().double() for x in (*values, chain.marginals(), *gradients)])
+    single, double = found
+    for values in found:
+        for one, truth in zip(values, in_log_space(nodes, pairs), strict=False):
+            torch.testing.assert_close(one, truth, rtol=1e-4, atol=1e-4)
+    for one, other in zip(single, double, strict=True):
+        assert (one - other).nan_to_num(0.0).abs().max() <= 1e-4 * other.nan_to_num(0.0, 0.0, 0.0).abs().max().clamp(
+            min=1
+        )
+
+
+@pytest.mark.parametrize("offset", [0.0, pytest.param(1e6, marks=pytest.mark.slow)])
+def test_long_cold_chains_in_float32(offset):
+    """Left to right: few paths matter, and their scores differ by little of what they are."""
+    generator = torch.Generator().manual_seed(1)
+    nodes, pairs = (torch.randn(*shape, generator=generator) * 30 for shape in ((3000, 5), (5, 5)))
+    state = torch.arange(5)
+    pairs[(state - state[:, None] != 0) & (state - state[:, None] != 1)] = -math.inf
+    nodes += offset
+    log_partition, entropy, marginals = in_log_space(nodes, pairs)
+    chain = ts.LinearChain(nodes, pairs)
+    torch.testing.assert_close(chain.log_partition().double(), log_partition, rtol=6e-8, atol=0)
+    torch.testing.assert_close(chain.entropy().double(), entropy, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(chain.marginals().double(), marginals, rtol=0, atol=1e-5)

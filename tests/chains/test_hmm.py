@@ -67,6 +67,62 @@ def test_gradients_reach_the_parameters():
     assert torch.autograd.gradcheck(run, (initial, transition, emission))
 
 
+OWN = [own for size in (1, 2, 3) for own in itertools.combinations(("initial", "transition", "emission"), size)]
+
+
+@pytest.mark.parametrize("own", OWN, ids="-".join)
+@pytest.mark.parametrize("sketched", [False, True])
+def test_parameters_of_each_sequence(own, sketched):
+    """As one model for each sequence: values, and gradients in the parameters."""
+    names, shapes, lengths = ("initial", "transition", "emission"), ((3,), (3, 3), (3, 4)), [4, 2, 1]
+    leaves = [torch.randn(*((3,) if n in own else ()), *s).double() for n, s in zip(names, shapes, strict=True)]
+    leaves = [x.requires_grad_() for x in leaves]
+    observed = torch.tensor([[0, 3, -1, 2], [1, -1, 77, 99], [2, 0, 0, 0]])
+
+    def values(parameters, observed, lengths):
+        hmm = ts.HMM(*(x.log_softmax(-1) for x in parameters), observed, lengths)
+        hmm = hmm.sketch(3) if sketched else hmm
+        return torch.stack((hmm.log_partition(), hmm.entropy(), hmm.scatter(hmm.marginals())[..., 0, 0]), -1)
+
+    def alone(b):
+        return [x[b] if name in own else x for name, x in zip(names, leaves, strict=True)]
+
+    together = values(leaves, observed, lengths)
+    apart = torch.stack([values(alone(b), observed[b], [lengths[b]])[0] for b in range(3)])
+    torch.testing.assert_close(together, apart)
+    weight = torch.randn(3, 3).double()
+    found, expected = (torch.autograd.grad((x * weight).sum(), leaves) for x in (together, apart))
+    torch.testing.assert_close(found, expected)
+
+
+def test_parameters_may_have_more_batch_dimensions_than_observations():
+    initial, transition, emission = parameters()
+    several = torch.stack([emission, emission.flip(0)])
+    hmm = ts.HMM(initial, transition, several, torch.tensor([0, -1, 2]))
+    each = [ts.HMM(initial, transition, x, torch.tensor([0, -1, 2])).entropy() for x in several]
+    torch.testing.assert_close(hmm.entropy(), torch.stack(each))
+    torch.testing.assert_close(hmm[1].entropy(), each[1])
+    grid = ts.HMM(initial, transition.expand(5, 1, 3, 3), several, torch.tensor([0, -1, 2]), [3, 2])
+    assert grid.batch_shape == (5, 2)
+    torch.testing.assert_close(grid.entropy()[:, 0], each[0].expand(5))
+
+
+def test_a_transition_of_each_step_is_a_potential():
+    initial, _, emission = parameters()
+    steps, observed = torch.randn(2, 3, 3, 3).double().log_softmax(-1), torch.tensor([[0, 1, 2, 3], [3, 2, 1, 0]])
+    hmm, nodes = ts.HMM(initial, ts.Dense(steps), emission, observed), emission.T[observed]
+    nodes[:, 0] += initial
+    torch.testing.assert_close(hmm.log_partition(), ts.LinearChain(nodes, steps).log_partition())
+
+
+def test_parameters_must_have_the_batch_of_the_observations(unchecked):
+    given, observed = dict(zip(("initial", "transition", "emission"), parameters(), strict=True)), torch.zeros(4, 2)
+    for name, x in given.items():
+        wrong = {**given, name: x.expand(3, *x.shape)}
+        with pytest.raises(ValueError, match=rf"{name} has batch shape \[3\], which does not match .*\[4\]"):
+            ts.HMM(**wrong, observations=observed.long())
+
+
 @pytest.mark.parametrize("kind", [list, np.array])
 @pytest.mark.parametrize("observed", [[0, -1, 1], [[0, -1, 1], [2, 2, 0]]])
 def test_observations_in_lists_and_arrays(kind, observed):
@@ -86,7 +142,7 @@ def test_bad_input(unchecked):
         ts.HMM(initial, transition, emission, torch.tensor([0, 9]))
     with pytest.raises(ValueError, match=r"observations must be integers: got torch\.float32"):
         ts.HMM(initial, transition, emission, torch.tensor([0.0, 1.0]))
-    with pytest.raises(ValueError, match=r"initial must be \[N\] and emission \[N, V\]"):
+    with pytest.raises(ValueError, match=r"initial must be \[\*batch, N\] and emission \[\*batch, N, V\]"):
         ts.HMM(initial[:2], transition, emission, observed)
 
 

@@ -56,18 +56,15 @@ def taken(monkeypatch):
     return taken
 
 
-@pytest.mark.parametrize("lengths", [None, [LENGTH, 1, 3]], ids=["full", "ragged"])
-@pytest.mark.parametrize("kept", [None, 3], ids=["exact", "sketch"])
-@pytest.mark.parametrize(
-    ("operation", "kind", "other"),
-    [
-        (operation, kind, other)
-        for operation, kind, other in itertools.product(OPERATIONS, KINDS, KINDS)
-        if operation != "entropy" or kind == other  # which has no other model
-    ],
-)
-def test_as_by_derivatives_of_the_log_partition(operation, kind, other, kept, lengths, taken):
-    """Values, gradients and gradients of gradients."""
+MODELS = [
+    (operation, kind, other)
+    for operation, kind, other in itertools.product(OPERATIONS, KINDS, KINDS)
+    if operation != "entropy" or kind == other  # which has no other model
+]
+
+
+def compared(operation, kind, other, kept, lengths, taken):
+    """Values, gradients and gradients of gradients, in both ways."""
     (leaves, make), (others, make_other) = made(kind, True, 0), made(other, False, 1)
     inputs = [x.clone().requires_grad_() for x in (*leaves, *others)]
     used = inputs[:2] if operation == "entropy" else inputs
@@ -83,6 +80,31 @@ def test_as_by_derivatives_of_the_log_partition(operation, kind, other, kept, le
         answers.append((value, *first, *torch.autograd.grad(slope, used)))
     assert taken[0]
     torch.testing.assert_close(*answers, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("lengths", [None, [LENGTH, 1, 3]], ids=["full", "ragged"])
+@pytest.mark.parametrize("kept", [None, 3], ids=["exact", "sketch"])
+@pytest.mark.parametrize(("operation", "kind", "other"), MODELS)
+def test_as_by_derivatives_of_the_log_partition(operation, kind, other, kept, lengths, taken):
+    compared(operation, kind, other, kept, lengths, taken)
+
+
+@pytest.mark.parametrize(("operation", "kind", "other"), MODELS)
+def test_large_tables_are_streamed(operation, kind, other, taken, monkeypatch):
+    monkeypatch.setattr("tailsum.chains.weighed.tile_rows", lambda *_: 3)  # of four: two tiles
+    with ts.table_budget(0):
+        compared(operation, kind, other, None, [LENGTH, 1, 3], taken)
+
+
+@pytest.mark.parametrize("lengths", [None, [6, 1]])
+def test_an_offset_of_a_streamed_table_costs_no_digits(lengths, taken):
+    nodes, pairs = torch.randn(2, 6, 5), torch.randn(5, 5, 5).mul(64).round().div(64)  # which the offset does not round
+    offset = torch.tensor([1e5, 3e4, 0.0, -1e5, 7.0])[:, None, None]
+    expected = ts.LinearChain(nodes.double(), pairs.double(), lengths).entropy()
+    with ts.table_budget(0):
+        found = ts.LinearChain(nodes, pairs + offset, lengths).entropy()
+    assert taken == [True, True]
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -113,21 +135,24 @@ def test_the_other_model_may_have_another_type(operation):
     torch.testing.assert_close(torch.stack(answers), answers[0].expand(4, -1), rtol=1e-5, atol=1e-5)
 
 
-def test_a_wide_range_goes_the_general_way(taken):
+def test_a_wide_range_takes_wider_numbers(taken):
     nodes = torch.tensor([[0.0, -150.0], [0.0, 0.0], [0.0, 300.0]])
     pairs = torch.tensor([[0.0, -200.0], [-200.0, 0.0]])
     single, double = ts.LinearChain(nodes, pairs).entropy(), ts.LinearChain(nodes.double(), pairs.double()).entropy()
-    assert taken == [False, True]  # float32 goes the general way
+    assert taken == [True, True]
     torch.testing.assert_close(single.double(), double, rtol=0, atol=1e-5)
 
 
-def test_large_tables_go_the_general_way(taken):
-    (nodes, embeddings), make = made("factored", False, 0)
-    chain = make(nodes, embeddings, None)
-    kept = chain.entropy()
-    with ts.table_budget(0):
-        torch.testing.assert_close(chain.entropy(), kept)
+def test_what_has_no_room_for_another_gauge_goes_the_general_way(taken, monkeypatch):
+    """Every path breaks a mask; in float32, differences of such sums would have no digits."""
+    nodes, pairs = torch.randn(6, 5), torch.randn(5, 5)
+    nodes[1, 2:] -= 1e6
+    pairs[:2] -= 1e6
+    expected = ts.LinearChain(nodes.double(), pairs.double()).entropy()
+    monkeypatch.setattr("tailsum.chains.forward.has_room", lambda *_: False)
     assert taken == [True]
+    torch.testing.assert_close(ts.LinearChain(nodes, pairs).entropy().double(), expected, rtol=0, atol=1e-5)
+    assert taken == [True, False]
 
 
 def test_an_impossible_sequence_leaves_the_others_alone():

@@ -1,5 +1,6 @@
 """Segments from emissions and durations, and segments that the end of a sequence cuts, against the table they stand for."""
 
+import itertools
 import math
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 import tailsum as ts
 from harness.agree import close
 from harness.misuse import fails, with_value
-from harness.segments import SegmentTruth, added_up, cut
+from harness.segments import SegmentTruth, added_up, cut, segmentations
 
 zeros = torch.zeros
 OPERATIONS = ("log_partition", "entropy", "marginals", "label_marginals")
@@ -126,3 +127,21 @@ def test_errors(make, words):
 
 def model_of(emission, duration):
     return ts.SemiMarkov(ts.Durations(emission, duration), zeros(5, 5))
+
+
+def test_the_duration_of_the_segment_behind_a_boundary_counts_from_the_end():
+    """The recipe of the guide: scores by the duration of the segment that is entered."""
+    length, longest, n = 5, 3, 2
+    g = torch.Generator().manual_seed(0)
+    segment = torch.randn(length, longest, n, generator=g).double()
+    entered = torch.randn(length - 1, longest, n, n, generator=g).double()
+    start, more = torch.arange(length)[:, None], torch.arange(longest)
+    backward = segment[(length - 1 - start - more).clamp(min=0), more]
+    model = ts.SemiMarkov(backward, ts.ByDuration(entered.flip(0).mT))
+    scores = [
+        sum(segment[t, d - 1, i] for (t, d), i in zip(cut, states, strict=True))
+        + sum(entered[t - 1, d - 1, i, j] for (t, d), (i, j) in zip(cut[1:], itertools.pairwise(states), strict=True))
+        for cut in segmentations(0, length, longest)
+        for states in itertools.product(range(n), repeat=len(cut))
+    ]
+    close(model.log_partition(), torch.stack(scores).logsumexp(0))

@@ -59,6 +59,32 @@ def test_semi_markov(arguments, words):
     fails(lambda: ts.SemiMarkov(*arguments), words)
 
 
+@pytest.mark.parametrize(
+    ("scores", "words"),
+    [
+        (None, r"scores must be a tensor \[\*lead, D, N, N\] or a potential whose .* end with D: got NoneType"),
+        ([[[0.0]]], "scores must be a tensor .*: got list"),
+        (PAIRS, r"scores must be a tensor .*: got \[5, 5\]"),
+        (ts.Dense(PAIRS), r"scores must be a tensor .*: got Dense\(\[5, 5\]\), which has no leading dimensions"),
+        (zeros(2, 5, 5), "transition must have 1 or 3 durations in dimension -3: got 2"),
+        (zeros(4, 3, 5, 5), "transition must have 1 or 3 steps in dimension -4: got 4"),
+        (zeros(5, 3, 3, 5, 5), r"transition has batch shape \[5\], which does not match segment's \[2\]"),
+        (zeros(3, 4, 4), "transition must join 5 states with 5, as segment has: got 4 with 4"),
+        (zeros(3, 5, 5).long(), "transition must be floating-point: got torch.int64"),
+        (with_value(zeros(3, 5, 5), math.nan), r"transition must not hold NaN or \+inf .* got one at \[2, 4, 4\]"),
+        (zeros(3, 5, 5).to("meta"), "transition must be on cpu, where .*: got meta"),
+    ],
+)
+def test_transitions_by_duration(scores, words):
+    fails(lambda: ts.SemiMarkov(SEGMENT, ts.ByDuration(scores)), words)
+
+
+def test_other_structures_have_no_durations():
+    by_duration = ts.ByDuration(zeros(3, 5, 5))
+    words = r"transition must be a potential or a tensor \[N, N\] .*: got ByDuration"
+    fails(lambda: ts.LinearChain(zeros(4, 5), by_duration), words)
+
+
 def segments(starts, durations, states):
     return ts.Segments(tensor(starts), tensor(durations), tensor(states))
 

@@ -108,7 +108,7 @@ def test_grammars_under_semirings():
     potentials = torch.randn(2, 4, 3), torch.randn(2, 2, 5, 5), torch.randn(2, 2)
     grammar = ours.SentCFG(potentials)
     assert_close(ours.CKY(ours.LogSemiring).sum(potentials), grammar.partition)
-    assert_close(ours.CKY(ours.StdSemiring).sum(tuple(x.exp() for x in potentials)), grammar.partition.exp())
+    assert_close(ours.CKY(ours.StdSemiring).sum(tuple(x.exp() for x in potentials)).log(), grammar.partition)
     tree = ours.CKY(ours.MaxSemiring).marginals(potentials)
     assert_close(ours.CKY().score(potentials, tree), grammar.max)
     labels, extra = ours.CKY.from_parts(tree)
@@ -124,14 +124,10 @@ def test_grammars_under_semirings():
 
 def test_what_is_not_here_says_so():
     potentials = torch.randn(2, 3, 2, 2)
-    with pytest.raises(NotImplementedError, match="SparseMaxSemiring has no sum here"):
-        ours.LinearChain(ours.SparseMaxSemiring).sum(potentials)
     with pytest.raises(NotImplementedError, match="EntropySemiring has no marginals here"):
         ours.LinearChain(ours.EntropySemiring).marginals(potentials)
-    with pytest.raises(NotImplementedError, match="SparseMaxSemiring has no sum"):
-        ours.SparseMaxSemiring.sum(potentials)
-    with pytest.raises(ValueError, match="weights and must be at least 0"):
-        ours.LinearChain(ours.StdSemiring).sum(potentials)
+    with pytest.raises(NotImplementedError, match="Semiring has no mul"):
+        ours.LinearChain(ours.Semiring).sum(potentials)
     with pytest.raises(NotImplementedError, match="local alignments are not here"):
         ours.AlignmentCRF(torch.randn(1, 2, 3, 3), local=True)
     with pytest.raises(NotImplementedError, match="use CTC"):

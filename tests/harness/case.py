@@ -48,6 +48,7 @@ class Case(ABC):
     landmarks: ClassVar[int] = 16  # of Lookahead, fewer than make it exact
     shortest: ClassVar[int] = 1  # the length of the shortest sentence that has a configuration
     has_lengths: ClassVar[bool] = True
+    mask = -math.inf  # the score of what is forbidden; changed, a finite number
     relaxes_jointly: ClassVar[bool] = True  # whether a relaxed sample is a mixture of configurations
 
     def __init__(
@@ -153,9 +154,9 @@ class Case(ABC):
         self.padding.append(None if used is None else used.long().sum_to_size(shape) == 0)
 
     def marked(self, *leaves: Tensor) -> list[Tensor]:
-        """The leaves with minus infinity where an entry is forbidden, without NaN."""
+        """The leaves with `mask` where an entry is forbidden, without NaN."""
         return [
-            x.masked_fill(banned, -math.inf) if banned.any() else x
+            x.masked_fill(banned, self.mask) if banned.any() else x
             for x, banned in zip(leaves or self.leaves, self.banned, strict=True)
         ]
 

@@ -158,18 +158,25 @@ class ChainCase(PathCase):
 class HMMCase(PathCase):
     """`n` states and `v` symbols, of which the last is never seen; some observations are missing.
 
-    The leaves are unnormalised: the model is made of their log-softmax.
+    `own` names the parameters that each sequence has for itself. The leaves are unnormalised: the model is made of their
+    log-softmax.
     """
 
     name = "hmm"
-    small = {"dense": {"n": 2, "v": 3}, "more states": {"n": 3, "v": 4}}
+    PARAMETERS = ("initial", "transition", "emission")
+    small = {
+        "dense": {"n": 2, "v": 3},
+        "more states": {"n": 3, "v": 4},
+        "own parameters": {"n": 2, "v": 3, "own": PARAMETERS},
+    }
     few = ("dense",)
     large = {"dense": {"length": 4, "n": 6, "v": 4}}
 
     @classmethod
     def sizes(cls, r: Random) -> Kind:
         n = r.randint(1, 4)
-        return {"n": n, "v": r.randint(2, 4), "length": r.randint(1, {1: 6, 2: 6, 3: 5, 4: 4}[n])}
+        own = tuple(name for name in cls.PARAMETERS if r.random() < 0.4)
+        return {"n": n, "v": r.randint(2, 4), "length": r.randint(1, {1: 6, 2: 6, 3: 5, 4: 4}[n]), "own": own}
 
     @classmethod
     def counted(cls, length: int) -> Iterator[Counted]:
@@ -179,16 +186,17 @@ class HMMCase(PathCase):
             initial, transition = uniform.expand(n), uniform.expand(n, n)
             yield Counted(ts.HMM(initial, transition, torch.zeros(n, 1).double(), torch.full((length,), -1)), 1)
 
-    def draw(self, n: int, v: int, shared: bool = False) -> None:
-        self.n, self.v = n, v
-        for shape in ((n,), (n, n), (n, v)):
+    def draw(self, n: int, v: int, shared: bool = False, own: tuple[str, ...] = ()) -> None:
+        self.n, self.v, self.shapes = n, v, ((n,), (n, n), (n, v))
+        for name, last in zip(self.PARAMETERS, self.shapes, strict=True):
+            shape = (*self.batch, *last) if name in own else last
             self.leaf(*shape, finite=True, seen=False)
             # Forbidden, but for one entry of each row, or there would be no distribution.
             banned = torch.rand(shape, generator=self.generator) < self.forbidden
             kept = torch.arange(shape[-1]) == torch.randint(max(1, shape[-1] - 1), (), generator=self.generator)
             self.banned[-1] = banned & ~kept
-        own = () if shared else self.batch
-        self.observed = torch.randint(-1, v - 1, (*own, self.length), generator=self.generator)
+        lead = () if shared else self.batch
+        self.observed = torch.randint(-1, v - 1, (*lead, self.length), generator=self.generator)
         self.observed = torch.where(self.inside(), self.observed, 99)  # the padding may hold anything
 
     def build(self, *leaves: Tensor) -> ts.HMM:
@@ -200,7 +208,8 @@ class HMMCase(PathCase):
         return ts.HMM(initial, transition, emission, self.observed.expand(count, *self.observed.shape), self.given)
 
     def truth(self, b: int, leaves: list[Tensor]) -> ChainTruth:
-        initial, transition, emission = (x.log_softmax(-1) for x in leaves)
+        each = (self.of_batch(x.log_softmax(-1), *shape)[b] for x, shape in zip(leaves, self.shapes, strict=True))
+        initial, transition, emission = each
         length = self.lengths[b]
         seen = self.observed.reshape(-1, self.length)[b, :length]
         nodes = torch.where(seen[:, None] < 0, 0.0, emission.mT[seen.clamp(min=0)])
@@ -209,5 +218,5 @@ class HMMCase(PathCase):
 
     def block(self, b: int) -> None:
         """No state emits the last symbol, and the sentence starts with it."""
-        self.banned[2][:, -1] = True
+        self.banned[2][..., -1] = True
         self.observed[b, 0] = self.v - 1

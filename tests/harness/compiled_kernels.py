@@ -80,6 +80,14 @@ def usage(cubin: bytes) -> dict[str, int]:
     return {"registers": int(registers), "stack": int(stack)}
 
 
+def carried(code: str) -> int:
+    """How many products in a kernel's intermediate code have an accumulator that goes through a loop."""
+    loops = re.findall(r"scf\.for .*iter_args\((.*?)\) ->", code)
+    through = {name for arguments in loops for name in re.findall(r"(%[\w#]+) =", arguments)}
+    products = re.findall(r"= (?:tt\.dot|ttng\.warp_group_dot) %[\w#]+, %[\w#]+, (%[\w#]+)", code)
+    return sum(accumulator in through for accumulator in products)
+
+
 def compile_in_place_of_launching(capability: int, tell: Callable[[dict[str, Any]], None]) -> None:
     """From here on; `tell` hears of every kernel that was compiled, once, and of every one that could not be."""
     driver.set_active(NoDriver(capability))
@@ -95,14 +103,18 @@ def compile_in_place_of_launching(capability: int, tell: Callable[[dict[str, Any
         if made is not None and id(made) not in seen:
             seen.add(id(made))
             constants = {key: value for key, value in options.items() if isinstance(value, int | str)}
-            warps, shared = made.metadata.num_warps, made.metadata.shared
-            tell({"kernel": name, **usage(made.asm["cubin"]), "shared": shared, "warps": warps, "constants": constants})
+            found = {"shared": made.metadata.shared, "warps": made.metadata.num_warps, "constants": constants}
+            tell({"kernel": name, **usage(made.asm["cubin"]), "carried": carried(made.asm["ttgir"]), **found})
         return made
 
     JITFunction.run = compiled
     fill_empty(setattr, lambda x: x.fill_(1))  # in place of results: sums that nothing is wrong with
     for module in modules():  # as if programs could wait for one another, which they can on a GPU alone
-        for name, value in (("meets", lambda: True), ("at_once", lambda *_: 2 * MULTIPROCESSORS)):
+        for name, value in (
+            ("meets", lambda: True),
+            ("at_once", lambda *_: 2 * MULTIPROCESSORS),
+            ("before_hopper", lambda *_: capability < 90),
+        ):
             if hasattr(module, name):
                 setattr(module, name, value)
 
@@ -164,6 +176,17 @@ def chosen() -> Iterator[Callable[[], Any]]:
     yield lambda: _halves(torch.randn(2, 5, 5, 130))
 
 
+def streamed(n: int) -> Iterator[Callable[[], None]]:
+    """Sums over many states by scores that are made from factors on the way."""
+    chain = ts.LinearChain(torch.randn(3, 3, n), ts.Factored(*(torch.randn(n, 24).requires_grad_() for _ in range(2))))
+
+    def ask() -> None:
+        with ts.table_budget(0):
+            chain.log_partition().sum().backward()
+
+    yield ask
+
+
 def main() -> None:
     def tell(found: dict[str, Any]) -> None:
         sys.stdout.write(json.dumps(found) + "\n")
@@ -171,8 +194,8 @@ def main() -> None:
     compile_in_place_of_launching(int(sys.argv[1]), tell)
     questions = [ask for n in (20, 130, 600, 1024) for chain in chains(n) for ask in asked(chain)]
     questions += [ask for tree in trees() for ask in asked(tree)]
-    questions += chosen()
-    fast = [ask for chain in chains(600) for ask in asked(chain)]
+    questions += [*chosen(), *streamed(600)]
+    fast = [*(ask for chain in chains(600) for ask in asked(chain)), *streamed(600)]
     with ts.kernels("always"):
         for precision, some in (("full", questions), ("fast", fast)):
             for ask in some:

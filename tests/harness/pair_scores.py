@@ -1,6 +1,5 @@
 """Scores of pairs of states in every form: their leaves, the potential, and the table that it stands for."""
 
-import math
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ class PairScores:
 
     def __init__(self, case: Case, kind: str, lead: tuple[int, ...], n: int, used: Tensor):
         assert kind in PAIRS
-        self.kind, self.n = kind, n
+        self.case, self.kind, self.n = case, kind, n
         sizes = {
             "dense": [(lead, n, n)],
             "factored": [(lead, n, 2), (lead, n, 2)],
@@ -45,7 +44,7 @@ class PairScores:
         left, right, *context = leaves
 
         def function(i: Tensor, j: Tensor, c: Tensor | float = 0.0) -> Tensor:
-            return torch.tanh(left[i] * right[j] + c).sum(-1).masked_fill(self.banned[i, j], -math.inf)
+            return torch.tanh(left[i] * right[j] + c).sum(-1).masked_fill(self.banned[i, j], self.case.mask)
 
         return ts.Scored(function, self.n, self.n, *context)
 
@@ -60,7 +59,7 @@ class PairScores:
             return leaves[0] @ leaves[1].mT
         left, right, *context = leaves
         extra = context[0][..., None, None, :] if context else 0.0
-        return torch.tanh(left[:, None] * right + extra).sum(-1).masked_fill(self.banned, -math.inf)
+        return torch.tanh(left[:, None] * right + extra).sum(-1).masked_fill(self.banned, self.case.mask)
 
 
 def spread(values: Tensor, states: list[Tensor], n: int) -> Tensor:

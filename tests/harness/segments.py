@@ -27,22 +27,23 @@ def segmentations(start: int, length: int, longest: int) -> Iterator[tuple[tuple
 
 
 class SegmentTruth(Truth):
-    """All labelled segmentations with scores `segment [L, D, N]` and `transition [L-1, N, N]`.
+    """All labelled segmentations with scores `segment [L, D, N]` and `transition [L-1, N, N]` or `[L-1, D, N, N]`.
 
     A configuration is a tuple of (start, duration, state). Where a segment of state b starts at t behind one of
-    state a, `transition[t-1, a, b]` is added.
+    state a, `transition[t-1, a, b]` is added, or, with its duration d, `transition[t-1, d-1, a, b]`.
     """
 
     def __init__(self, segment: Tensor, transition: Tensor):
         length, longest, n = segment.shape
-        assert transition.shape == (length - 1, n, n)
+        assert transition.shape in {(length - 1, n, n), (length - 1, longest, n, n)}
+        transition = (transition if transition.dim() == 4 else transition[:, None]).expand(-1, longest, -1, -1)
         configurations = [
             tuple((*cut, state) for cut, state in zip(cuts, states, strict=True))
             for cuts in segmentations(0, length, longest)
             for states in itertools.product(range(n), repeat=len(cuts))
         ]
         segments = [[(start, duration - 1, state) for start, duration, state in c] for c in configurations]
-        boundaries = [[(t - 1, a, b) for (_, _, a), (t, _, b) in itertools.pairwise(c)] for c in configurations]
+        boundaries = [[(t - 1, d - 1, a, b) for (_, d, a), (t, _, b) in itertools.pairwise(c)] for c in configurations]
         scores = total(segment, segments) + total(transition, boundaries)
         super().__init__(configurations, scores, counts(segment.shape, segments))
 
@@ -72,7 +73,10 @@ def cut(segment: Tensor) -> Tensor:
 
 
 class SegmentCase(Case):
-    """`longest` durations of `n` states; pair scores shared, by boundary ("time"), by sentence ("batch"), or by both."""
+    """`longest` durations of `n` states; pair scores shared, by boundary ("time"), by sentence ("batch"), or by both.
+
+    They may also differ `by_duration` of the segment before.
+    """
 
     name = "segments"
     tuple_type = ts.Segments
@@ -85,12 +89,16 @@ class SegmentCase(Case):
         "durations": {"longest": 3, "n": 2, "form": "durations"},
         "censored": {"longest": 2, "n": 2, "lead": "time", "censored": True},
         "censored durations": {"longest": 3, "n": 2, "form": "durations", "censored": True},
+        "dense by duration": {"longest": 2, "n": 2, "lead": "both", "by_duration": True},
+        "half factored by duration": {"longest": 3, "n": 2, "pairs": "half factored", "by_duration": True},
+        "scored by duration": {"longest": 2, "n": 2, "pairs": "scored", "lead": "time", "by_duration": True},
     }
-    few = ("half factored", "scored")
+    few = ("half factored", "scored", "dense by duration")
     large = {
         "dense": {"length": 4, "longest": 3, "n": 6, "scale": 0.7},
         "dense of each boundary": {"length": 4, "longest": 3, "n": 6, "lead": "time", "scale": 0.7},
         "factored": {"length": 4, "longest": 3, "n": 6, "pairs": "factored", "scale": 0.7},
+        "dense by duration": {"length": 4, "longest": 3, "n": 6, "lead": "time", "by_duration": True, "scale": 0.7},
     }
     embedded = ("factored",)
 
@@ -101,10 +109,12 @@ class SegmentCase(Case):
         return {
             "n": n, "length": length, "longest": r.randint(1, length), "pairs": r.choice(PAIRS),
             "lead": r.choice(["shared", "time", "batch", "both"]), "form": r.choice(FORMS), "censored": r.random() < 0.3,
+            "by_duration": r.random() < 0.4,
         }  # fmt: skip
 
     def changes(self, r: Random) -> Kind:
-        return {"pairs": r.choice(PAIRS), "lead": r.choice(["shared", "batch"]), "form": r.choice(FORMS)}
+        lead, form = r.choice(["shared", "batch"]), r.choice(FORMS)
+        return {"pairs": r.choice(PAIRS), "lead": lead, "form": form, "by_duration": r.random() < 0.4}
 
     @classmethod
     def counted(cls, length: int) -> Iterator[Counted]:
@@ -118,10 +128,10 @@ class SegmentCase(Case):
 
     def draw(
         self, longest: int, n: int, pairs: str = "dense", lead: str = "shared", shared: bool = False,
-        form: str = "table", censored: bool = False,
+        form: str = "table", censored: bool = False, by_duration: bool = False,
     ) -> None:  # fmt: skip
         assert form in FORMS
-        self.longest, self.n, self.form, self.censored = longest, n, form, censored
+        self.longest, self.n, self.form, self.censored, self.by_duration = longest, n, form, censored, by_duration
         steps = {"shared": (), "time": (self.length - 1,), "batch": (*self.batch, 1)}
         own = () if shared else self.batch
         if form == "durations":
@@ -133,12 +143,17 @@ class SegmentCase(Case):
             used = used.reshape(*self.batch, self.length, longest, 1).expand(*self.batch, -1, -1, n)
             self.leaf(*own, self.length, longest, n, used=used)
         self.own = len(self.leaves)
-        self.pairs = PairScores(self, pairs, steps.get(lead, (*self.batch, self.length - 1)), n, self.inside()[..., 1:])
+        steps, between = steps.get(lead, (*self.batch, self.length - 1)), self.inside()[..., 1:]
+        if by_duration:  # a segment before a boundary does not start before the sentence
+            steps = (*steps, longest)
+            between = between[..., None] & (torch.arange(longest) < torch.arange(1, self.length)[:, None])
+        self.pairs = PairScores(self, pairs, steps, n, between)
         self.fields = dict.fromkeys(ts.Segments._fields, (self.length,))
 
     def build(self, *leaves: Tensor) -> ts.SemiMarkov:
         own, pairs = leaves[: self.own], self.pairs.potential(list(leaves[self.own :]))
         segment = ts.Durations(*own) if self.form == "durations" else own[0]
+        pairs = ts.ByDuration(pairs) if self.by_duration else pairs
         return ts.SemiMarkov(segment, pairs, self.given, censored=self.censored)
 
     def truth(self, b: int, leaves: list[Tensor]) -> Truth:
@@ -148,7 +163,8 @@ class SegmentCase(Case):
             segment = added_up(emission, own[1])
         else:
             segment = self.of_batch(own[0], self.length, self.longest, self.n)[b, :length]
-        table = self.of_batch(self.pairs.table(pairs), self.length - 1, self.n, self.n)[b, : length - 1]
+        shape = (self.length - 1, *[self.longest] * self.by_duration, self.n, self.n)
+        table = self.of_batch(self.pairs.table(pairs), *shape)[b, : length - 1]
         return SegmentTruth(cut(segment) if self.censored else segment, table)
 
     def more(self, model: Any, truths: list[Weighted]) -> list[tuple[Tensor, Tensor]]:

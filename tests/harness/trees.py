@@ -247,7 +247,7 @@ class GrammarCase(TreeCase):
 
         def function(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
             scores = torch.tanh(head[a] * left[b] + right[c]).sum(-1)
-            return scores.masked_fill(self.never[a, b, c], -math.inf)
+            return scores.masked_fill(self.never[a, b, c], self.mask)
 
         return ts.PCFG(root, ts.ScoredRule(function, self.n, self.p), emission, self.given)
 
@@ -262,7 +262,7 @@ class GrammarCase(TreeCase):
         if self.rule == "factored":
             return torch.einsum("...ad,...bd,...cd->...abc", head, left, right)
         table = torch.tanh(head[:, None, None] * left[:, None] + right).sum(-1)
-        return table.masked_fill(self.never, -math.inf)
+        return table.masked_fill(self.never, self.mask)
 
     def truth(self, b: int, leaves: list[Tensor]) -> Truth:
         root, emission, *rule = leaves

@@ -11,6 +11,8 @@ from collections import Counter
 import jaxtyping
 
 CALLS = 3  # of a function in one test
+COMPILED = ("tailsum.numerics.fused", "tailsum.nn.scripted")  # compilers read these functions, not what is around them
+SCRIPTED = ("CRF.forward", "CRF.decode", "CRF._tables")
 _calls: Counter[object] = Counter()
 _jaxtyped = jaxtyping.jaxtyped
 
@@ -39,9 +41,7 @@ def _checked_at_first(thing=None, **options):
         return functools.partial(_checked_at_first, **options)
     if not inspect.isfunction(thing) or inspect.isgeneratorfunction(thing):
         return _jaxtyped(thing, **options)
-    if "<locals>" in thing.__qualname__ or thing.__module__.startswith(
-        "tailsum.numerics.fused"
-    ):  # kernels are no functions
+    if "<locals>" in thing.__qualname__ or thing.__qualname__ in SCRIPTED or thing.__module__.startswith(COMPILED):
         return thing
     checked = _jaxtyped(thing, **options)
 

@@ -8,6 +8,7 @@ import torch
 from harness.poison import poison
 from tailsum import Dense, Factored, LinearChain, Lookahead, Neighbours, Optimal, kernels, precision, table_budget
 from tailsum.chains import fused_messages
+from tailsum.numerics import kernels as settings
 from tailsum.sketch import selection
 from tailsum.sketch.neighbours import Near
 from tailsum.sketch.selection import Landmarks, Subset
@@ -116,6 +117,15 @@ def test_factors_that_are_never_a_table(way):
 def test_own_factors_that_are_never_a_table(way):
     with table_budget(0):
         agree(own_factors())
+
+
+@pytest.mark.parametrize("n", [65, 130, 257])
+@pytest.mark.parametrize("make", [table, factors])
+def test_a_tile_with_few_states(make, n, monkeypatch):
+    """One or two states in the last of the tiles that are summed."""
+    monkeypatch.setattr(fused_messages, "ALONE", 4)
+    with table_budget(0 if make is factors else 1 << 30):
+        agree(make(n=n, length=3, batch=2))
 
 
 def test_more_sequences_than_a_tile_of_most_kernels_has(way):
@@ -285,7 +295,9 @@ def test_sketches_are_unbiased(kind):
     ("n", "length", "batch"), [(20, 50, 32), (300, 40, 5), (700, 30, 1), (1000, 20, 33), (10_001, 5, 3)]
 )
 @pytest.mark.parametrize("make", [table, factors])
-def test_on_a_gpu(make, n, length, batch):
+@pytest.mark.parametrize("seen", [False, True], ids=["auto", "kernels"])
+def test_on_a_gpu(seen, make, n, length, batch, monkeypatch):
+    monkeypatch.setattr(settings, "LONG_SUMS_SEEN", seen)
     agree(make(n, length, batch), device="cuda", use="auto", tolerance=1e-5)
     agree(
         make(n, length, batch),

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("triton")
 SHARED = {80: 163 << 10, 90: 227 << 10}  # bytes of shared memory that a program may have
 SPILLED = {80: 640, 90: 320}  # bytes of a thread, at most: tables of odd sizes spill some
+STREAMED = 1300  # the same, of steps that make their scores from factors: their fastest tiles spill
 
 
 @pytest.mark.parametrize("capability", [90, pytest.param(80, marks=pytest.mark.slow)])
@@ -26,6 +27,9 @@ def test_every_kernel_is_compiled_and_fits(capability):
     assert {kernel["kernel"] for kernel in kernels} == set(launched["launched"])
     for kernel in kernels:
         assert kernel["shared"] <= SHARED[capability], kernel
-        assert kernel["stack"] <= SPILLED[capability], kernel
-    # What most chains are summed by keeps to its registers.
-    assert not [kernel for kernel in kernels if kernel["kernel"].startswith("shared_steps") and kernel["stack"] > 16]
+        steps = kernel["kernel"].startswith("shared_steps")
+        streamed = steps and kernel["constants"]["SIZE"]
+        # What most chains are summed by keeps to its registers.
+        assert kernel["stack"] <= (STREAMED if streamed else 16 if steps else SPILLED[capability]), kernel
+        # A long sum in one accumulator is too small (`fused.products`); gradients in tf32 are not that precise anyway.
+        assert not kernel["carried"] or (kernel["constants"]["PRECISION"] == "tf32" and not steps), kernel

@@ -5,8 +5,10 @@ import math
 import pytest
 import torch
 
+import tailsum as ts
 from harness.agree import close, padded
 from harness.registry import FEW, SMALL, STATEFUL, possible, small
+from tailsum.numerics.memory import PeakMemory
 
 
 def by_the_base(names):
@@ -109,3 +111,36 @@ def test_scores_of_the_best_are_differentiable(name, way):
     assert any(x.ne(0).any() for x in found)
     for one, other in zip(found, expected, strict=True):
         close(one, other)
+
+
+@pytest.mark.parametrize("name", by_the_base(FEW))
+def test_searches_one_after_the_other_find_the_same(name, monkeypatch):
+    case, model = possible(name, forbidden=0.1)
+    expected = model.topk(6)
+    monkeypatch.setattr("tailsum.structure.k_best._TOGETHER", 1)
+    found = model.topk(6)
+    assert torch.equal(case.rows(found.configurations), case.rows(expected.configurations))
+    close(found.scores, expected.scores)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda t: ts.SemiMarkov(torch.randn(t, 4, 5), torch.randn(5, 5)),
+        lambda t: ts.SpanTree(torch.randn(t, t, 2)),
+        lambda t: ts.DependencyTree(torch.randn(t, t), projective=False),
+    ],
+    ids=["segments", "spans", "arcs"],
+)
+def test_memory_grows_as_that_of_one_search(make, monkeypatch):
+    """The number of searches grows with the length, too."""
+    monkeypatch.setattr("tailsum.structure.k_best._TOGETHER", 1)
+    ratios = list[float]()
+    for length in (6, 18):
+        model = make(length)
+        with PeakMemory() as one:
+            model.argmax()
+        with PeakMemory() as many:
+            model.topk(4)
+        ratios.append(many.peak / one.peak)
+    assert ratios[1] < 1.3 * ratios[0]

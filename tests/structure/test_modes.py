@@ -121,6 +121,37 @@ def test_inference_mode(name):
             use_all(case, model, best)
 
 
+# The mixed factor graph has many tensors, and takes long.
+BESIDE = [*((name, "whole") for name in FEW if name != "factors-mixed"), ("chain-gated", "restricted")]
+
+
+@pytest.mark.parametrize(("name", "way"), BESIDE)
+def test_gradients_beside_inference_tensors(name, way):
+    """One tensor has gradients; the others, and the configurations, were made in inference mode."""
+    case = small(name, seed=8)
+    subset = random_subset(case, case.model(), seed=3) if way == "restricted" else None
+    with torch.inference_mode():
+        fixed, configurations = [x + 0 for x in case.leaves], case.model().sample()
+
+    def gradient(given, leaf):
+        model = case.model(*given)
+        model = model if subset is None else model.restrict(subset)
+        found = [
+            model.log_partition(),
+            model.entropy(),
+            model.marginals(),
+            soft(model, 1),
+            model.log_prob(configurations),
+        ]
+        total = sum(x[x.isfinite()].square().sum() for x in found if x.requires_grad)
+        return torch.autograd.grad(total, leaf, materialize_grads=True)[0]
+
+    for i, x in enumerate(case.leaves):
+        leaf = x.clone().requires_grad_()
+        found, expected = (gradient([*xs[:i], leaf, *xs[i + 1 :]], leaf) for xs in (fixed, case.leaves))
+        close(found, expected)
+
+
 @pytest.mark.parametrize("name", FEW_WITH_STATES)
 @pytest.mark.parametrize("way", ["lookahead", "restricted"])
 def test_sketches_in_inference_mode(name, way):

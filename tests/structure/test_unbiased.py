@@ -72,6 +72,17 @@ def test_partition_where_much_is_forbidden(name, seed, few, generator):
     assert off(sketch, case.model()) < LIMIT
 
 
+@pytest.mark.parametrize("few", ["1", "2, no rounds"])
+@pytest.mark.parametrize("mask", [-1e9, pytest.param(-1e4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", FORBIDDING)
+def test_partition_under_finite_masks(name, mask, few, generator):
+    """A landmark sends its messages through masks too, but these are no paths: other states, not yet reached, have them."""
+    case = sparse(name, 0.4, 1)
+    case.mask = mask
+    sketch = case.many(4_000).sketch(2, proposal=FEW[few], generator=generator)
+    assert off(sketch, case.model()) < LIMIT
+
+
 @pytest.mark.parametrize("proposal", ["uniform", "local"])
 @pytest.mark.parametrize("name", ONE_EACH)
 def test_partition_where_much_is_forbidden_without_looking(name, proposal, generator):

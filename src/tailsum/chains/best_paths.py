@@ -16,7 +16,8 @@ from torch import Tensor
 from tailsum.chains.fused_messages import suits_log_steps
 from tailsum.numerics.kernels import fits_tiles, fused
 from tailsum.numerics.precision import product
-from tailsum.numerics.table import block_scores, tile_rows, tile_size, transposed
+from tailsum.numerics.stream import Parts, in_tiles
+from tailsum.numerics.table import block_scores, fits_budget, tile_rows, tile_size, transposed
 from tailsum.numerics.tensors import finite, unmasked
 
 
@@ -46,29 +47,48 @@ def _fused_best_path(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> 
 
 
 class _Steps:
-    """The scores of pairs, by step, as `[G, to, from]`, less the highest of each table."""
+    """The scores of pairs, by step, less the highest of each table.
+
+    A table is copied, transposed, where the copy fits the table budget; else it is read a few columns at a time.
+    """
 
     def __init__(self, params: tuple[Tensor, ...]) -> None:
         self.params, self.count = transposed(params), params[0].shape[1]
         self._made, self._now, self._top = -1, self.params, dict[int, Tensor]()
-        self.shared = len(params) == 1 and params[0].shape[:2] == (1, 1)  # by all sequences and steps
+        self.dense = len(params) == 1
+        self.groups, _, self.n_to, _ = self.params[0].shape
+        self.copied = self.dense and fits_budget(params[0].numel() // max(1, self.count) * params[0].element_size())
+        self.shared = self.copied and params[0].shape[:2] == (1, 1)  # by all sequences and steps
 
-    def at(self, t: int) -> tuple[Tensor, ...]:
+    def _at(self, t: int) -> tuple[Tensor, ...]:
         """The table of step t, or its factors."""
         step = min(t, self.count - 1)
         if step != self._made:
             self._now, self._made = tuple(p[:, step] for p in self.params), step
-            if len(self._now) == 1:
+            if self.dense:
+                self._top[step] = finite(unmasked(self._now[0].amax((-2, -1))))
+            if self.copied:
                 # A copy in any case: of a transposed table, `contiguous` would be the table that was given.
                 scores = unmasked(self._now[0].clone(memory_format=torch.contiguous_format))
-                self._top[step] = finite(scores.amax((-2, -1)))
                 self._now = (scores.sub_(self._top[step][:, None, None]),)
         return self._now
+
+    def table(self) -> Tensor:
+        """The one table that is `shared`, `[to, from]`."""
+        return self._at(0)[0][0]
+
+    def rows(self, t: int, start: int, stop: int) -> Tensor:
+        """Scores of the transitions of step t into the states `start .. stop-1`: `[G, to, from]`."""
+        scores = block_scores(self._at(t), slice(start, stop))
+        if self.copied or not self.dense:
+            return scores
+        scores = unmasked(scores.clone(memory_format=torch.contiguous_format))
+        return scores.sub_(self._top[self._made][:, None, None])
 
     def into(self, t: int, state: Tensor) -> Tensor:
         """Scores of the transitions of step t into `state [B]`: `[B, from]`."""
         if self.shared:
-            return self.at(0)[0][0].index_select(0, state)
+            return self.table().index_select(0, state)
         step, (columns, *rest) = min(t, self.count - 1), self.params
         group = torch.arange(len(state), device=state.device) * len(columns) // max(1, len(state))
         found = columns[group, step, state]
@@ -101,7 +121,7 @@ def _walk(best: Tensor, steps: _Steps, last: Tensor, final: Tensor) -> Tensor:
 def _small_walk(best: Tensor, steps: _Steps, last: Tensor, final: Tensor) -> Tensor:
     """The same by numpy, whose calls on a few numbers take a third of the time of torch's."""
     rows, ends, stop = best.numpy(), final.numpy(), last.numpy()
-    columns = steps.at(0)[0][0].numpy() if len(rows) > 1 else rows
+    columns = steps.table().numpy() if len(rows) > 1 else rows
     paths = np.empty(rows.shape[:2], dtype=ends.dtype)
     paths[-1] = state = ends
     ending = set(stop.tolist())
@@ -117,7 +137,7 @@ def _messages(node: Tensor, steps: _Steps) -> Tensor:
     """The score of the best path into each state, less the highest of its position: `[T, B, N]`."""
     best = torch.empty_like(node)
     for t in range(len(node)):
-        entering = _enter(best[t - 1], steps.at(t - 1)) if t > 0 else 0.0
+        entering = _enter(best[t - 1], steps, t - 1) if t > 0 else 0.0
         torch.add(node[t], entering, out=best[t])
         best[t] -= finite(best[t].amax(-1, keepdim=True))
     return best
@@ -130,7 +150,7 @@ def _small_messages(node: Tensor, steps: _Steps) -> Tensor:
     """
     batch, n = node.shape[1:]
     best = node.transpose(1, 2).contiguous()
-    table = steps.at(0)[0][0].mT.contiguous()[..., None]
+    table = steps.table().mT.contiguous()[..., None]
     entering, pairs = node.new_empty(n, batch), node.new_empty(n, n, batch)
     before, lowest = best[:, :, None].unbind(), torch.finfo(node.dtype).min
     for t, reach in enumerate(best.unbind()):
@@ -142,16 +162,15 @@ def _small_messages(node: Tensor, steps: _Steps) -> Tensor:
     return best.transpose(1, 2).contiguous()
 
 
-def _enter(best: Tensor, step: tuple[Tensor, ...]) -> Tensor:
+def _enter(best: Tensor, steps: _Steps, t: int) -> Tensor:
     """The best path into each state one step later, without the node scores: `[B, N]` from `[B, N]`."""
-    groups, n_to = step[0].shape[:2]
-    grouped = best.reshape(groups, len(best) // max(1, groups), best.shape[-1])
+    grouped = best.reshape(steps.groups, len(best) // max(1, steps.groups), best.shape[-1])
+
+    def tile(start: int, stop: int) -> Parts:
+        return Parts(((steps.rows(t, start, stop)[:, None] + grouped[:, :, None]).amax(-1, keepdim=True),))
+
     chunk = 4 * tile_rows(best.numel(), best.device)  # fewer, larger tiles: each is two calls, which threads wait for
-    tiles = [
-        (block_scores(step, slice(start, start + chunk))[:, None] + grouped[:, :, None]).amax(-1)
-        for start in range(0, n_to, chunk)
-    ]
-    return torch.cat(tiles, -1).reshape(len(best), n_to)
+    return in_tiles(tile, steps.n_to, chunk).rows[0].reshape(len(best), steps.n_to)
 
 
 def _ranked_paths(node: Tensor, steps: _Steps, last: Tensor, k: int) -> Tensor:
@@ -165,10 +184,10 @@ def _ranked_paths(node: Tensor, steps: _Steps, last: Tensor, k: int) -> Tensor:
     for t in range(length):
         if t > 0:
             ranks.append(min(k, n * ranks[-1]))
-            best, pointer = _enter_ranked(best, steps.at(t - 1), ranks[-1])
+            best, pointer = _enter_ranked(best, steps, t - 1, ranks[-1])
             best = best + node[t, :, :, None]
             best = best - finite(best.amax((-2, -1), keepdim=True))
-            pointers.append(pointer.int())
+            pointers.append(pointer)
         if t in ends:
             top = best.flatten(1).topk(min(k, n * ranks[-1]))
             here, width = (last == t)[:, None], top.indices.shape[-1]
@@ -185,23 +204,25 @@ def _ranked_paths(node: Tensor, steps: _Steps, last: Tensor, k: int) -> Tensor:
     return paths.movedim(1, 0)
 
 
-def _enter_ranked(best: Tensor, step: tuple[Tensor, ...], k: int) -> tuple[Tensor, Tensor]:
+def _enter_ranked(best: Tensor, steps: _Steps, t: int, k: int) -> tuple[Tensor, Tensor]:
     """The k best paths into each state one step later, `[B, N, k]`, and the state and rank that each comes from.
 
     The k best come from the k states with the best single path: only these need all of theirs.
     """
-    (batch, n, ranks), (groups, n_to) = best.shape, step[0].shape[:2]
-    grouped = best.reshape(groups, batch // max(1, groups), n, ranks)
+    batch, n, ranks = best.shape
+    grouped = best.reshape(steps.groups, batch // max(1, steps.groups), n, ranks)
     first, width = grouped[..., 0].contiguous(), min(k, n)
-    values, pointers = list[Tensor](), list[Tensor]()
-    chunk = tile_rows(batch * max(n, width * ranks), best.device)
-    for start in range(0, n_to, chunk):
-        scores = block_scores(step, slice(start, start + chunk))[:, None]  # [G, 1, to, from]
+
+    def tile(start: int, stop: int) -> Parts:
+        scores = steps.rows(t, start, stop)[:, None]  # [G, 1, to, from]
         origin = (scores + first[:, :, None]).topk(width).indices  # [G, B/G, to, width]
         shape = (*origin.shape[:-1], n)
         ranked = grouped[:, :, None].expand(*shape, ranks).gather(-2, origin[..., None].expand(*origin.shape, ranks))
         ranked = (ranked + scores.expand(shape).gather(-1, origin)[..., None]).flatten(-2)
         found = ranked.topk(k)
-        values.append(found.values)
-        pointers.append(origin.gather(-1, found.indices // ranks) * ranks + found.indices % ranks)
-    return tuple(torch.cat(x, 2).reshape(batch, n_to, k) for x in (values, pointers))  # pyright: ignore[reportReturnType]
+        pointer = origin.gather(-1, found.indices // ranks) * ranks + found.indices % ranks
+        return Parts((found.values, pointer.int()))
+
+    found = in_tiles(tile, steps.n_to, tile_rows(batch * max(n, width * ranks), best.device))
+    values, pointers = (x.reshape(batch, steps.n_to, k) for x in found.rows)
+    return values, pointers

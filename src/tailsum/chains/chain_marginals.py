@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tailsum.numerics.gradients import gradients
+
 LogSum = Callable[[Sequence[Tensor]], Tensor]  # the log-partition `[*batch]`, from the node scores and other tensors
 Mean = Callable[[Sequence[Tensor], Tensor], Tensor]  # the mean `[*batch]` of given node values along the paths
 
@@ -32,14 +34,5 @@ class _Marginals(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        recording, wanted = torch.is_grad_enabled(), ctx.needs_input_grad[2:]
-        with torch.enable_grad():
-            inputs = [
-                # A new node where the gradient is recorded: `grads` may depend on x too, which is not to be counted here.
-                x.view_as(x) if recording and x.requires_grad else x.detach().requires_grad_(want)
-                for x, want in zip(ctx.saved_tensors, wanted, strict=True)
-            ]
-            active = [x for x, want in zip(inputs, wanted, strict=True) if want]
-            total = ctx.mean(inputs, grads[0]).sum()
-            found = iter(torch.autograd.grad(total, active, create_graph=recording, materialize_grads=True))
-        return None, None, *(next(found) if want else None for want in wanted)
+        found = gradients(lambda x: ctx.mean(x, grads[0]).sum(), ctx.saved_tensors, ctx.needs_input_grad[2:])
+        return None, None, *found

@@ -1,25 +1,94 @@
 """Forward messages of a chain, by the fastest method that is accurate for the range of its scores.
 
-Products in probability space underflow below the smallest number of their floating-point type. `forward_messages` runs
-them, checks whether underflow could have changed the result, and if so repeats them in float64 (a range of e^650 in place
-of e^57), and where that is still too narrow, in log space.
+Products in probability space underflow below the smallest number of their floating-point type. `summed` runs them, checks
+whether underflow could have changed the result, and if so repeats them in float64 (a range of e^650 in place of e^57), and
+where that is still too narrow, for the same chain in another gauge, where nothing underflows. What has no room for that is
+summed in log space.
 """
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from tailsum.chains.fused_messages import fused_log_partition, fused_messages, suits_log_steps
+from tailsum.chains.gauge import gauged, has_room
 from tailsum.chains.scan import Forward, forward_scan
 from tailsum.numerics.reduce import log_sum_exp
 from tailsum.numerics.stream import Parts, streamed
-from tailsum.numerics.table import Table, block_scores, tile_rows, transposed
+from tailsum.numerics.table import SMALL, Table, block_scores, tile_rows, transposed
 from tailsum.numerics.tensors import finite
 
 LogStep = Callable[[Tensor, tuple[Tensor, ...]], Tensor]  # from log masses `[B, N]` and `[G, ...]` to sums `[B, N]`
 Normalise = Callable[[Tensor], Forward]
+
+ROUNDING = 1e-3  # nats: how much may be lost to rounding in float32
+RANGE = 600.0  # nats: what is further apart underflows in float64 too, unless all paths that matter avoid it
+FEW = 1 << 22  # scores of pairs of all steps: another gauge takes no longer than finding out whether it is needed
+
+
+class Summed(NamedTuple):
+    """The forward recursion of a chain: its messages, and the scores and the table that they were made from.
+
+    The scores are those given, or wider numbers, or those of the same chain in another gauge: `left_out [T, B, N]` must then
+    be added to the messages of the chain itself.
+    """
+
+    node: Tensor
+    params: tuple[Tensor, ...]
+    table: Table
+    messages: Forward
+    total: Tensor
+    left_out: Tensor | None = None
+
+
+def summed(node: Tensor, params: tuple[Tensor, ...], last: Tensor, failed: bool = False) -> Summed | None:
+    """The forward recursion by products, which must not underflow; None if only log space can do it.
+
+    `node [T, B, N]` are scores, `params` those of a `Table`, and `last [B]` each last position. `failed` says that float32
+    had too narrow a range.
+    """
+    narrow, (length, batch, n) = node.dtype == torch.float32, node.shape
+    few = n <= SMALL and node.device.type == "cpu"
+    apart = _spread(node, params) if node.numel() and (few or (failed and has_room(node))) else 0.0
+    too_far = apart > RANGE and (failed or length * batch * n * n <= FEW) and has_room(node)
+    too_coarse = narrow and length * apart * torch.finfo(node.dtype).eps > ROUNDING
+    if not too_far and not too_coarse:
+        table = Table(params)
+        found = forward_scan(node, table, params)
+        if in_range(node.detach(), table, *found, last):
+            return Summed(node, params, table, *found)
+        failed = True
+        del table, found
+    if narrow:
+        return summed(node.double(), tuple(p.double() for p in params), last, failed)
+    if not has_room(node):
+        return None
+    other = gauged(node, params, last)
+    table = Table((other.scores,))
+    messages, total = forward_scan(other.node, table, (other.scores,))
+    messages = Forward(messages.log_mass, messages.offset + other.offset)
+    return Summed(other.node, (other.scores,), table, messages, total, other.left_out)
+
+
+@torch.no_grad()
+def _spread(node: Tensor, params: tuple[Tensor, ...]) -> float:
+    """By how much the finite scores of a position differ, masks included.
+
+    What is rounded at each step is as large. In float32 that may add up along the chain, where with few states on a CPU
+    float64 takes about as long.
+    """
+
+    def widest(scores: Tensor, dims: tuple[int, ...]) -> float:
+        if not scores.numel():
+            return 0.0
+        highest = scores.amax(dims, keepdim=True)
+        lowest = torch.where(scores > -math.inf, scores, highest).amin(dims, keepdim=True)
+        return (highest - lowest).nan_to_num_(0.0).max().item()
+
+    return widest(node, (-1,)) + widest(block_scores(params), (-2, -1))
 
 
 def forward_messages(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Forward:
@@ -30,15 +99,13 @@ def forward_messages(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> 
         return fused_messages(
             node.transpose(0, 1), params, last, lambda x, params: forward_messages(x.transpose(0, 1), params, last)
         )
-    table = Table(params)
-    result, total = forward_scan(node, table, params)
-    if in_range(node.detach(), table, result, total, last):
-        return result
-    del table, result, total
-    if node.dtype == torch.float32:
-        wide = forward_messages(node.double(), tuple(p.double() for p in params), last)
-        return Forward(wide.log_mass.to(node.dtype), wide.offset)
-    return log_space_scan(node, params)
+    found = summed(node, params, last)
+    if found is None:
+        log_mass, offset = log_space_scan(node.double(), tuple(p.double() for p in params))
+    else:
+        (log_mass, offset), left_out = found.messages, found.left_out
+        log_mass = log_mass if left_out is None else log_mass + left_out
+    return Forward(log_mass.to(node.dtype), offset)
 
 
 def log_partition(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Tensor:
@@ -55,13 +122,13 @@ def in_range(node: Tensor, table: Table, result: Forward, total: Tensor, last: T
     suspect = (total < table.floor) & (node > -math.inf) & inside
     if not table.anywhere(suspect):
         return True
-    reachable = _reachable(node, table)
-    if not table.anywhere(suspect & reachable):  # no path at all leads to the small ones: minus infinity is right
+    reachable, batch = _reachable(node, table), torch.arange(len(last), device=last.device)
+    possible = table.highest(reachable[last, batch].to(node.dtype)) > 0
+    if not table.anywhere(suspect & reachable & possible[:, None]):  # minus infinity is right: no path leads there
         return True
     # Underflow makes the result too low, a floor under every sum too high: do the two agree?
     with torch.no_grad():
         raised, _ = forward_scan(node, table, table.params, reachable.to(node.dtype) * table.floor)
-    batch = torch.arange(len(last), device=last.device)
     low, high = (
         table.summed(r.log_mass[last, batch].exp()).log().double() + r.offset[last, batch] for r in (result, raised)
     )

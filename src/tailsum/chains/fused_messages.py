@@ -112,9 +112,7 @@ class _Messages(torch.autograd.Function):
         return None, None, flow, *(pair_gradient(messages, flow, ctx.pairs, last) if wanted else _zeros(params))
 
 
-def _by_reference(
-    ctx: Any, grad: Tensor, reference: Callable[..., Tensor], inputs: Params
-) -> tuple[Tensor | None, ...]:
+def _by_reference(ctx: Any, grad: Tensor, reference: Callable[..., Tensor], inputs: Params) -> list[Tensor | None]:
     """The gradient, which will be differentiated."""
     from tailsum.numerics.fused.reference import reference_gradients  # noqa: PLC0415
 

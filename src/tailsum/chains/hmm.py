@@ -15,7 +15,7 @@ from tailsum.numerics.check import as_whole, check_broadcast, check_device, chec
 from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import working_type
 from tailsum.numerics.transforms import some, values_of
-from tailsum.scores.potential import Potential
+from tailsum.scores.potential import Dense, Potential
 from tailsum.scores.scored import Scored
 
 ENTRIES = 1 << 24  # scores of a transition that are checked
@@ -25,8 +25,10 @@ class HMM(LinearChain):
     """The posterior of a hidden Markov model's states: `log_partition()` is the log-likelihood of the observations.
 
     `initial [N]`, `transition [N, N]` (from, to) and `emission [N, V]` hold log-probabilities (minus infinity for never),
-    `observations [*batch, T]` symbols `0 .. V-1`, or -1 where nothing was observed. They must sum to one to 1e-4, or to
-    1e-2 in half precision; of a large `Factored` or `Scored` transition, some rows are checked.
+    `observations [*batch, T]` symbols `0 .. V-1`, or -1 where nothing was observed. Each of the three may have batch
+    dimensions before these, for parameters of each sequence; a transition that varies with time is a potential, such as
+    `Dense(scores [*batch, T-1, N, N])`. Probabilities must sum to one to 1e-4, or to 1e-2 in half precision; of a large
+    `Factored` or `Scored` transition, some rows are checked.
 
     >>> half = torch.tensor(0.5).log()
     >>> model = HMM(half.expand(2), half.expand(2, 2), half.expand(2, 2), torch.tensor([0, 1, -1]))
@@ -36,17 +38,18 @@ class HMM(LinearChain):
 
     def __init__(
         self,
-        initial: Float[Tensor, " N"],
-        transition: Float[Tensor, "N N"] | Potential,
-        emission: Float[Tensor, "N V"],
-        observations: Int[Tensor | np.ndarray, "*batch T"] | Sequence[int] | Sequence[Sequence[int]],
+        initial: Float[Tensor, "*#batch N"],
+        transition: Float[Tensor, "*#batch N N"] | Potential,
+        emission: Float[Tensor, "*#batch N V"],
+        observations: Int[Tensor | np.ndarray, "*#batch T"] | Sequence[int] | Sequence[Sequence[int]],
         lengths: Int[Tensor, "*#batch"] | Sequence[int] | None = None,
     ) -> None:
         check_floating("initial", initial)
         check_floating("emission", emission)
-        if initial.dim() != 1 or emission.dim() != 2 or emission.shape[:1] != initial.shape:
+        if initial.dim() < 1 or emission.dim() < 2 or emission.shape[-2] != initial.shape[-1]:
             raise ValueError(
-                f"initial must be [N] and emission [N, V]: got {list(initial.shape)} and {list(emission.shape)}"
+                f"initial must be [*batch, N] and emission [*batch, N, V]: "
+                f"got {list(initial.shape)} and {list(emission.shape)}"
             )
         observations = as_whole("observations", observations, emission.device)
         if observations.dim() < 1:
@@ -54,45 +57,65 @@ class HMM(LinearChain):
         check_device("initial", initial, emission.device)
         check_log_probabilities("initial", initial)
         check_log_probabilities("emission", emission)
+        batch = check_broadcast("initial", initial.shape[:-1], observations.shape[:-1], "that of observations,")
+        batch = check_broadcast("emission", emission.shape[:-2], batch, "that of initial and observations,")
+        if isinstance(transition, Tensor) and transition.dim() > 2:
+            batch = check_broadcast("transition", transition.shape[:-2], batch, "that of the other arguments,")
+            transition = Dense(transition[..., None, :, :])
         given = transition.tensors if isinstance(transition, Potential) else (transition,)
         positions = torch.arange(observations.shape[-1], device=observations.device)
         if lengths is not None:  # the padding need not hold observations
             lengths = as_whole("lengths", lengths, observations.device)
-            check_broadcast("lengths", lengths.shape, observations.shape[:-1], "that of observations,")
+            check_broadcast("lengths", lengths.shape, batch, "that of observations,")
             observations = torch.where(positions < lengths[..., None], observations, -1)
-        if some((observations < -1) | (observations >= emission.shape[1])):
+        if some((observations < -1) | (observations >= emission.shape[-1])):
             raise ValueError(
-                f"observations must lie between 0 and V-1 = {emission.shape[1] - 1}, or be -1 for missing: "
+                f"observations must lie between 0 and V-1 = {emission.shape[-1] - 1}, or be -1 for missing: "
                 f"got {values_of(observations).min().item()} to {values_of(observations).max().item()}"
             )
         dtype = working_type(*given, emission, initial)
-        self._set(_observed(initial, emission, observations, positions == 0, dtype), transition, lengths, dtype)
+        self._set(_observed(initial, emission, observations, dtype), transition, lengths, dtype)
         check_transition(self.transition, _tolerance(*given), self.inside()[..., 1:])
 
 
-def _observed(initial: Tensor, emission: Tensor, observations: Tensor, first: Tensor, dtype: torch.dtype) -> Scored:
+def _observed(initial: Tensor, emission: Tensor, observations: Tensor, dtype: torch.dtype) -> Scored:
     """Node scores looked up by the observations: a sketch looks up only those of its states.
 
-    The context holds the observation plus one, so that zero, which also fills the padding, means missing.
+    The context of a position holds the observation plus one, so that zero, which also fills the padding, means missing;
+    whether it is the first; and which of the initial probabilities, and of the tables of emissions, are the sequence's.
     """
-    context = torch.stack((observations + 1, first.expand_as(observations).long()), -1)
-    return Scored(_Observed(initial, emission, dtype), 1, len(initial), context)
+    leads = initial.shape[:-1], emission.shape[:-2]
+    shape = torch.broadcast_shapes(observations.shape, *((*lead, 1) for lead in leads))
+    device = observations.device
+    which = (torch.arange(math.prod(lead), device=device).reshape(*lead, 1) for lead in leads)
+    first = torch.arange(shape[-1], device=device) == 0
+    context = torch.stack([x.expand(shape) for x in (observations + 1, first.long(), *which)], -1)
+    flat = (
+        initial.flatten(0, -2) if leads[0] else initial[None],
+        emission.flatten(0, -3) if leads[1] else emission[None],
+    )
+    return Scored(_Observed(*flat, dtype), 1, initial.shape[-1], context)
 
 
 @dataclass(frozen=True, eq=False)
 class _Observed:
     """Scores of states by what was observed; a class, so that models can be pickled."""
 
-    initial: Tensor
-    emission: Tensor
+    initial: Tensor  # [P, N]
+    emission: Tensor  # [P, N, V]
     dtype: torch.dtype
 
     def __call__(self, _: Tensor, j: Tensor, context: Tensor) -> Tensor:
-        seen, start = context[..., 0], context[..., 1]
+        seen, start, own_initial, own_emission = context.unbind(-1)
         symbol = (seen - 1).clamp(min=0)
-        # All states at once are rows of the transposed table: one look-up, many times faster than single entries.
-        scores = F.embedding(symbol[..., 0], self.emission.mT) if j.dim() == 2 else self.emission[j, symbol]
-        started = torch.where(start > 0, self.initial[j], 0.0)
+        if j.dim() == 2:  # all states at once are rows of the transposed table: one look-up is many times faster
+            row = own_emission * self.emission.shape[-1] + symbol
+            scores = F.embedding(row[..., 0], self.emission.mT.flatten(0, 1))
+            shared = len(self.initial) == 1
+            initial = self.initial if shared else F.embedding(own_initial[..., 0], self.initial)
+        else:
+            scores, initial = self.emission[own_emission, j, symbol], self.initial[own_initial, j]
+        started = torch.where(start > 0, initial, 0.0)
         return torch.where(seen > 0, scores, 0.0).to(self.dtype) + started.to(self.dtype)
 
 

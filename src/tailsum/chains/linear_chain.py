@@ -30,7 +30,7 @@ from tailsum.numerics.noise import gumbel, seed_from
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp
 from tailsum.numerics.table import fits_budget, tile_rows
-from tailsum.numerics.tensors import as_values, without_common, working_type
+from tailsum.numerics.tensors import as_values, flattened, without_common, working_type
 from tailsum.scores.factored import Factored, embedding_norms
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Subset
@@ -46,7 +46,8 @@ from tailsum.structure.check import (
 )
 from tailsum.structure.k_best import Best
 from tailsum.structure.relaxed import RelaxedSample
-from tailsum.structure.terms import recordable
+from tailsum.structure.terms import each, recordable
+from tailsum.structure.transforms import with_recordable
 
 # How many tables of the scores of pairs of kept states, `[*batch, T-1, K, K]`, must fit the table budget for one to be made.
 TABLES = {"cpu": 16}
@@ -174,29 +175,34 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         """With a table of all pairs, if there is room for it."""
         nodes, pairs = terms
         pairs = pairs.tabled() if fits_budget(3 * self._table_bytes(pairs, pairs.lead)) else pairs
-        return ChainTerms(nodes.map(lambda x: without_common(x, 1)), pairs.centred())
+        room = fits_budget(self._table_bytes(pairs, pairs.lead))  # of larger tables `mean_score` takes the offset
+        return ChainTerms(nodes.map(lambda x: without_common(x, 1)), pairs.centred() if room else pairs)
 
     def log_sum_and_mean(
         self, own: ChainTerms, values: ChainTerms
     ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-        """By messages that carry means (`mean_score`), unless tables or the range of scores are too large for that."""
-        same, lead = values.pairs is own.pairs, torch.broadcast_shapes(own.pairs.lead, values.pairs.lead)
-        if self.n_nodes == 1 or not fits_budget((3 if same else 4) * self._table_bytes(own.pairs, lead)):
+        """By messages that carry means (`mean_score`), unless the range of scores is too large for that."""
+        if self.n_nodes == 1:
             return super().log_sum_and_mean(own, values)
+        same, lead = values.pairs is own.pairs, torch.broadcast_shapes(own.pairs.lead, values.pairs.lead)
+        kept = fits_budget((3 if same else 4) * self._table_bytes(own.pairs, lead))
 
-        def flat(pairs: Potential) -> Tensor:
-            table = pairs.block().to(self.dtype).expand(*lead, -1, -1)
-            return Dense(table).flat_params(self.batch_shape)[0]
+        def flat(pairs: Potential) -> tuple[Tensor, ...]:
+            pairs = (pairs.tabled() if kept else pairs).to(self.dtype)
+            return tuple(flattened(x.expand(*lead, -1, -1), 2, self.batch_shape) for x in pairs.table_params())
 
         found = mean_score(
             self._time_first(own.nodes.scores),
             flat(own.pairs),
             self._time_first(as_values(values.nodes.scores.to(self.dtype))),
-            None if same else as_values(flat(values.pairs)),
+            None if same else flat(values.pairs),
             self.sequence_lengths() - 1,
+            kept,
         )
-        if found is None:
-            return super().log_sum_and_mean(own, values)
+        if found is None:  # the range is too wide: in float32, differences of such sums would have no digits
+            wide = each(lambda term: term.to(torch.float64), own)
+            also = each(lambda term, given, same: same if term is given else term.to(torch.float64), values, own, wide)
+            return super().log_sum_and_mean(wide, also)
         return self._batched(found.log_partition), self._batched(found.mean)
 
     def _batched(self, x: Tensor) -> Tensor:
@@ -222,7 +228,8 @@ class LinearChain(Structure[ChainTerms, Tensor]):
 
             def mean(tensors: Sequence[Tensor], values: Tensor) -> Tensor:
                 own = terms(tensors)
-                return self.log_sum_and_mean(own, ChainTerms(Dense(values), own.pairs.map(torch.zeros_like)))[1]
+                nothing = own.pairs.map(lambda x: x.new_zeros(()).expand(x.shape))
+                return self.log_sum_and_mean(own, ChainTerms(Dense(values), nothing))[1]
 
             return chain_marginals(lambda x: self.log_sum(terms(x)), mean, (*nodes.tensors, *pairs.tensors))
 
@@ -261,8 +268,8 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         else:
             guide = _pilot(pilot)
         check_subset(guide, whole.batch_shape, torch.Size((whole.n_nodes - 1,)), whole.n_states, "pilot")
-        kept = Subset(self.states, self.log_weight)
-        return Refined(whole.node_scores, whole.transition, kept, guide, whole.sequence_lengths() - 1)
+        kept, source = Subset(self.states, self.log_weight), with_recordable(whole)
+        return Refined(source.node_scores, source.transition, kept, guide, source.sequence_lengths() - 1)
 
     # Paths.
 

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tailsum.chains.forward import final_log_sum, in_range
+from tailsum.chains.forward import final_log_sum, summed
 from tailsum.chains.scan import Flow, Forward, forward_scan, inverse_total
-from tailsum.numerics.precision import product
-from tailsum.numerics.table import Table, times
+from tailsum.chains.weighed import Params, Weighed, WeighedTable, WeighedTiles
+from tailsum.numerics.table import Table, block_scores
 from tailsum.numerics.tensors import as_values
 
 
@@ -36,32 +36,30 @@ class MeanScore(NamedTuple):
     mean: Tensor
 
 
-def mean_score(node: Tensor, scores: Tensor, value: Tensor, values: Tensor | None, last: Tensor) -> MeanScore | None:
-    """The mean of `value [T, B, N]` and `values [G, S, N, N]`, all finite, along the paths of a chain.
+def mean_score(
+    node: Tensor, params: Params, value: Tensor, values: Params | None, last: Tensor, kept: bool
+) -> MeanScore | None:
+    """The mean of `value [T, B, N]` and of the pair scores `values` along the paths of a chain.
 
-    The chain has the scores `node [T, B, N]` of states and `scores [G, S, N, N]` of pairs, as in a `Table`, and ends at
-    `last [B]`; it has two positions or more. `values=None` means the finite entries of `scores`. Differentiable any number
-    of times. Returns None if the table is too large to keep, or the range of the scores too wide for products.
+    The chain has the scores `node [T, B, N]` of states and those of pairs in `params`, both kinds of pair scores the
+    parameters of a `Table`, with the same G and S. It ends at `last [B]` and has two positions or more. `values=None` means
+    the scores of pairs themselves; of all values only the finite ones count. Differentiable any number of times. With
+    `kept`, two tables as large as that of all pairs are kept; else everything is streamed. Returns None if the range of
+    the scores is too wide for products.
     """
-    table = Table((scores,))
-    if table.kept is None:
+    found = summed(node, params, last)
+    if found is None:
         return None
-    with torch.no_grad():
-        found = forward_scan(node, table, (scores,))
-        if not in_range(node, table, *found, last):
-            return None
-    return MeanScore(*_MeanScore.apply(table, found, last, node, scores, value, values))
-
-
-class _Tables(NamedTuple):
-    """The scaled table of pair scores, and its product with the values, entry by entry: `[G, S, N, N]`."""
-
-    plain: Tensor
-    weighed: Tensor
-
-
-def _weighed(plain: Tensor, scores: Tensor, values: Tensor | None) -> _Tables:
-    return _Tables(plain, plain * (as_values(scores) if values is None else values))
+    if found.left_out is not None:  # in another gauge: these scores are not those whose mean is wanted
+        values = (as_values(block_scores(params if values is None else values)).expand_as(found.params[0]),)
+    dtype = found.node.dtype
+    value, values = value.to(dtype), tuple(x.to(dtype) for x in values or ())
+    kept = kept and found.table.kept is not None and len(found.params) == 1
+    passed = Forward(*(x.detach() for x in found.messages)), found.total.detach()
+    count = len(found.params)
+    return MeanScore(
+        *_MeanScore.apply(found.table, kept, passed, last, count, found.node, value, *found.params, *values)
+    )
 
 
 class _Chances(NamedTuple):
@@ -79,52 +77,50 @@ class _MeanScore(torch.autograd.Function):
     def forward(
         ctx: Any,
         table: Table,
+        kept: bool,
         found: tuple[Forward, Tensor],
         last: Tensor,
+        count: int,
         node: Tensor,
-        scores: Tensor,
         value: Tensor,
-        values: Tensor | None,
+        *pairs: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        assert table.kept is not None
-        tables = _weighed(table.kept, scores, values)
-        chances = _chances(table, tables, found, last, node, scores, value)
-        ctx.table, ctx.last, ctx.tables, ctx.chances = table, last, tables, chances
-        ctx.save_for_backward(node, scores, value, values)
-        return final_log_sum(found[0], last), chances.gain.double().sum((0, 2))
+        params, values = pairs[:count], pairs[count:] or None
+        weighed = WeighedTable(table, params, values) if kept else WeighedTiles(table, params, values)
+        chances = _chances(table, weighed, found, last, node, value, params)
+        ctx.table, ctx.last, ctx.weighed, ctx.chances, ctx.count = table, last, weighed, chances, count
+        ctx.save_for_backward(node, value, *pairs)
+        return final_log_sum(found[0], last), chances.gain.double().sum((0, 2)) + weighed.common(last)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        table, last, tables, chances = ctx.table, ctx.last, ctx.tables, ctx.chances
-        node, scores, value, values = ctx.saved_tensors
+        table, last, weighed, chances = ctx.table, ctx.last, ctx.weighed, ctx.chances
+        node, value, *pairs = ctx.saved_tensors
+        params, values = tuple(pairs[: ctx.count]), tuple(pairs[ctx.count :]) or None
         if torch.is_grad_enabled():  # the gradient will be differentiated: recompute everything, recorded
-            tables = _weighed((scores - table.scale).exp(), scores, values)
-            found = forward_scan(node, table, (scores,))
-            chances = _chances(table, tables, found, last, node, scores, value)
+            weighed = type(weighed)(table, params, values)
+            found = forward_scan(node, table, params)
+            chances = _chances(table, weighed, found, last, node, value, params)
         mass, chance = chances.mass, chances.chance
-        before, after, entering, entering_after = _excesses(table, tables, chances, scores, value)
+        before, after, entering, entering_after = _excesses(table, weighed, chances, value, params)
         of_log_z, of_mean = (grad.to(node.dtype)[:, None] for grad in grads)
         # Pairs: mass_t(i) plain(i, j) entering_{t+1}(j) is a probability; further terms multiply it by `mean_t(i, j) - mean`.
         x, constant = mass[:-1], of_log_z if values is not None else of_log_z + of_mean
         first, second = table.by_table(of_mean * x), table.by_table(x * (of_mean * before[:-1] + constant))
         z, y = table.by_table(entering_after[1:]), table.by_table(entering[1:])
-        together = product(first.mT, y)
-        outer = product(torch.cat((first, second), -2).mT, torch.cat((z, y), -2))
-        of_scores = tables.plain * outer if torch.is_grad_enabled() else outer.mul_(tables.plain)  # saves a table
-        of_scores = of_scores.addcmul_(tables.weighed, together)
-        of_values = None if values is None else tables.plain * together
+        of_pairs = weighed.gradients(first, second, z, y, ctx.needs_input_grad[7:])
         of_node = of_log_z * chance + of_mean * (chance * before + after)
-        return None, None, None, of_node, of_scores, of_mean * chance, of_values
+        return None, None, None, None, None, of_node, of_mean * chance, *of_pairs
 
 
 def _chances(
     table: Table,
-    tables: _Tables,
+    weighed: Weighed,
     found: tuple[Forward, Tensor],
     last: Tensor,
     node: Tensor,
-    scores: Tensor,
     value: Tensor,
+    params: Params,
 ) -> _Chances:
     """The pass back, which carries the probability of each state, and what the positions add."""
     log_mass = found[0].log_mass
@@ -134,10 +130,10 @@ def _chances(
     final = final.masked_fill(impossible, 0.0).softmax(-1).masked_fill(impossible, 0.0)
     ends = last == torch.arange(len(mass), device=last.device)[:, None]  # [T, B]
     source = torch.where(ends[..., None], final, 0.0)
-    chance, _ = Flow.apply(table, True, source, None, mass, inverse, scores)
+    chance, _ = Flow.apply(table, True, source, None, mass, inverse, *params)
     whole = chance.detach().sum(-1, keepdim=True)  # one, but for rounding that adds up, or none
     chance = chance / whole.masked_fill(whole == 0, 1.0)
-    led = table.by_step(times(table.by_table(mass[:-1]), tables.weighed), len(mass) - 1)
+    led = table.by_step(weighed.push(table.by_table(mass[:-1])), len(mass) - 1)
     added = torch.cat((value[:1], value[1:] + inverse[1:] * led))
     return _Chances(mass, inverse, chance, added, (chance * added).sum(-1, keepdim=True))
 
@@ -151,15 +147,15 @@ class _Excesses(NamedTuple):
     entering_after: Tensor  # entering times the mean of the state's value and of all after it
 
 
-def _excesses(table: Table, tables: _Tables, chances: _Chances, scores: Tensor, value: Tensor) -> _Excesses:
+def _excesses(table: Table, weighed: Weighed, chances: _Chances, value: Tensor, params: Params) -> _Excesses:
     """A pass along the chain and one back."""
     mass, inverse, chance, added, gain = chances
-    before, _ = Flow.apply(table, False, added - gain, None, inverse, mass, scores)
+    before, _ = Flow.apply(table, False, added - gain, None, inverse, mass, *params)
     before = before - (chance * before).sum(-1, keepdim=True)  # but for rounding, that is zero
     entering = inverse * chance
     inlet = entering * (value - gain)
-    led = table.by_step(product(table.by_table(entering[1:]), tables.weighed.mT), len(mass) - 1)
+    led = table.by_step(weighed.pull(table.by_table(entering[1:])), len(mass) - 1)
     source = torch.cat((mass[:-1] * led, torch.zeros_like(mass[:1])))
-    after, _ = Flow.apply(table, True, source, inlet, mass, inverse, scores)
+    after, _ = Flow.apply(table, True, source, inlet, mass, inverse, *params)
     after = after - chance * after.sum(-1, keepdim=True)
     return _Excesses(before, after, entering, inverse * after + inlet)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from tailsum.chains.expected_message import expected_message
 from tailsum.chains.shared_products import SharedProducts, shared_products
+from tailsum.numerics.gradients import tracked
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import log_sum_exp
 from tailsum.numerics.tensors import as_values, finite, without_common
@@ -73,7 +74,7 @@ class Refined:
         with torch.inference_mode(False), torch.enable_grad():
             nodes, pairs = _recordable(own), self._pairs.map(_recordable)
             recording &= nodes.requires_grad or _requires_grad(pairs)
-            nodes = nodes if recording and nodes.requires_grad else nodes.detach().clone().requires_grad_()
+            nodes = tracked(nodes, recording)
             total = self._estimate(nodes, pairs)[0].sum()
             return torch.autograd.grad(total, nodes, create_graph=recording, materialize_grads=True)[0]
 

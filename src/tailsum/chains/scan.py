@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from tailsum.chains.small_steps import small_flow, small_forward
-from tailsum.numerics.kernels import fused
+from tailsum.numerics.kernels import fused_long_sums
 from tailsum.numerics.table import Table, tile_size
 
 
@@ -52,7 +52,7 @@ class _Forward(torch.autograd.Function):
     def forward(ctx: Any, table: Table, floor: Tensor | None, node: Tensor, *params: Tensor) -> Any:
         lowest = torch.finfo(node.dtype).min  # in place of minus infinity, which must not be subtracted from itself
         peak = table.highest(node).clamp_(min=lowest)
-        if floor is None and table.suits_kernels and fused(node) and node.numel():
+        if floor is None and table.suits_kernels and fused_long_sums(node) and node.numel():
             from tailsum.numerics.fused.shared_steps import forward_steps  # noqa: PLC0415
 
             log_mass, highest, total = forward_steps(node - peak[..., None], table)
@@ -141,7 +141,7 @@ class Flow(torch.autograd.Function):
         before: Tensor,
         *params: Tensor,
     ) -> Any:
-        if table.suits_kernels and fused(source) and source.numel():
+        if table.suits_kernels and fused_long_sums(source) and source.numel():
             from tailsum.numerics.fused.shared_steps import flow_steps  # noqa: PLC0415
 
             x, h = flow_steps(table, reverse, source, inlet, after, before)

@@ -18,13 +18,15 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from tailsum.chains.durations import Durations
-from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp
+from tailsum.numerics.reduce import LogProduct, Reduce, StreamedLogProduct, log_sum_exp
 from tailsum.numerics.stream import Parts, streamed
+from tailsum.numerics.table import block_scores, fits_budget
 from tailsum.numerics.tensors import finite
 from tailsum.scores.potential import Dense, Potential
 
 _KEPT = 1 << 25  # entries of all windows that a backward pass may keep; beyond it they are computed again
 _CHUNK = 1 << 22  # entries of the windows that are then computed again together
+_TABLES = 3  # of the scores of pairs that are alive at once: themselves, their exponentials and the gradient of these
 
 Enter = Callable[[Tensor], Tensor]  # from scores of endings `[*batch, D, n]` to messages `[*batch, n]`
 
@@ -82,6 +84,10 @@ class _Scan:
             else:  # [*batch, boundaries or 1, D or 1, n, n or d]
                 steps = x.movedim(-4, 0)
                 self._add(steps if len(steps) > 1 else steps[0], len(steps) > 1)
+        self.recording = torch.is_grad_enabled() and any(x.requires_grad for x in self.tensors)
+        # A graph keeps the tables of all boundaries.
+        tables = pairs.lead if self.recording else (*pairs.lead[:-2], *pairs.lead[-1:])
+        self.kept = fits_budget(_TABLES * math.prod(tables) * self.size**2 * self.dtype.itemsize)
 
     def _add(self, tensor: Tensor, moving: bool) -> None:
         self.tensors.append(tensor)
@@ -92,8 +98,7 @@ class _Scan:
         if self.length == 1:
             return first.movedim(-2, 0)
         window = F.pad(first, (0, 0, 0, self.longest - 1), value=-math.inf)
-        recording = torch.is_grad_enabled() and any(x.requires_grad for x in self.tensors)
-        if self.reduce is log_sum_exp and recording and self.length * window.numel() > _KEPT:
+        if self.reduce is log_sum_exp and self.recording and self.length * window.numel() > _KEPT:
             found = self._recomputed(window)
         else:
             found = self._run(window, self.tensors)[1]
@@ -132,18 +137,27 @@ class _Scan:
 
     def _enter(self, tensors: Sequence[Tensor]) -> Enter:
         """The transition at a boundary."""
-        own = iter(tensors)
-        table, reduce = self.pairs.map(lambda _: next(own)).block(), self.reduce  # [n, n] or [*batch, D or 1, n, n]
-        if table.dim() == 2:
-            shared = LogProduct(table, reduce)
+        own, reduce = iter(tensors), self.reduce
+        params = self.pairs.map(lambda _: next(own)).table_params()  # [n, n or d] or [*batch, D or 1, n, n or d]
+        params = tuple(p[..., : self.longest, :, :] if p.dim() > 2 else p for p in params)
+        if all(p.dim() == 2 for p in params):
+            shared = self._product(params)
 
             def flat(scores: Tensor) -> Tensor:
                 ending = reduce(scores, -2)
                 return shared(ending.reshape(-1, self.size)).reshape(ending.shape)
 
             return flat
-        if table.shape[-3] == 1:
-            of_sequence = LogProduct(table[..., 0, :, :], reduce)
+        if all(p.shape[-3] == 1 for p in params if p.dim() > 2):
+            of_sequence = self._product(tuple(p[..., 0, :, :] if p.dim() > 2 else p for p in params))
             return lambda scores: of_sequence(reduce(scores, -2)[..., None, :])[..., 0, :]
-        of_duration = LogProduct(table[..., : self.longest, :, :].flatten(-3, -2), reduce)
-        return lambda scores: of_duration(scores.flatten(-2)[..., None, :])[..., 0, :]
+        if self.kept:
+            of_duration = LogProduct(block_scores(params).flatten(-3, -2), reduce)
+            return lambda scores: of_duration(scores.flatten(-2)[..., None, :])[..., 0, :]
+        by_duration = self._product(params)
+        return lambda scores: reduce(by_duration(scores[..., None, :])[..., 0, :], -2)
+
+    def _product(self, params: tuple[Tensor, ...]) -> LogProduct | StreamedLogProduct:
+        if self.kept:
+            return LogProduct(block_scores(params), self.reduce)
+        return StreamedLogProduct(params, self.reduce)

@@ -4,33 +4,36 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tailsum.numerics.tensors import at_step
 from tailsum.scores.message import message
 from tailsum.scores.potential import Potential
 from tailsum.sketch.neighbours import Near, Neighbours
 from tailsum.sketch.selection import Landmarks, Selection, Subset
-from tailsum.sketch.sweep import Sweep, fill_unreached, send, together
+from tailsum.sketch.sweep import Sweep, fill_unreached, together
 
 
 class SegmentSweep(Sweep):
     """Messages along the positions where segments of a semi-Markov model start: `segment [*batch, T, D, N]`.
 
-    Segments that reach beyond their sequence have score minus infinity.
+    Segments that reach beyond their sequence have score minus infinity. Pairs lead with the durations of the segment before, as
+    the model's `transition` does. Where these are 1, messages of all durations are summed before they are sent.
     """
 
     def __init__(
         self, segment: Float[Tensor, "*batch T D n"], pairs: Potential, lengths: Int[Tensor, "*batch"]
     ) -> None:
         self.segment, self.lengths = segment, lengths
-        pairs = _without_durations(pairs)
         self.onward, self.back = pairs, pairs.transposed()
+        self.by_duration = bool(pairs.lead) and pairs.lead[-1] > 1
         self.near: Near | None = None  # messages from neighbouring states
         self.entering = torch.zeros_like(segment[..., 0, :])  # messages from the segments before a start
         self.leaving = self._leaving(None, None)  # log mass of the segments from a start on
         self.looked = False
 
     def set_neighbours(self, neighbours: Neighbours | int, landmarks: int) -> None:
-        if isinstance(neighbours, Neighbours) or landmarks < self.segment.shape[-1]:
-            self.near = Near(self.onward, self.back, neighbours, self.segment.device)
+        if not self.by_duration and (isinstance(neighbours, Neighbours) or landmarks < self.segment.shape[-1]):
+            onward, back = _without_durations(self.onward), _without_durations(self.back)
+            self.near = Near(onward, back, neighbours, self.segment.device)
             self.lists = self.near.lists
 
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
@@ -47,43 +50,72 @@ class SegmentSweep(Sweep):
         for start in range(self.segment.shape[-3]):
             if start > 0:  # from the kept states of every start whose segments may end here
                 ways = range(start - 1, max(-1, start - 1 - self.segment.shape[-2]), -1)
-                index = torch.cat([kept[t].index for t in ways], -1)
+                index = torch.stack([kept[t].index for t in ways], -2)
                 values = [entering[t] + self.segment[..., t, start - t - 1, :] for t in ways]
                 value = [v.gather(-1, kept[t].index) + kept[t].log_weight for v, t in zip(values, ways, strict=True)]
-                entering.append(message(self.onward.at_step(start - 1), index, torch.cat(value, -1)))
+                entering.append(self._sum_of_messages(start, index, torch.stack(value, -2)))
             kept.append(selection(entering[start] + self.leaving[..., start, :], generator))
         return together(kept)
+
+    def _sum_of_messages(self, start: int, index: Tensor, value: Tensor) -> Tensor:
+        """The messages to all states at a start from values of some states by duration, `[*batch, D, k]`."""
+        if not self.by_duration:
+            index, value = index.flatten(-2)[..., None, :], value.flatten(-2)[..., None, :]
+        return message(self._at(self.onward, start, value.shape[-2]), index, value).logsumexp(-2)
 
     def _entering(self, selection: Selection, generator: torch.Generator | None) -> Tensor:
         """Messages to the states of every start from landmarks among the segments that end there."""
         entering = [torch.zeros_like(self.segment[..., 0, 0, :])]
         for start in range(1, self.segment.shape[-3]):
             ways = range(start - 1, max(-1, start - 1 - self.segment.shape[-2]), -1)
-            ending = torch.stack([entering[t] + self.segment[..., t, start - t - 1, :] for t in ways]).logsumexp(0)
-            kept = selection(ending + self.exits[..., start, :], generator)
-            sent = send(self.onward.at_step(start - 1), ending, kept)
+            ending = torch.stack([entering[t] + self.segment[..., t, start - t - 1, :] for t in ways], -2)
+            ending = ending if self.by_duration else ending.logsumexp(-2, keepdim=True)
+            exits = self.exits[start][..., : ending.shape[-2], :]
+            kept = selection((ending + exits).logsumexp(-2), generator)
+            index = kept.index[..., None, :].expand(*ending.shape[:-1], -1)
+            sent = self._sum_of_messages(start, index, ending.gather(-1, index) + kept.log_weight[..., None, :])
             if self.near is not None:
-                sent = self.near.onward.at_step(start - 1).joined(sent, ending, kept)
+                sent = self.near.onward.at_step(start - 1).joined(sent, ending[..., 0, :], kept)
             entering.append(torch.where((start < self.lengths)[..., None], fill_unreached(sent), 0.0))
         return torch.stack(entering, -2)
 
     def _leaving(self, selection: Selection | None, generator: torch.Generator | None) -> Tensor:
         """Log mass of a segment and all that follow it, for every start and state, by landmarks at the next start."""
         *_, length, longest, _ = self.segment.shape
-        exits = [torch.zeros_like(self.segment[..., 0, 0, :])] * (length + 1)
-        leaving = [exits[0]] * length
+        exits = [torch.zeros_like(self.segment[..., 0, :1, :])] * (length + 1)  # [*batch, D or 1, n]
+        leaving = [exits[0][..., 0, :]] * length
         for start in range(length - 1, -1, -1):
-            ways = [self.segment[..., start, d, :] + exits[start + d + 1] for d in range(min(longest, length - start))]
+            durations = range(min(longest, length - start))
+            after = [exits[start + d + 1] for d in durations]
+            ways = [self.segment[..., start, d, :] + x[..., min(d, x.shape[-2] - 1), :] for d, x in enumerate(after)]
             inside = (start < self.lengths)[..., None]
             leaving[start] = torch.where(inside, torch.stack(ways).logsumexp(0), 0.0)
             if selection is not None and start > 0:
                 kept = selection(self.entering[..., start, :] + leaving[start], generator)
-                sent = send(self.back.at_step(start - 1), leaving[start], kept)
+                pairs = self._at(self.back, start, min(longest, start))
+                value = (leaving[start].gather(-1, kept.index) + kept.log_weight)[..., None, :]
+                shape = (*value.shape[:-2], pairs.lead[-1] if self.by_duration else 1, value.shape[-1])
+                sent = message(pairs, kept.index[..., None, :].expand(shape), value.expand(shape))
                 if self.near is not None:
-                    sent = self.near.back.at_step(start - 1).joined(sent, leaving[start], kept)
-                exits[start] = torch.where(inside, fill_unreached(sent), 0.0)
-        self.exits = torch.stack(exits, -2)
+                    back = self.near.back.at_step(start - 1)
+                    sent = back.joined(sent[..., 0, :], leaving[start], kept)[..., None, :]
+                sent = fill_unreached(sent.flatten(-2)).unflatten(-1, sent.shape[-2:])
+                exits[start] = torch.where(inside[..., None], sent, 0.0)
+        self.exits = exits
         return torch.stack(leaving, -2)
+
+    def _at(self, pairs: Potential, start: int, durations: int) -> Potential:
+        """The potential of the boundary before a start, for segments before it of so many durations: `[*batch, D or 1, n, n]`."""
+        last = pairs.trailing
+
+        def here(x: Tensor) -> Tensor:
+            return (
+                x
+                if x.dim() <= last
+                else at_step(x, last + 1, start - 1).narrow(-last - 1, 0, min(durations, x.shape[-last - 1]))
+            )
+
+        return pairs.map(here)
 
 
 def _without_durations(pairs: Potential) -> Potential:

@@ -1,9 +1,10 @@
 """Semi-Markov models: a sequence cut into segments, each with a state and a duration.
 
 `segment[t, d-1, i]` scores a segment that starts at position t, lasts d positions (1 .. D) and has state i;
-`transition[t-1, i, j]` scores a segment of state j that starts at position t right after one of state i (from, to). A
-segmentation covers every position of its sequence; there is no transition into the first segment. Sequences may have
-different `lengths`; scores of segments that reach into the padding are ignored.
+`transition[t-1, i, j]` scores a segment of state j that starts at position t right after one of state i (from, to), and
+`ByDuration` scores `[t-1, d-1, i, j]` one right after a segment of state i and d positions. A segmentation covers every
+position of its sequence; there is no transition into the first segment. Sequences may have different `lengths`; scores of
+segments that reach into the padding are ignored.
 
 A sketch keeps K weighted states for each position where a segment may start, shared by all durations.
 """
@@ -17,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tailsum.chains.durations import Durations, common_part
+from tailsum.chains.segment_pairs import ByDuration, blanked, pair_scores, score_of_pairs, with_durations
 from tailsum.chains.segment_scan import entering, reduced
 from tailsum.chains.segment_scores import (
     cleaned,
@@ -29,6 +31,7 @@ from tailsum.chains.segment_sweep import SegmentSweep
 from tailsum.chains.segment_walk import endings, places_in_batch, walk_back
 from tailsum.chains.segments import Segments, overlapping
 from tailsum.numerics.check import check_broadcast, check_in_range, check_whole
+from tailsum.numerics.gradients import tracked
 from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
@@ -38,7 +41,7 @@ from tailsum.scores.factored import embedding_norms
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.sweep import Sweep
 from tailsum.structure.base import Structure
-from tailsum.structure.check import check_lead, check_potential, checked_lengths
+from tailsum.structure.check import check_potential, checked_lengths
 from tailsum.structure.distinct import Distinct
 from tailsum.structure.k_best import Best
 from tailsum.structure.terms import recordable, requires_grad
@@ -56,10 +59,10 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
 
     `segment [*batch, T, D, N]` (start, duration - 1, state) holds scores; `Durations(emission, duration)` does without
     the table. `transition` is a tensor `[N, N]` (from, to) or any `Dense`, `Factored` or `Scored`, its leading dimensions
-    broadcast against `[*batch, T-1]`. If `censored`, the end of a sequence may cut its last segment, whose score then
-    counts all durations that reach to the end or beyond it.
+    broadcast against `[*batch, T-1]`; or `ByDuration(scores)`. If `censored`, the end of a sequence may cut its last segment,
+    whose score then counts all durations that reach to the end or beyond it.
 
-    Exact: T D N + T N^2 for a transition shared by all positions. A sketch: T D K^2.
+    Exact: T D N + T N^2 for a transition shared by all positions, T D N^2 by duration. A sketch: T D K^2.
 
     >>> model = SemiMarkov(torch.zeros(4, 2, 1), torch.zeros(1, 1))
     >>> round(model.log_partition().exp().item())  # 4 as a sum of ones and twos
@@ -71,14 +74,14 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
     def __init__(
         self,
         segment: Float[Tensor, "*#batch T D N"] | Durations,
-        transition: Float[Tensor, "*#lead N N"] | Potential,
+        transition: Float[Tensor, "*#lead N N"] | Potential | ByDuration,
         lengths: Int[Tensor, "*#batch"] | Sequence[int] | None = None,
         censored: bool = False,
     ) -> None:
         segments, lead, length, self.longest, self.n_states = segment_scores(segment)
         self.device, self.node_shape = segments.tensors[0].device, torch.Size((length,))
-        pairs = check_lead("transition", transition, self.n_states, (length - 1,), self.device, "segment")
-        shape = check_broadcast("transition", pairs.lead[:-1], lead, "segment's")
+        pairs, own_lead, self._by_duration = pair_scores(transition, self.n_states, length, self.longest, self.device)
+        shape = check_broadcast("transition", own_lead, lead, "segment's")
         self.batch_shape, self.lengths = checked_lengths(lengths, shape, length, self.device)
         self.censored, self._given = censored, (segments, pairs)
         self.dtype = working_type(*segments.tensors, *pairs.tensors)
@@ -95,9 +98,9 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
     def transition(self) -> Potential:
         """The scores of pairs, with one more leading dimension for the duration of the segment before.
 
-        It is of size 1, unless in a sketch.
+        It is of size 1, unless in a sketch or `ByDuration`.
         """
-        return self._gathered[1] if self._gathered else self._prepared_pairs()
+        return self._gathered[1] if self._gathered else with_durations(self._blanked_pairs(), self._by_duration)
 
     def _prepared_segments(self, *, check: bool = False) -> Dense | Durations:
         segments = self._given[0]
@@ -112,14 +115,8 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         return cut_at_the_end(segments, self.sequence_lengths().reshape(self.batch_shape))
 
     def _blanked_pairs(self) -> Potential:
-        pairs = self._given[1]
-        return pairs if self.lengths is None else pairs.blank_outside(self.inside()[..., 1:])
-
-    def _prepared_pairs(self) -> Potential:
-        pairs = self._blanked_pairs()
-        dim = -pairs.trailing - 1
-        pairs = pairs.to(self.dtype).map(lambda x: x.unsqueeze(dim) if x.dim() > -dim - 1 else x)
-        return pairs.map(unmasked) if isinstance(pairs, Dense) else pairs
+        pairs = self._given[1].to(self.dtype)
+        return pairs if self.lengths is None else blanked(pairs, self.inside(), self.longest, self._by_duration)
 
     def _within(self) -> Bool[Tensor, "*batch T D"]:
         """Whether a segment of each start and duration stays within its sequence."""
@@ -179,10 +176,9 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         return SegmentTerms(Dense(segment - common_part(within, 3)), terms.pairs)
 
     def after_batch(self) -> dict[str, object]:
-        if self._gathered is None:
-            return {}
-        segments, pairs = self._gathered  # pairs lead with durations, after the positions
-        return {"_gathered": (segments.after_batch, pairs.after_batch + 1)}
+        fields = {"_given": self._by_duration and self._given, "_gathered": self._gathered}
+        # Pairs lead with durations, after the positions.
+        return {name: (x[0].after_batch, x[1].after_batch + 1) for name, x in fields.items() if x}
 
     def form(self) -> tuple[int]:
         return (self.longest,)
@@ -241,7 +237,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
             terms = recordable(own)
             recording &= requires_grad(terms)
             emission, *durations = terms.segments.tensors
-            emission = emission if recording and emission.requires_grad else emission.detach().requires_grad_()
+            emission = tracked(emission, recording)
             changed = iter((emission, *durations))
             total = self.log_sum(SegmentTerms(terms.segments.map(lambda _: next(changed)), terms.pairs))
             (chances,) = torch.autograd.grad(total.sum(), emission, create_graph=recording)
@@ -295,9 +291,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         """
         own = score_of_segments(self.segments, configuration, self.sequence_lengths().reshape(self.batch_shape))
         if self.node_shape[0] > 1:
-            labels = configuration.labels().clamp(min=0)[..., None]
-            pairs = self.transition.at(labels[..., :-1, :], labels[..., 1:, :])[..., 0]
-            own = own + torch.where(configuration.begins()[..., 1:], pairs.double(), 0.0).sum(-1)
+            own = own + score_of_pairs(self.transition, configuration)
         return own.masked_fill((configuration.starts < 0).all(-1), -math.inf).to(self.dtype)
 
     def check_configuration(self, configuration: Segments) -> Segments:

@@ -19,6 +19,7 @@ from tailsum.distributed.shards import Group
 from tailsum.distributed.slices import Slices
 from tailsum.distributed.whole import Whole
 from tailsum.numerics.check import at_least
+from tailsum.numerics.gradients import tracked
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.table import fits_budget
 from tailsum.numerics.tensors import finite, flattened, scaled
@@ -89,9 +90,7 @@ class ShardedChain(Model):
             nodes, *tensors = self._recordable()
             recording &= any(x.requires_grad for x in (nodes, *tensors))
             with torch.enable_grad():
-                if not recording:
-                    nodes, *tensors = (x.detach() for x in (nodes, *tensors))
-                nodes = nodes if nodes.requires_grad else nodes.detach().requires_grad_()
+                nodes, tensors = tracked(nodes, recording), [tracked(x, recording, False) for x in tensors]
                 total = self._log_sum(nodes, tensors).sum()
                 return torch.autograd.grad(total, nodes, create_graph=recording)[0]
 

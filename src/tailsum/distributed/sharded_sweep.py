@@ -10,9 +10,9 @@ from torch import Tensor
 from tailsum.chains.chain_sweep import ChainSweep
 from tailsum.distributed.sharded_pairs import Picked, ShardedPairs
 from tailsum.distributed.sharded_selection import ShardedOptimal
-from tailsum.numerics.tensors import finite
 from tailsum.sketch.neighbours import Neighbours
 from tailsum.sketch.selection import Selection, Subset
+from tailsum.sketch.sweep import reached
 
 
 class ShardedSweep(ChainSweep):
@@ -54,6 +54,7 @@ class ShardedSweep(ChainSweep):
         return self.pairs.itself.at_step(t).joined(sent, value, own)
 
     def filled(self, sent: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-        unreached = sent == -math.inf
-        found = self.shards.all_reduce(torch.stack((finite(sent).sum(-1), (~unreached).sum(-1).to(sent.dtype))))
-        return torch.where(unreached, (found[0] / found[1].clamp_(min=1.0))[..., None], sent)
+        here = reached(sent, self.shards.highest(sent)[..., None])
+        known = torch.stack((sent.masked_fill(~here, 0.0).sum(-1), here.sum(-1).to(sent.dtype)))
+        found = self.shards.all_reduce(known)
+        return torch.where(here, sent, (found[0] / found[1].clamp_(min=1.0))[..., None])

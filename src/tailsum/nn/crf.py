@@ -7,6 +7,7 @@ scores belong to the first position that counts, and the end scores to the last.
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -16,6 +17,7 @@ from tailsum.chains.linear_chain import LinearChain
 from tailsum.nn.packing import Packing, packing_of
 from tailsum.nn.reduction import Reduction, check_reduction, reduced
 from tailsum.nn.schemes import allowed_by, scheme_tags
+from tailsum.nn.scripted import Tables, best_paths, compiled, log_likelihood, only
 from tailsum.nn.tags import check_follow, checked_tags, tag_sets
 from tailsum.numerics.check import are_scores, at_least, check_floating, check_scores
 from tailsum.scores.factored import Factored
@@ -24,6 +26,7 @@ from tailsum.sketch.model import Propose
 from tailsum.sketch.selection import TopK
 
 Emissions = Float[Tensor, "_ _ num_tags"] | Factored
+Tags = Int[Tensor, "_ _"] | Bool[Tensor, "_ _ num_tags"]
 Mask = Shaped[Tensor, "_ _"] | None
 
 
@@ -43,9 +46,11 @@ class CRF(nn.Module):
     [7, 7]
     """
 
-    allowed: Bool[Tensor, "num_tags num_tags"] | None
-    allowed_start: Bool[Tensor, " num_tags"] | None
-    allowed_end: Bool[Tensor, " num_tags"] | None
+    # TorchScript reads these types, and the comments that begin with "type:", in place of shapes.
+    allowed: Tensor | None
+    allowed_start: Tensor | None
+    allowed_end: Tensor | None
+    __jit_unused_properties__: ClassVar[list[str]] = ["transition"]
 
     def __init__(
         self,
@@ -134,7 +139,7 @@ class CRF(nn.Module):
         """The scores of pairs of neighbouring tags; minus infinity where they are forbidden."""
         if self.rank is not None:
             return Factored(self.from_embeddings, self.to_embeddings)
-        return Dense(_only(self.transitions, self.allowed))
+        return Dense(only(self.transitions, self.allowed))
 
     # The distribution, and what pytorch-crf has.
 
@@ -146,29 +151,46 @@ class CRF(nn.Module):
         return self._chain(*self._packed(emissions, mask))
 
     def forward(
-        self,
-        emissions: Emissions,
-        tags: Int[Tensor, "_ _"] | Bool[Tensor, "_ _ num_tags"],
-        mask: Mask = None,
-        reduction: Reduction = "sum",
+        self, emissions: Emissions, tags: Tags, mask: Mask = None, reduction: Reduction = "sum"
     ) -> Float[Tensor, "..."]:
         """The log-likelihood of tags: of each sequence ("none"), or its "sum", its "mean", or its mean by token.
 
         Tags may be partly known: -1 is a tag that was not annotated, and a boolean tensor says which tags each position may
         have. The likelihood is then the probability of all paths that agree. What tags say at masked positions is ignored.
         """
+        # type: (Tensor, Tensor, Optional[Tensor], str) -> Tensor
+        if torch.jit.is_scripting():  # pyright: ignore[reportPrivateImportUsage]
+            if self.kept is not None:
+                raise ValueError("a CRF with kept is not scripted: make one without, and load the same parameters")
+            return log_likelihood(emissions, tags, mask, reduction, self.batch_first, self._tables())  # pyright: ignore[reportArgumentType]
+        return self._forward(emissions, tags, mask, reduction)
+
+    @torch.jit.unused
+    def _forward(self, emissions: Emissions, tags: Tags, mask: Mask, reduction: Reduction) -> Float[Tensor, "..."]:
+        if torch.jit.is_tracing() and isinstance(emissions, Tensor) and self.kept is None:  # pyright: ignore[reportPrivateImportUsage]
+            return compiled(log_likelihood)(emissions, tags, mask, reduction, self.batch_first, self._tables())
         check_reduction(reduction)
         nodes, packing = self._packed(emissions, mask)
         tags = self._batch_first(checked_tags(tags, _checked_shape(emissions, self.num_tags), self.num_tags))
         found = self._log_prob(self._chain(nodes, packing), packing.pack(tags))
         return reduced(found, reduction, tags.shape[:2].numel() if packing.lengths is None else packing.lengths)
 
-    @torch.no_grad()
+    @torch.jit.export
     def decode(self, emissions: Emissions, mask: Mask = None, kept: int | None = None) -> list[list[int]]:
         """The best tags of each sequence, at the positions that count; -1 throughout where no path is possible.
 
         With `kept`, the search is among so many tags at each position, the most promising ones: for thousands of tags.
         """
+        # type: (Tensor, Optional[Tensor], Optional[int]) -> List[List[int]]
+        if torch.jit.is_scripting():  # pyright: ignore[reportPrivateImportUsage]
+            if kept is not None:
+                raise ValueError("kept has no place in a scripted CRF: it searches among all tags")
+            return best_paths(emissions, mask, self.batch_first, self._tables())  # pyright: ignore[reportArgumentType]
+        return self._decode(emissions, mask, kept)
+
+    @torch.jit.unused
+    @torch.no_grad()
+    def _decode(self, emissions: Emissions, mask: Mask, kept: int | None) -> list[list[int]]:
         chain = self.chain(emissions, mask)
         if kept is not None:
             chain = chain.sketch(proposal=self.proposal, selection=TopK(kept))
@@ -209,6 +231,11 @@ class CRF(nn.Module):
 
     def _packed(self, emissions: Emissions, mask: Mask) -> tuple[Tensor | Factored, Packing]:
         """The emissions, batch first and without holes, with start and end scores."""
+        if torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
+            raise ValueError(
+                "torch.jit.trace takes the loss of a CRF without kept, of emissions that are a tensor: all else would depend on "
+                "the values that it was traced with. For decode, torch.jit.script the module"
+            )
         shape = _checked_shape(emissions, self.num_tags)
         if shape[self.batch_first] == 0:
             raise ValueError(f"emissions must have at least one position: got {[*shape, self.num_tags]}")
@@ -227,11 +254,20 @@ class CRF(nn.Module):
         last = torch.full_like(rows, nodes.shape[1] - 1) if packing.lengths is None else packing.lengths - 1
         dtype = torch.promote_types(nodes.dtype, self.start_transitions.dtype)
         ends = torch.stack(
-            (_only(self.start_transitions, self.allowed_start), _only(self.end_transitions, self.allowed_end))
+            (only(self.start_transitions, self.allowed_start), only(self.end_transitions, self.allowed_end))
         )
         places = rows.repeat(2), torch.cat((torch.zeros_like(last), last))
         ends = ends.to(dtype).repeat_interleave(len(nodes), 0)
         return nodes.to(dtype).index_put(places, ends, accumulate=True), packing
+
+    def _tables(self) -> Tables:
+        """The scores of first tags, of pairs and of last tags, for `nn.scripted`."""
+        pairs = self.transitions if self.rank is None else self.from_embeddings @ self.to_embeddings.mT
+        return (
+            only(self.start_transitions, self.allowed_start),
+            only(pairs, self.allowed),
+            only(self.end_transitions, self.allowed_end),
+        )
 
     def _with_ends(self, context: Tensor, states: Tensor, packing: Packing) -> Factored:
         """Factored emissions with start and end scores: two more numbers in each vector."""
@@ -272,10 +308,6 @@ class CRF(nn.Module):
                 f"tags must leave at least one possible path for each sequence: got none for sequence {row}"
             )
         return agreeing - self._sketched(chain).log_partition()
-
-
-def _only(scores: Tensor, allowed: Tensor | None) -> Tensor:
-    return scores if allowed is None else scores.masked_fill(~allowed, -math.inf)
 
 
 def _cut(paths: Int[Tensor, "B T"], chain: LinearChain) -> list[list[int]]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tailsum.numerics.gradients import gradients, tracked
 from tailsum.numerics.precision import full_precision
 
 Step = Callable[[Tensor], Tensor]
@@ -86,7 +87,7 @@ class _FixedPoint(torch.autograd.Function):
         iterate = replace(ctx.iterate, linear=True)
         w = fixed_point(_pull(ctx.prepare), iterate, torch.zeros_like(grad), (grad, z, *params))
         point = z if torch.is_grad_enabled() else z.detach()
-        found = _gradients(lambda p: ctx.prepare(p)(point), params, ctx.needs_input_grad[3:], w)
+        found = gradients(lambda p: ctx.prepare(p)(point), params, ctx.needs_input_grad[3:], w)
         return None, None, None, *found
 
 
@@ -96,7 +97,7 @@ def _pull(prepare: Prepare) -> Prepare:
     def prepared(given: Sequence[Tensor]) -> Step:
         recording = torch.is_grad_enabled()
         grad, *rest = given
-        point, *params = (_tracked(x, want=i == 0, recording=recording) for i, x in enumerate(rest))
+        point, *params = (tracked(x, recording, i == 0) for i, x in enumerate(rest))
         with torch.enable_grad(), full_precision(grad.device):
             out = prepare(params)(point)
 
@@ -130,26 +131,4 @@ class _Stationary(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         z, *params = ctx.saved_tensors
         point = z if torch.is_grad_enabled() else z.detach()
-        return None, None, *_gradients(lambda p: ctx.value(point, p), params, ctx.needs_input_grad[2:], grads[0])
-
-
-def _gradients(
-    function: Callable[[Sequence[Tensor]], Tensor], params: Sequence[Tensor], wanted: Sequence[bool], grad: Tensor
-) -> list[Tensor | None]:
-    """The gradients of `function(params)` in the wanted parameters, everything else held fixed."""
-    recording = torch.is_grad_enabled()
-    tracked = [_tracked(p, want=want, recording=recording) for p, want in zip(params, wanted, strict=True)]
-    with torch.enable_grad(), full_precision(grad.device):
-        out = function(tracked)
-        active = [p for p, want in zip(tracked, wanted, strict=True) if want]
-        found = iter(torch.autograd.grad(out, active, grad, create_graph=recording, materialize_grads=True))
-    return [next(found) if want else None for want in wanted]
-
-
-def _tracked(x: Tensor, *, want: bool, recording: bool) -> Tensor:
-    """A tensor to differentiate in if `want`; connected to the graph if the derivative is itself recorded."""
-    if not recording:
-        return x.detach().requires_grad_(want)
-    if want and not x.requires_grad:
-        return x.detach().requires_grad_()
-    return x.view_as(x)  # a new node: z depends on x too, and its gradient must not be counted here
+        return None, None, *gradients(lambda p: ctx.value(point, p), params, ctx.needs_input_grad[2:], grads[0])

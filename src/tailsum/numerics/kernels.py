@@ -21,6 +21,10 @@ Use = Literal["auto", "never", "always"]
 Precision = Literal["full", "fast"]
 Value = TypeVar("Value")
 
+# Whether the kernels of long sums (`fused.shared_steps`) are used by default. Tensor cores made their sums too small once, so this
+# is True only after the error of what they sum now was seen on a card: benchmarks/NOTES.md, "Long sums", has what to run.
+LONG_SUMS_SEEN = False
+
 _use: contextvars.ContextVar[Use] = contextvars.ContextVar("kernels", default="auto")
 _precision: contextvars.ContextVar[Precision] = contextvars.ContextVar("precision", default="full")
 
@@ -28,7 +32,8 @@ _precision: contextvars.ContextVar[Precision] = contextvars.ContextVar("precisio
 def kernels(use: Use) -> contextlib.AbstractContextManager[None]:
     """Within it, Triton kernels are used on a GPU where they exist ("auto", the default), or "never".
 
-    "always" uses them on a CPU too, which needs Triton's interpreter (`TRITON_INTERPRET=1`): for tests.
+    "always" is for tests: it uses them on a CPU too, which needs Triton's interpreter (`TRITON_INTERPRET=1`), and also those
+    that "auto" leaves out, as nobody has measured their error on a GPU yet (sums of a chain over more than 512 states).
 
     >>> import tailsum as ts
     >>> with ts.kernels("never"):
@@ -41,11 +46,11 @@ def kernels(use: Use) -> contextlib.AbstractContextManager[None]:
 
 
 def precision(name: Precision) -> contextlib.AbstractContextManager[None]:
-    """Within it, float32 products on a GPU are "full" (the default) or "fast": tf32, on rounded operands.
+    """Within it, float32 products on a GPU are "full" (the default), or "fast" where kernels of chains multiply with messages.
 
     Full: log Z is within 1e-3 nats of float64 over 100 steps, for scores of standard deviation up to 3. Fast: within
-    0.05 nats, and errors of gradients of about one in a thousand. Torch's own switches for tf32 change neither. Call
-    backward within it too.
+    0.05 nats, and errors of gradients of about one in a thousand, as those products are in tf32, on rounded operands. Scores
+    themselves, and all that plain torch computes, stay in full precision; torch's own switches for tf32 change nothing.
 
     >>> import tailsum as ts
     >>> with ts.precision("fast"):
@@ -80,6 +85,11 @@ def fused(*tensors: Tensor) -> bool:
     if use == "always":
         return _has_triton()
     return all(x.is_cuda and x.device.index == torch.cuda.current_device() for x in tensors) and _has_triton()
+
+
+def fused_long_sums(*tensors: Tensor) -> bool:
+    """Whether kernels that sum over many states on tensor cores take these tensors."""
+    return fused(*tensors) and (LONG_SUMS_SEEN or _use.get() == "always")
 
 
 def fits_tiles(params: tuple[Tensor, ...]) -> bool:

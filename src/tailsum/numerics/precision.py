@@ -1,4 +1,9 @@
-"""Products of the precision that is asked for, whatever torch's own switches say: autocast and tf32 do not change them."""
+"""Products in full precision, whatever torch's own switches say: autocast and tf32 do not change them.
+
+Nor does `ts.precision("fast")`, which is for products with messages within kernels, whose operands are rounded first. Products
+here also make scores, and an error of the few scores that matter most is the same at every step of a chain: of standard
+deviation 3 and rounded to tf32, they put log Z off by up to 0.2 nats in 100 steps.
+"""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tailsum.numerics.kernels import is_fast
 from tailsum.numerics.transforms import transforming
 
 
@@ -23,7 +27,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     recorded = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
     if recorded and a.shape[:-2] == b.shape[:-2] and not transforming():
         return _Product.apply(a, b)
-    with full_precision(a.device), _tensor_cores(a):
+    with full_precision(a.device), _no_tf32(a):
         return a @ b
 
 
@@ -42,24 +46,22 @@ class _Product(torch.autograd.Function):
         return product(grads[0], b.mT) if wanted[0] else None, product(a.mT, grads[0]) if wanted[1] else None
 
 
-def _tensor_cores(x: Tensor) -> contextlib.AbstractContextManager[object]:
-    """A context in which torch multiplies float32 on a GPU in tf32 if the precision is "fast", and else not."""
-    return _switched() if x.is_cuda and x.dtype == torch.float32 else contextlib.nullcontext()
+def _no_tf32(x: Tensor) -> contextlib.AbstractContextManager[object]:
+    """A context in which torch does not multiply float32 on a GPU in tf32."""
+    return _switched_off() if x.is_cuda and x.dtype == torch.float32 else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
-def _switched() -> Iterator[None]:
+def _switched_off() -> Iterator[None]:
     # Torch 2.9 has new names for the switch, and refuses to read the old ones after the new were set.
     switch = torch.backends.cuda.matmul
     new = hasattr(switch, "fp32_precision")
-    name, wanted = ("fp32_precision", "tf32" if is_fast() else "ieee") if new else ("allow_tf32", is_fast())
+    name, off = ("fp32_precision", "ieee") if new else ("allow_tf32", False)
     before = getattr(switch, name)
-    if before == wanted or (
-        before == "none" and wanted == "ieee" and getattr(torch.backends, "fp32_precision", "none") != "tf32"
-    ):
+    if before == off or (before == "none" and getattr(torch.backends, "fp32_precision", "none") != "tf32"):
         yield
         return
-    setattr(switch, name, wanted)
+    setattr(switch, name, off)
     try:
         yield
     finally:

@@ -16,7 +16,7 @@ from torch import Tensor
 from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import product
 from tailsum.numerics.stream import Parts, streamed
-from tailsum.numerics.table import tile_size
+from tailsum.numerics.table import block_scores, tile_rows, tile_size, transposed
 from tailsum.numerics.tensors import finite
 
 Reduce = Callable[[Tensor, int], Tensor]
@@ -170,3 +170,24 @@ class LogProduct:
         lead = torch.broadcast_shapes(x.shape[:-2], scores.shape[:-2])
         chunk = max(1, tile_size(x.device) // max(1, lead.numel() * x.shape[-2] * x.shape[-1]))
         return streamed(tile, Parts((scores.mT,), (x,)), chunk, 1).rows[0].mT
+
+
+class StreamedLogProduct:
+    """A `LogProduct` with scores that are given as for `block_scores`: a tile of columns at a time, never all of them.
+
+    A backward pass makes the tiles again.
+    """
+
+    def __init__(self, params: tuple[Tensor, ...], reduce: Reduce = log_sum_exp) -> None:
+        self.params, self.reduce = params, reduce
+
+    def __call__(self, x: Tensor) -> Tensor:
+        columns, *rest = transposed(self.params)
+
+        def tile(parts: Parts) -> Parts:
+            columns, (x, *rest) = parts
+            return Parts((LogProduct(block_scores((*columns, *rest)).mT, self.reduce)(x).mT,))
+
+        lead = torch.broadcast_shapes(x.shape[:-2], *(p.shape[:-2] for p in self.params))
+        chunk = tile_rows(lead.numel() * x.shape[-1], x.device)
+        return streamed(tile, Parts((columns,), (x, *rest)), chunk, 1).rows[0].mT

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tailsum.numerics.gradients import tracked
 from tailsum.numerics.precision import full_precision
 
 
@@ -36,7 +37,13 @@ class _Streamed(torch.autograd.Function):
     def forward(ctx: Any, tile: Tile, row_inputs: int, row_outputs: int, chunk: int, *tensors: Tensor) -> Any:
         ctx.save_for_backward(*tensors)
         ctx.settings = tile, row_inputs, row_outputs, chunk
-        return _run(tile, Parts(tensors[:row_inputs], tensors[row_inputs:]), chunk)
+        rows, whole = tensors[:row_inputs], tensors[row_inputs:]
+
+        def piece(start: int, stop: int) -> Parts:
+            return tile(Parts(tuple(x[..., start:stop, :] for x in rows), whole))
+
+        found = in_tiles(piece, rows[0].shape[-2], chunk)
+        return (*found.rows, *found.whole)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
@@ -49,23 +56,26 @@ class _Streamed(torch.autograd.Function):
         return None, None, None, None, *(next(found) if want else None for want in wanted)
 
 
-def _run(tile: Tile, parts: Parts, chunk: int) -> tuple[Tensor, ...]:
-    size = parts.rows[0].shape[-2]
-    rows: list[Tensor] = []
-    sums: list[Tensor] = []
+def in_tiles(tile: Callable[[int, int], Parts], size: int, chunk: int) -> Parts:
+    """`tile(start, stop)` for `size` rows, `chunk` at a time: its row outputs side by side, its whole outputs summed.
+
+    All tiles write into one result. Small results kept in a list would lie between the large intermediate tensors of the
+    tiles, whose memory could then be neither reused nor given back: the heap would grow to the size of all tiles.
+    """
+    rows, sums = tuple[Tensor, ...](), tuple[Tensor, ...]()
     for start in range(0, max(1, size), chunk):
         stop = min(start + chunk, size)
-        piece = tile(Parts(tuple(x[..., start:stop, :] for x in parts.rows), parts.whole))
+        piece = tile(start, stop)
         if stop - start == size:
-            return (*piece.rows, *piece.whole)
+            return piece
         if start == 0:
-            rows = [x.new_empty(*x.shape[:-2], size, x.shape[-1]) for x in piece.rows]
-            sums = [torch.zeros_like(x) for x in piece.whole]
+            rows = tuple(x.new_empty(*x.shape[:-2], size, x.shape[-1]) for x in piece.rows)
+            sums = tuple(torch.zeros_like(x) for x in piece.whole)
         for whole, part in zip(rows, piece.rows, strict=True):
             whole[..., start:stop, :] = part
         for total, part in zip(sums, piece.whole, strict=True):
             total.add_(part)
-    return (*rows, *sums)
+    return Parts(rows, sums)
 
 
 def _pullback(tile: Tile, row_inputs: int, whole_inputs: int, wanted: Sequence[bool]) -> Tile:
@@ -73,11 +83,9 @@ def _pullback(tile: Tile, row_inputs: int, whole_inputs: int, wanted: Sequence[b
 
     def run(parts: Parts) -> Parts:
         recording = torch.is_grad_enabled()
-        inputs = [
-            x if recording and x.requires_grad else x.detach().requires_grad_(want)
-            for x, want in zip((*parts.rows[:row_inputs], *parts.whole[:whole_inputs]), wanted, strict=True)
-        ]
+        given = (*parts.rows[:row_inputs], *parts.whole[:whole_inputs])
         with torch.enable_grad():
+            inputs = [tracked(x, recording, want) for x, want in zip(given, wanted, strict=True)]
             result = tile(Parts(tuple(inputs[:row_inputs]), tuple(inputs[row_inputs:])))
         pairs = zip((*result.rows, *result.whole), (*parts.rows[row_inputs:], *parts.whole[whole_inputs:]), strict=True)
         outputs, grads = zip(*((out, grad) for out, grad in pairs if out.requires_grad), strict=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from tailsum.numerics.kernels import ALIGNED, fits_tiles, fused, is_fast, within
+from tailsum.numerics.kernels import ALIGNED, fits_tiles, fused, fused_long_sums, is_fast, within
 from tailsum.numerics.precision import product
 from tailsum.numerics.stream import Parts, streamed
 
@@ -22,7 +22,7 @@ _budget = contextvars.ContextVar("table_budget", default=4 << 30)
 # Entries of a streamed tile: few enough to stay in the cache of a CPU, many enough to occupy a GPU.
 _TILE = {"cpu": 1 << 20}
 _TILE_ELSEWHERE = 1 << 26
-_SMALL = 128  # states: their products take less time than calls
+SMALL = 128  # states: their products take less time than calls
 
 
 def table_budget(size: int) -> contextlib.AbstractContextManager[None]:
@@ -70,7 +70,7 @@ class Table:
         self.groups, self.steps, self.n_from = params[0].shape[:3]
         self.n_to = params[-1].shape[-1 if len(params) == 1 else -2]
         self.device = params[0].device
-        self.precision = "tf32" if is_fast() else "tf32x3"  # of kernels
+        self.precision = "tf32" if is_fast() else "tf32x3"  # of products with messages, in kernels
         self.chunk = tile_rows(self.groups * self.n_to, self.device)
         limits = torch.finfo(params[0].dtype)
         self.floor = limits.tiny / limits.eps * 100 * self.n_from  # below it, terms of a product may have underflowed
@@ -91,7 +91,7 @@ class Table:
             from tailsum.numerics.fused.table_products import column_max  # noqa: PLC0415
 
             left, right = self.params
-            return column_max(left, right, self.precision)[:, :, None]
+            return column_max(left, right)[:, :, None]
         highest = self.params[0].new_full((self.groups, self.steps, 1, self.n_to), -math.inf)
         for step, start, stop in self._tiles():
             rows = self._rows(step, start, stop).amax(-2, keepdim=True)
@@ -101,7 +101,7 @@ class Table:
 
     def _fill(self) -> Tensor:
         rows, columns = self.n_from, self.n_to
-        if fused(*self.params):  # kernels read numbers by fours where rows start at multiples of sixteen
+        if fused_long_sums(*self.params):  # kernels read numbers by fours where rows start at multiples of sixteen
             rows, columns = (size + -size % ALIGNED for size in (rows, columns))
         new = self.params[0].new_empty if (rows, columns) == (self.n_from, self.n_to) else self.params[0].new_zeros
         self.storage = new(self.groups, self.steps, rows, columns)
@@ -129,7 +129,7 @@ class Table:
     @property
     def small(self) -> Tensor | None:
         """The tables `[S, N, M]`, if all sequences share them and calls, not products, take the time of a step."""
-        few = max(self.n_from, self.n_to) <= _SMALL and self.device.type == "cpu"
+        few = max(self.n_from, self.n_to) <= SMALL and self.device.type == "cpu"
         return self.kept[0] if few and self.kept is not None and self.groups == 1 else None
 
     # What is asked about all states: a table whose states are on several devices asks the others too.

@@ -71,8 +71,19 @@ def flattened(x: Tensor, trailing: int, batch_shape: torch.Size) -> Tensor:
 
 
 def without_common(scores: Tensor, axes: int) -> Tensor:
-    """Scores minus their maximum over the last `axes`: the same distribution if each table is used exactly once."""
-    return scores - finite(scores.detach().amax(tuple(range(-axes, 0)), keepdim=True)) if scores.numel() else scores
+    """Scores minus about their maximum over the last `axes`: the same distribution if each table is used exactly once.
+
+    What is subtracted has no digit below the last one of the largest score, so that finite masks lose none.
+    """
+    if not scores.numel():
+        return scores
+    dims, given = tuple(range(-axes, 0)), scores.detach()
+    highest, lowest = finite(given.amax(dims, keepdim=True)), given.amin(dims, keepdim=True)
+    if not every(lowest > -math.inf):
+        lowest = finite(given).amin(dims, keepdim=True)
+    largest = torch.maximum(highest.abs(), lowest.abs())
+    unit = torch.ldexp(torch.full_like(largest, torch.finfo(scores.dtype).eps), torch.frexp(largest).exponent)
+    return scores - (highest / unit).round() * unit
 
 
 def at_step(tensor: Tensor, trailing: int, t: int) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from tailsum.numerics.gradients import tracked
 from tailsum.numerics.reduce import Reduce
 
 
@@ -60,9 +61,7 @@ class _Outside(torch.autograd.Function):
         """By autograd, through the inside pass and its gradient."""
         (reduce, passes), recording = ctx.how, torch.is_grad_enabled()
         with torch.enable_grad():
-            scores, grad = (
-                x if recording and x.requires_grad else x.detach().requires_grad_() for x in ctx.saved_tensors
-            )
+            scores, grad = (tracked(x, recording) for x in ctx.saved_tensors)
             first = passes.inside(scores, reduce)[0]
             slope = torch.autograd.grad(first, scores, grad, create_graph=True)
             of_scores, of_grad = torch.autograd.grad(

@@ -63,6 +63,9 @@ class Factored(Potential):
     def unmasked(self) -> "Factored":
         return self
 
+    def forbidden(self, dtype: torch.dtype) -> "Factored":
+        return self.map(lambda x: torch.zeros_like(x[..., :1], dtype=dtype))  # its scores are finite
+
     def scaled(self, factor: Float[Tensor, ""] | float) -> "Factored":
         return Factored(self.left * factor, self.right)
 

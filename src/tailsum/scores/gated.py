@@ -78,6 +78,9 @@ class Gated(Potential):
     def unmasked(self) -> "Gated":
         return self
 
+    def forbidden(self, dtype: torch.dtype) -> Factored:
+        return Factored(self.left, self.right).forbidden(dtype)
+
     def scaled(self, factor: Float[Tensor, ""] | float) -> "Gated":
         return Gated(self.left, self.right, self.gate * factor)
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from tailsum.numerics.stream import Parts, in_tiles
 from tailsum.numerics.table import tile_rows, tile_size
 from tailsum.numerics.tensors import finite
 from tailsum.scores.factored import Factored
@@ -23,14 +24,14 @@ def message(potential: Potential, index: Tensor | None, value: Tensor) -> Tensor
     elif isinstance(potential, Dense) and value.numel() * potential.n_to <= 4 * tile_size(value.device):
         # Rows of a table are contiguous: one look-up serves all tiles.
         rows, potential = None, Dense(potential.block(index) + value[..., None])
-    chunk = tile_rows(value.numel(), value.device)
-    tiles = []
-    for start in range(0, potential.n_to, chunk):
-        scores = potential.columns(start, min(start + chunk, potential.n_to)).block(rows)
+
+    def tile(start: int, stop: int) -> Parts:
+        scores = potential.columns(start, stop).block(rows)
         if rows is not None:
             scores = scores + value[..., None]
         highest = scores.amax(-2, keepdim=True)
         # Numbers of less than the range of float32 add nothing, and take a CPU many times longer.
         scores.sub_(finite(highest)).clamp_(min=-80.0)
-        tiles.append(scores.exp_().sum(-2).log_().add_(highest[..., 0, :]))
-    return torch.cat(tiles, -1)
+        return Parts((scores.exp_().sum(-2).log_().add_(highest[..., 0, :])[..., None],))
+
+    return in_tiles(tile, potential.n_to, tile_rows(value.numel(), value.device)).rows[0][..., 0]

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from tailsum.numerics.table import fits_budget
 from tailsum.numerics.tensors import at_step, flattened, take, without_common
 from tailsum.scores.base import Scores
 
@@ -126,6 +127,8 @@ class Dense(Potential):
     def block(self, rows: Rows = None, cols: Columns = None) -> Float[Tensor, "*lead a b"]:
         if cols is None:
             return self.scores if rows is None else take(self.scores, rows)
+        if rows is not None and not self.scores.is_contiguous() and self.scores.mT.is_contiguous():
+            return Dense(self.scores.mT).block(cols, rows).mT  # flattened, a transposed table would be copied
         if rows is None and not self.lead:
             columns = self.scores.index_select(-1, cols.flatten()).unflatten(-1, cols.shape)
             return columns.movedim(0, -2)
@@ -137,7 +140,9 @@ class Dense(Potential):
         return take(self.scores.flatten(-2)[..., None], flat.flatten(-2))[..., 0].unflatten(-1, flat.shape[-2:])
 
     def transposed(self) -> "Dense":
-        return Dense(self.scores.mT.contiguous())
+        """A copy, whose rows are read faster, where it fits the table budget."""
+        room = fits_budget(self.scores.numel() * self.scores.element_size())
+        return Dense(self.scores.mT.contiguous() if room else self.scores.mT)
 
     def columns(self, start: int, stop: int) -> "Dense":
         return Dense(self.scores[..., start:stop])

@@ -15,6 +15,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from tailsum.numerics.check import at_least
+from tailsum.numerics.stream import Parts, in_tiles
 from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import at_step, finite
 from tailsum.scores.factored import Factored
@@ -76,10 +77,10 @@ def _lists(potential: Potential, size: int, device: torch.device) -> tuple[Int[T
     places = (1 << (-(-n // groups)).bit_length()) - 1  # the bits for places, all ones
     height = _TOGETHER * groups
     width = max(1, tile_rows(height, device) // groups) * groups
-    by_column, by_row = torch.full((groups, n), -math.inf, device=device), list[Tensor]()
+    by_column, by_row = (torch.full(shape, -math.inf, device=device) for shape in ((groups, n), (n, groups)))
     for top in range(0, n, height):
         rows = torch.arange(top, min(top + height, n), device=device)
-        best = torch.full((len(rows), groups), -math.inf, device=device)
+        best = by_row[top : top + height]
         for left in range(0, n, width):
             right = min(left + width, n)
             tile = _in_groups(potential.columns(left, right).block(rows).float(), groups)
@@ -92,14 +93,13 @@ def _lists(potential: Potential, size: int, device: torch.device) -> tuple[Int[T
             found.copy_(torch.maximum(found, tile.amax(0).flatten(1)[:, : right - left]))
             other = torch.arange(across, dtype=torch.int32, device=device)[:, None] + left // groups
             bits.bitwise_xor_(place ^ other)  # the places of columns instead of rows
-            best = torch.maximum(best, tile.amax(2).flatten(0, 1)[: len(rows)])
-        by_row.append(best)
+            best.copy_(torch.maximum(best, tile.amax(2).flatten(0, 1)[: len(rows)]))
 
     def listed(leaders: Float[Tensor, "n groups"]) -> Int[Tensor, "n r"]:
         best = leaders.topk(size)
         return (best.values.view(torch.int32) & places) * groups + best.indices
 
-    return listed(torch.cat(by_row)), listed(by_column.T.contiguous())
+    return listed(by_row), listed(by_column.T.contiguous())
 
 
 def _in_groups(scores: Float[Tensor, "a b"], groups: int) -> Float[Tensor, "down groups across groups"]:
@@ -216,9 +216,10 @@ def _scores_with(
     """The score of each state with each of its partners, in tiles."""
     wide = potential.map(lambda x: x.unsqueeze(-potential.trailing - 1)) if potential.lead else potential
     width = potential.left.shape[-1] if isinstance(potential, Factored) else 1  # numbers that a score is made of
+
+    def tile(start: int, stop: int) -> Parts:
+        rows = torch.arange(start, stop, device=device)[:, None]
+        return Parts((wide.block(rows, partners[start:stop])[..., 0, :],))
+
     chunk = tile_rows(potential.lead.numel() * partners.shape[1] * width, device)
-    tiles = []
-    for start in range(0, len(partners), chunk):
-        rows = torch.arange(start, min(start + chunk, len(partners)), device=device)[:, None]
-        tiles.append(wide.block(rows, partners[start : start + chunk])[..., 0, :])
-    return torch.cat(tiles, -2)
+    return in_tiles(tile, len(partners), chunk).rows[0]

@@ -1,17 +1,18 @@
 """Sweeps: messages from landmark states to all states of the neighbouring nodes."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tailsum.scores.message import message
 from tailsum.scores.potential import Potential
 from tailsum.sketch.neighbours import Neighbours
 from tailsum.sketch.selection import Selection, Subset
+
+FAR = 1000.0  # nats below the best message: a state that far down was reached through masks alone, such as -1e4 or -1e9
 
 
 class Sweep(ABC):
@@ -45,14 +46,23 @@ def send(potential: Potential, messages: Tensor, kept: Subset) -> Tensor:
 
 
 def fill_unreached(sent: Tensor) -> Tensor:
-    """Replace minus infinity in a message by the mean of its finite entries.
+    """Replace what a guessed message says of states that no selected state reaches, by the mean over the others.
 
     A state that no selected state reaches, where transitions are forbidden, may still matter: minus infinity would rule
     it out, and bias whatever is selected by this message.
     """
-    unreached = sent == -math.inf
-    count = (~unreached).sum(-1, keepdim=True).clamp_(min=1)
-    return torch.where(unreached, sent.masked_fill(unreached, 0.0).sum(-1, keepdim=True) / count, sent)
+    here = reached(sent, sent.amax(-1, keepdim=True))
+    count = here.sum(-1, keepdim=True).clamp_(min=1)
+    return torch.where(here, sent, sent.masked_fill(~here, 0.0).sum(-1, keepdim=True) / count)
+
+
+def reached(sent: Float[Tensor, "*lead n"], top: Float[Tensor, "*lead 1"]) -> Bool[Tensor, "*lead n"]:
+    """Which states a guessed message says something about, given its highest number.
+
+    Nothing where it came through a finite mask, which would rule a state out as minus infinity does: where it is further
+    below the best than any score that is meant as a number, or has no digits left beside a mask.
+    """
+    return (sent > top - FAR) & (top.abs() < 1.0 / torch.finfo(sent.dtype).eps)
 
 
 def together(kept: Sequence[Subset]) -> Subset:

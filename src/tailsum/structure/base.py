@@ -27,6 +27,7 @@ from tailsum.numerics.check import (
     check_temperature,
     check_tensor,
 )
+from tailsum.numerics.gradients import tracked
 from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Draw, Reduce, highest, log_sum_exp
@@ -50,7 +51,7 @@ from tailsum.structure.landmark_sweep import LandmarkSweep, by_restriction
 from tailsum.structure.relaxed import RelaxedSample
 from tailsum.structure.slope import log_sum_and_slope
 from tailsum.structure.terms import Terms, each, in_float64, recordable, requires_grad, with_tables
-from tailsum.structure.transforms import Transformable
+from tailsum.structure.transforms import Transformable, with_recordable
 
 Configuration = TypeVar("Configuration")
 This = TypeVar("This", bound="Structure")
@@ -159,7 +160,7 @@ class Structure(  # pyright: ignore[reportIncompatibleVariableOverride]
             own, values = recordable(own), recordable(values)
             recording &= requires_grad(own, values)
             table = own[0].tensors[0]
-            table = table if recording and table.requires_grad else table.detach().requires_grad_()
+            table = tracked(table, recording)
             total = self.log_sum(with_tables(own, [table]))
             if not total.requires_grad:  # nothing is summed
                 return total, torch.zeros_like(total)
@@ -285,7 +286,7 @@ class Structure(  # pyright: ignore[reportIncompatibleVariableOverride]
             for which, expand in wanted.items():
                 tabled = terms[which].tabled()
                 found = [expand(x) for x in tabled.tensors]
-                targets.append([x if recording and x.requires_grad else x.detach().requires_grad_() for x in found])
+                targets.append([tracked(x, recording) for x in found])
                 tables = iter(targets[-1])
                 changed[which] = tabled.map(lambda _, tables=tables: next(tables))
             every = [x for tensors in targets for x in tensors]
@@ -429,7 +430,8 @@ class Structure(  # pyright: ignore[reportIncompatibleVariableOverride]
     def topk(self, k: int) -> Best:
         """The k configurations of highest score, best first, and their scores (Lawler's partition).
 
-        Fewer where fewer exist. Each costs one search for the best per part of a configuration.
+        Fewer where fewer exist. Each costs one search for the best per part of a configuration; some are made at a time, so
+        that memory grows as that of one search does.
         """
         at_least(1, k=k)
 
@@ -541,8 +543,7 @@ class Structure(  # pyright: ignore[reportIncompatibleVariableOverride]
             tables = [term.tensors[0] for term in terms[:noisy]]
             perturbed = with_tables(terms, [gumbel(t.expand(*sample_shape, *t.shape), generator) for t in tables])
             tempered = each(lambda term: term.scaled(1.0 / temperature), perturbed)
-            targets = [term.tensors[0] for term in tempered[:noisy]]
-            targets = [t if t.requires_grad else t.detach().requires_grad_() for t in targets]
+            targets = [tracked(term.tensors[0], recording) for term in tempered[:noisy]]
             total = model.log_sum(with_tables(tempered, targets))
             if total.requires_grad:
                 weights = torch.autograd.grad(total.sum(), targets, create_graph=recording, materialize_grads=True)
@@ -566,7 +567,7 @@ class Structure(  # pyright: ignore[reportIncompatibleVariableOverride]
         """
         check_subset(subset, self.batch_shape, self.node_shape, self.n_states)
         index, log_weight, pilot = subset.index.long(), subset.log_weight.to(self.dtype), subset.pilot
-        small = self.gather(index)
+        small = with_recordable(self).gather(index)
         if self.kept is not None:
             lead = (*self.batch_shape, *self.node_shape, -1)
             log_weight = log_weight + self.log_weight.gather(-1, index.expand(lead))

@@ -4,17 +4,20 @@ The configurations other than the best are partitioned by the first of its parts
 first part, those with the first and without the second, and so on. A part is banned by the score minus infinity, and
 demanded by a ban on its rivals, the parts that no configuration has beside it: other scores are unchanged, so that those
 of any size cost no digits. Only where a structure does not name enough rivals is the search repeated with a bonus for
-demanded parts. Each further configuration costs one search for each of its parts, in one batch.
+demanded parts. Each further configuration costs one search for each of its parts, as many in one batch as `_TOGETHER` allows.
+
+A class is remembered by the numbers of its parts, and only the classes whose best may still be among the k: memory
+grows as a search does, not with the number of searches.
 
 The same partition serves random draws in place of searches (`distinct.py`).
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float
 from torch import Tensor
 
@@ -50,6 +53,8 @@ class Constraints(NamedTuple):
     bonus: float | None
 
 
+_TOGETHER = 1 << 22  # parts of all tables that are searched at once
+
 Solve = Callable[[list[Tensor]], Found]
 Limit = Callable[[Tensor, Tensor], Tensor]
 
@@ -69,25 +74,20 @@ def k_best(
     `limit(scores [M, *batch], bound [1, *batch])` changes the scores of what was found in classes that a configuration of
     score `bound` was removed from.
     """
-    search = _Search(tables, [table.shape[len(batch) :].numel() for table in tables], constraints, solve)
-    nothing = torch.zeros(2, *batch, sum(search.sizes), dtype=torch.bool, device=tables[0].device)
-    everything = torch.ones_like(nothing[:1])
-    pool = search.solve(nothing, torch.cat((everything, nothing[:1])))  # no configuration comes first: it wins ties
-    found: list[_Solutions] = []
+    search = _Search(tables, batch, constraints, solve)
+    pool, found = search.start(), list[_Solutions]()
     while len(found) < k:
-        place = pool.scores.argmax(0, keepdim=True)
-        best = pool.at(place)
-        if batch.numel() and not (best.scores > -math.inf).any():
+        if batch.numel() and not (pool.scores[0] > -math.inf).any():
             break
-        found.append(best)
-        if len(found) < k:
-            rest = pool._replace(scores=pool.scores.scatter(0, place, -math.inf))
-            branches = search.branch(best)
-            pool = rest.and_those_of(branches._replace(scores=limit(branches.scores, best.scores)))
+        found.append(pool.at(slice(0, 1)))
+        pool, wanted = pool.at(slice(1, None)), k - len(found)
+        if wanted:
+            for branch in search.branches(found[-1]):
+                scores = limit(branch.scores, found[-1].scores)
+                pool = pool.and_those_of(branch._replace(scores=scores)).highest(wanted)
     if not found:
         return stacked([pool.configuration], lambda x: x[0][:0]), pool.scores[:0]
-    best = found[0].and_those_of(*found[1:])
-    best = best.at(best.scores.sort(dim=0, descending=True, stable=True).indices)  # scores may be rounded
+    best = found[0].and_those_of(*found[1:]).highest(k)  # scores may be rounded
     return best.configuration, best.scores
 
 
@@ -112,35 +112,91 @@ torch.serialization.add_safe_globals([Best])  # for torch.load(.., weights_only=
 
 
 class _Solutions(NamedTuple):
-    """Solutions `[M, *batch]`, and the parts that each uses, must use and must not, `[M, *batch, part]`."""
+    """Solutions `[M, *batch]`, and the numbers of the parts that each uses, `[M, *batch, any]`, and that its class bans.
+
+    The first `fixed` of the parts used are those that its class demands; -1 stands after the last.
+    """
 
     configuration: Any
     scores: Tensor
+    fixed: Tensor
     used: Tensor
-    demanded: Tensor
     banned: Tensor
 
-    def at(self, index: Tensor) -> "_Solutions":
+    def at(self, place: slice) -> "_Solutions":
+        return _Solutions(stacked([self.configuration], lambda x: x[0][place]), *(x[place] for x in self[1:]))
+
+    def highest(self, count: int) -> "_Solutions":
+        """Those of the highest scores, in order."""
+        index = self.scores.sort(dim=0, descending=True, stable=True).indices[:count]
+
         def pick(x: Tensor) -> Tensor:
             return x.take_along_dim(index.reshape(*index.shape, *(1,) * (x.dim() - index.dim())), 0)
 
         return _Solutions(stacked([self.configuration], lambda x: pick(x[0])), *map(pick, self[1:]))
 
     def and_those_of(self, *others: "_Solutions") -> "_Solutions":
-        configurations, *fields = zip(self, *others, strict=True)
-        return _Solutions(stacked(configurations, torch.cat), *map(torch.cat, fields))
+        configurations, scores, fixed, used, banned = zip(self, *others, strict=True)
+        together = stacked(configurations, torch.cat)
+        return _Solutions(together, torch.cat(scores), torch.cat(fixed), _as_wide(used), _as_wide(banned))
 
 
-@dataclass(frozen=True)
 class _Search:
     """Best configurations with some parts demanded and some banned. `sizes` are the numbers of parts of each table."""
 
-    tables: Sequence[Tensor]
-    sizes: list[int]
-    constraints: Constraints
-    best: Solve
+    def __init__(self, tables: Sequence[Tensor], batch: torch.Size, constraints: Constraints, best: Solve) -> None:
+        self.tables, self.batch, self.constraints, self.best = tables, batch, constraints, best
+        self.sizes = [table.shape[len(batch) :].numel() for table in tables]
+        self.together = max(1, _TOGETHER // max(1, batch.numel() * sum(self.sizes)))
 
-    def solve(self, demanded: Tensor, banned: Tensor) -> _Solutions:
+    def start(self) -> _Solutions:
+        """The best of all."""
+        free = torch.zeros(2, *self.batch, sum(self.sizes), dtype=torch.bool, device=self.tables[0].device)
+        banned = free.clone()
+        banned[0] = True
+        configuration, scores, used = self._found(free, banned)
+        self.nothing = stacked([configuration], lambda x: x[0][:1])
+        none = used.new_zeros(1, *self.batch, dtype=torch.long)
+        return self._solutions(
+            stacked([configuration], lambda x: x[0][1:]), scores[1:], none, _numbers(used[1:]), none[..., None] - 1
+        )
+
+    def branches(self, chosen: _Solutions) -> Iterator[_Solutions]:
+        """The best of each class of configurations that lack a part of the chosen ones, some classes at a time."""
+        count = (chosen.used >= 0).sum(-1)
+        classes = max((1, *(count - chosen.fixed).flatten().tolist()))
+        place = torch.arange(chosen.used.shape[-1], device=count.device)
+        for first in range(0, classes, self.together):
+            step = torch.arange(first, min(first + self.together, classes), device=count.device)
+            lacking = chosen.fixed + step.reshape(
+                -1, *(1,) * len(self.batch)
+            )  # the place of the part that a class lacks
+            empty = ((lacking >= count) | (chosen.scores == -math.inf))[..., None]
+            demanded = self._flags(torch.where(place < lacking[..., None], chosen.used, -1)) & ~empty
+            lost = chosen.used.expand(len(step), *chosen.used.shape[1:]).gather(
+                -1, lacking.clamp(max=len(place) - 1)[..., None]
+            )
+            banned = torch.cat((chosen.banned.expand(len(step), *chosen.banned.shape[1:]), lost), -1)
+            configuration, scores, used = self._found(demanded, self._flags(banned) | empty)
+            used = _numbers(used & demanded, used & ~demanded)
+            yield self._solutions(configuration, scores, lacking, used, banned)
+
+    def _solutions(self, configuration: Any, scores: Tensor, fixed: Tensor, used: Tensor, banned: Tensor) -> _Solutions:
+        """With no configuration where there is none that counts."""
+        never = scores == -math.inf
+
+        def blank(x: list[Tensor]) -> Tensor:
+            return torch.where(never.reshape(*never.shape, *(1,) * (x[0].dim() - never.dim())), x[1], x[0])
+
+        return _Solutions(stacked([configuration, self.nothing], blank), scores, fixed, used, banned)
+
+    def _flags(self, numbers: Tensor) -> Tensor:
+        """The parts `[.., part]` of some numbers `[.., any]`."""
+        flags = torch.zeros(*numbers.shape[:-1], sum(self.sizes) + 1, dtype=torch.bool, device=numbers.device)
+        return flags.scatter_(-1, torch.where(numbers < 0, sum(self.sizes), numbers), True)[..., :-1]
+
+    def _found(self, demanded: Tensor, banned: Tensor) -> tuple[Any, Tensor, Tensor]:
+        """The best configurations, their scores, and the parts that they use, `[M, *batch, part]`."""
         shapes = [(len(demanded), *table.shape) for table in self.tables]
         wanted, less = (
             [x.reshape(shape) for x, shape in zip(flags.split(self.sizes, -1), shapes, strict=True)]
@@ -149,34 +205,42 @@ class _Search:
         rivals, bonus = self.constraints
         given = zip(self.tables, less, rivals(wanted), strict=True)
         tables = [table.masked_fill(out | rival, -math.inf) for table, out, rival in given]
-        found = self._held(tables, demanded, banned)
+        found = self._held(tables, demanded)
         if found is None:
             if bonus is None:
                 raise ValueError(
                     "rivals names too few parts: some configurations have none of them, nor the demanded ones"
                 )
             tables = [table + more * bonus for table, more in zip(tables, wanted, strict=True)]
-            found = self._held(tables, demanded, banned, strict=False)
+            found = self._held(tables, demanded, strict=False)
         assert found is not None
         return found
 
-    def _held(self, tables: list[Tensor], demanded: Tensor, banned: Tensor, strict: bool = True) -> _Solutions | None:
+    def _held(self, tables: list[Tensor], demanded: Tensor, strict: bool = True) -> tuple[Any, Tensor, Tensor] | None:
         """The best under changed tables; those without a demanded part do not count or, if `strict`, nothing does."""
         configuration, parts, scores = self.best(tables)
         flat = [x.reshape(*demanded.shape[:-1], size) for x, size in zip(parts, self.sizes, strict=True)]
-        used = torch.cat(flat, -1) > 0
+        used = torch.cat([x > 0 for x in flat], -1)
         lacking = (demanded & ~used).any(-1)
         if strict and (lacking & used.any(-1)).any():
             return None
-        scores = scores.masked_fill(lacking | ~used.any(-1), -math.inf)
-        return _Solutions(configuration, scores, used, demanded, banned)
+        return configuration, scores.masked_fill(lacking | ~used.any(-1), -math.inf), used
 
-    def branch(self, chosen: _Solutions) -> _Solutions:
-        """The best of each class of configurations that lack a part of the chosen ones."""
-        free = (chosen.used & ~chosen.demanded)[0]
-        order = free.long().cumsum(-1)
-        step = torch.arange(1, max((1, *order[..., -1].flatten().tolist())) + 1, device=free.device)
-        step = step.reshape(-1, *(1,) * free.dim())
-        empty = (step > order[..., -1:]) | (chosen.scores == -math.inf)[..., None]
-        demanded = chosen.demanded | (free & (order < step))
-        return self.solve(demanded & ~empty, chosen.banned | (free & (order == step)) | empty)
+
+def _numbers(*flags: Tensor) -> Tensor:
+    """The numbers of the parts `[.., part]` that are flagged, those of the first flags first; -1 after the last."""
+    rows = [x.flatten(0, -2) for x in flags]
+    row, part = torch.cat([x.nonzero() for x in rows]).unbind(-1)
+    order = row.argsort(stable=True)
+    row, part = row[order], part[order]
+    count = row.bincount(minlength=len(rows[0]))
+    place = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]
+    numbers = row.new_full((len(rows[0]), max((1, *count.tolist()))), -1)
+    numbers[row, place] = part
+    return numbers.reshape(*flags[0].shape[:-1], numbers.shape[-1])
+
+
+def _as_wide(numbers: Sequence[Tensor]) -> Tensor:
+    """The rows of all, filled up with -1 to the same width."""
+    width = max(x.shape[-1] for x in numbers)
+    return torch.cat([F.pad(x, (0, width - x.shape[-1]), value=-1) for x in numbers])

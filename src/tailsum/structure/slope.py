@@ -20,12 +20,12 @@ def log_sum_and_slope(model: Any, own: Terms, values: Terms) -> tuple[Float[Tens
     with torch.inference_mode(False), torch.enable_grad(), full_precision(model.device):
         own, values = recordable(own), recordable(values)
         recording &= requires_grad(own, values)
-        tilt = torch.zeros((), dtype=model.dtype, device=model.device, requires_grad=True)
-        factor = torch.ones(model.batch_shape, dtype=model.dtype, device=model.device, requires_grad=True)
+        tilt = torch.zeros((), dtype=own[0].tensors[0].dtype, device=model.device, requires_grad=True)
         tilted = each(lambda a, b: a.scaled(1.0 + tilt) if a is b else a.plus(b.finite().scaled(tilt)), own, values)
         total = model.log_sum(tilted)
         if not total.requires_grad:  # nothing is summed, as in a sentence of one word without a tree
             return total, torch.zeros_like(total)
+        factor = torch.ones_like(total, requires_grad=True)
         (slope,) = torch.autograd.grad((factor * total).sum(), tilt, create_graph=True)
         (mean,) = torch.autograd.grad(slope, factor, create_graph=recording, materialize_grads=True)
     return total if recording else total.detach(), mean

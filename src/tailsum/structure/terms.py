@@ -42,16 +42,19 @@ def in_float64(terms: Terms) -> Terms:
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
     """The tensors in a value: in containers, and in the fields of objects."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for x in value.values():
-            yield from tensors_in(x)
-    elif isinstance(value, list | tuple):
-        for x in value:
-            yield from tensors_in(x)
-    elif type(value).__module__.startswith("tailsum.") and hasattr(value, "__dict__"):
-        yield from tensors_in(vars(value))
+    left = [value]  # the next one last; recursive generators take several times as long
+    while left:
+        x = left.pop()
+        if isinstance(x, Tensor):
+            yield x
+        elif isinstance(x, list | tuple):
+            left.extend(reversed(x))
+        elif isinstance(x, int | float | str | None):
+            pass
+        elif isinstance(x, Mapping):
+            left.extend(reversed(x.values()))
+        elif type(x).__module__.startswith("tailsum.") and hasattr(x, "__dict__"):
+            left.extend(reversed(vars(x).values()))
 
 
 def requires_grad(*terms: tuple[Scores, ...]) -> bool:

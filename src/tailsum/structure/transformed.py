@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tailsum.numerics.gradients import tracked
+
 
 class Function(ABC):
     """A function of tensors to several tensors, by autograd `differentiable` or not."""
@@ -67,9 +69,9 @@ class _Derivative(Function):
         recording = torch.is_grad_enabled()
         with torch.enable_grad():
             pairs = zip(inputs, self.wanted, strict=True)
-            tracked = [_tracked(x, recording) if want else x for x, want in pairs]
-            active = [x for x, want in zip(tracked, self.wanted, strict=True) if want]
-            return self.derivative(self.function(*tracked), active, vectors, recording)
+            nodes = [tracked(x, recording) if want else x for x, want in pairs]
+            active = [x for x, want in zip(nodes, self.wanted, strict=True) if want]
+            return self.derivative(self.function(*nodes), active, vectors, recording)
 
     @abstractmethod
     def derivative(
@@ -106,10 +108,6 @@ class _Push(_Derivative):
 def mapped_size(inputs: Sequence[Tensor], mapped: Sequence[bool]) -> int:
     """The size of the dimension that is mapped over."""
     return next(len(x) for x, here in zip(inputs, mapped, strict=True) if here)
-
-
-def _tracked(x: Tensor, recording: bool) -> Tensor:
-    return x if recording and x.requires_grad else x.detach().requires_grad_()
 
 
 def _gradients(

@@ -27,6 +27,12 @@ DIFFERENTIABLE = (
 )  # fmt: skip
 BY_VALUE = ("sample", "argmax")  # what they choose has no gradient
 REFUSED = ("topk", "rsample", "sample_distinct", "factor_marginals", "whole_marginals", "convergence", "mbr", "refine")
+RECORDED = (
+    *DIFFERENTIABLE,
+    "rsample",
+    "factor_marginals",
+    "whole_marginals",
+)  # their results may be differentiated by autograd
 
 Result = TypeVar("Result")
 
@@ -36,7 +42,13 @@ class Transformable:
 
     def __init_subclass__(cls, **how: Any) -> None:
         super().__init_subclass__(**how)
-        for names, prepare in ((DIFFERENTIABLE, _differentiable), (BY_VALUE, _by_value), (REFUSED, _refused)):
+        prepared = (
+            (RECORDED, _recorded),
+            (DIFFERENTIABLE, _differentiable),
+            (BY_VALUE, _by_value),
+            (REFUSED, _refused),
+        )
+        for names, prepare in prepared:
             for name in names:
                 owner = next((kind for kind in cls.__mro__ if name in vars(kind)), None)
                 if owner is cls or (owner is not None and not issubclass(owner, Transformable)):
@@ -58,6 +70,29 @@ class Transformable:
         function.differentiable = False
         plain = iter(transformed(function, function.tensors()))
         return changed(found[0], lambda x: next(plain) if isinstance(x, Tensor) else x, {})
+
+
+def with_recordable(value: Any) -> Any:
+    """A model, or what else an operation is given: autograd cannot keep tensors made in inference mode, but copies of them."""
+    is_model = isinstance(value, Transformable)
+    if not torch.is_grad_enabled() or not any(x.is_inference() for x in tensors_in(vars(value) if is_model else value)):
+        return value
+
+    def copied(x: Any) -> Any:
+        return x.clone() if isinstance(x, Tensor) and x.is_inference() else x
+
+    return value.with_leaves(copied, {}) if is_model else changed(value, copied, {})
+
+
+def _recorded(operation: Callable[..., Result]) -> Callable[..., Result]:
+    """The operation on tensors that autograd can keep."""
+
+    @functools.wraps(operation)
+    def call(self: Any, *given: Any, **named: Any) -> Result:
+        self, *given = (with_recordable(x) for x in (self, *given))
+        return operation(self, *given, **{name: with_recordable(x) for name, x in named.items()})
+
+    return call
 
 
 def _differentiable(operation: Callable[..., Tensor]) -> Callable[..., Tensor]:

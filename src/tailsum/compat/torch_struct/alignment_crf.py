@@ -8,11 +8,12 @@ import math
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
 from tailsum.chains import alignment
 from tailsum.compat.torch_struct.distribution import StructDistribution
+from tailsum.compat.torch_struct.semirings.recursion import chosen, neutral
 from tailsum.compat.torch_struct.struct import Lengths, Struct
 from tailsum.numerics.check import at_least
 from tailsum.structure.base import Structure
@@ -25,6 +26,24 @@ class Alignment(Struct):
 
     def distribution(self, log_potentials: Tensor, lengths: Lengths) -> "AlignmentCRF":
         return AlignmentCRF(log_potentials, lengths=lengths)
+
+    def recursion(self, parts: Num[Tensor, "size B N M 3"], lengths: Int[Tensor, " B"]) -> Num[Tensor, "size B"]:
+        """Cells by diagonal, `[size, B, N]` by row: cell (i, d-i) is entered from diagonals d-1 and d-2."""
+        rows, columns = parts.shape[2:4]
+        zero, _ = neutral(self.semiring, parts, 5)
+        row = torch.arange(rows, device=parts.device)
+        column = torch.arange(rows + columns - 1, device=parts.device)[:, None] - row
+        here = ((column >= 0) & (column < columns))[..., None]
+        ways = torch.where(here, parts[:, :, row, column.clamp(0, columns - 1)], zero)
+        none = zero[..., 0, 0].expand(parts.shape[:3])
+        below = lambda cells: torch.cat((none[..., :1], cells[..., :-1]), -1)  # noqa: E731
+        before, cells = none, torch.where(row == 0, ways[:, :, 0, :, 1], none)
+        found = [cells]
+        for d in range(1, len(column)):
+            entered = torch.stack((cells, below(before), below(cells)), -1)
+            before, cells = cells, self.semiring.sum(self.semiring.mul(ways[:, :, d], entered))
+            found.append(cells)
+        return chosen(chosen(found, lengths + columns - 2).unbind(-1), lengths - 1)
 
 
 class AlignmentCRF(StructDistribution):
@@ -39,7 +58,7 @@ class AlignmentCRF(StructDistribution):
 
     def __init__(
         self, log_potentials: Float[Tensor, "batch N M 3"], local: bool = False, lengths: Lengths = None,
-        max_gap: int | None = None,
+        max_gap: int | None = None, validate_args: bool | None = False,
     ) -> None:  # fmt: skip
         if local:
             raise NotImplementedError(
@@ -63,11 +82,15 @@ class AlignmentCRF(StructDistribution):
         inside = (row < self._positions()[..., None])[..., None, None]
         return inside.expand(*self.batch_shape, -1, self.event_shape[1], 1)
 
+    def _scores(self) -> tuple[Tensor, ...]:
+        (ops,) = super()._scores()
+        if self.max_gap is None:
+            return (ops,)
+        row, column = (torch.arange(size, device=ops.device) for size in self.event_shape[:2])
+        return (ops.masked_fill(((row[:, None] - column).abs() > self.max_gap)[..., None], -math.inf),)
+
     def _build(self, scores: tuple[Tensor, ...], lengths: Lengths) -> Structure:
         (ops,) = scores
-        if self.max_gap is not None:
-            row, column = (torch.arange(size, device=ops.device) for size in self.event_shape[:2])
-            ops = ops.masked_fill(((row[:, None] - column).abs() > self.max_gap)[..., None], -math.inf)
         across, both, down = ops.unbind(-1)
         # One row and one column more before the grid, from whose corner the first cell is entered, and nothing else.
         delete, insert = F.pad(down, (1, 0), value=-math.inf), F.pad(across, (0, 0, 1, 0), value=-math.inf)

@@ -12,13 +12,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tailsum.chains.segment_pairs import ByDuration
 from tailsum.chains.segment_scan import by_end
-from tailsum.chains.segments import Segments
 from tailsum.chains.semi_markov import SemiMarkov
-from tailsum.numerics.tensors import unmasked
-from tailsum.scores.potential import Dense
-from tailsum.sketch.sweep import Sweep
-from tailsum.structure.base import Structure
+from tailsum.structure.check import checked_lengths
 
 
 class BoundaryStates(SemiMarkov):
@@ -28,37 +25,15 @@ class BoundaryStates(SemiMarkov):
         self, edges: Float[Tensor, "*batch M K C C"], lengths: Int[Tensor, "*batch"] | Sequence[int] | None
     ) -> None:
         *batch, steps, longest, size, _ = edges.shape
-        free = edges.new_zeros(steps + 1, longest - 1, size)
-        super().__init__(free.expand(*batch, -1, -1, -1), edges.new_zeros(size, size), lengths)
-        start, more = (torch.arange(count, device=self.device) for count in free.shape[:2])
-        last = self.sequence_lengths().reshape(*self.batch_shape, 1, 1) - 1
+        given = checked_lengths(lengths, torch.Size(batch), steps + 1, edges.device)[1]
+        last = (torch.tensor(steps, device=edges.device) if given is None else given - 1)[..., None, None]
+        start, more = (torch.arange(count, device=edges.device) for count in (steps + 1, longest - 1))
         reaches = (start[:, None] + more == last) & (start[:, None] < last)
-        segments = free.masked_fill(reaches[..., None], -math.inf)
+        segments = edges.new_zeros(*batch, steps + 1, longest - 1, size).masked_fill(reaches[..., None], -math.inf)
         # What reaches beyond the last boundary may hold anything.
         usable = (start[:-1, None] + more + 1 <= last)[..., None, None]
         inner = torch.where(usable, edges[..., 1:, :, :], 0.0).flatten(-2)
-        pairs = by_end(inner).unflatten(-1, (size, size)).mT
-        self._gathered = Dense(segments), Dense(unmasked(pairs))
-
-    def sweep(self) -> Sweep:
-        """By restrictions: messages differ by duration."""
-        return Structure.sweep(self)
-
-    def score_of(self, configuration: Segments) -> Float[Tensor, "*sample_batch"]:
-        """The sum of the scores of the edges."""
-        starts, durations, states = (x[..., :-1] for x in configuration)
-        after, to = configuration.starts[..., 1:], configuration.states[..., 1:]
-        size, table = self.n_states, self.transition.tensors[0]
-        place = (((after - 1) * self.longest + durations - 1) * size + states) * size + to
-        flat = table.expand(*starts.shape[:-1], *table.shape[-4:]).flatten(-4)
-        used = after > 0
-        edges = (
-            torch.where(used, flat.gather(-1, torch.where(used, place, 0)).double(), 0.0)
-            if flat.numel()
-            else 0.0 * used
-        )
-        none = (configuration.starts < 0).all(-1)
-        return edges.sum(-1).masked_fill(none, -math.inf).to(self.dtype)
+        super().__init__(segments, ByDuration(by_end(inner).unflatten(-1, (size, size)).mT), lengths)
 
     def edge_marginals(self) -> Float[Tensor, "*batch M D C C"]:
         """The probability of each edge by its start, its duration less one, and its states (from, to), over all states."""

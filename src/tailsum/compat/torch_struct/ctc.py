@@ -1,5 +1,6 @@
 """Connectionist temporal classification: labellings of frames that collapse to a target."""
 
+import math
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from tailsum.chains import ctc
 from tailsum.compat.torch_struct.distribution import StructDistribution
 from tailsum.compat.torch_struct.struct import Lengths, Struct, check_labels, lengths_of
+from tailsum.numerics.tensors import unmasked
 from tailsum.structure.base import Structure
 
 
@@ -50,7 +52,7 @@ class CTC(StructDistribution):
 
     def __init__(
         self, log_potentials: Float[Tensor, "batch T V"], targets: Int[Tensor, "batch S"], lengths: Lengths = None,
-        target_lengths: Lengths = None, blank: int = 0,
+        target_lengths: Lengths = None, blank: int = 0, validate_args: bool | None = False,
     ) -> None:  # fmt: skip
         self.targets, self.target_lengths, self.blank = targets, target_lengths, blank
         super().__init__(log_potentials, lengths)
@@ -65,3 +67,8 @@ class CTC(StructDistribution):
 
     def _build(self, scores: tuple[Tensor, ...], lengths: Lengths) -> Structure:
         return ctc.CTC(scores[0], self.targets, lengths, self.target_lengths, self.blank)
+
+    def _count(self) -> Float[Tensor, "*batch"]:
+        (scores,) = self._scores()  # logarithms are summed: right to 14 digits
+        free = torch.where(unmasked(scores.detach()) == -math.inf, -math.inf, 0.0).double()
+        return self._build((free,), self.lengths).log_partition().exp().round().to(scores.dtype)

@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
 from tailsum.compat.torch_struct.distribution import StructDistribution
+from tailsum.compat.torch_struct.semirings.recursion import chosen, neutral, total
 from tailsum.compat.torch_struct.struct import Lengths, Struct, check_labels, lengths_of
 from tailsum.dependencies.dependency_tree import DependencyTree
 from tailsum.structure.base import Structure
@@ -26,6 +27,26 @@ class DepTree(Struct):
 
     def distribution(self, log_potentials: Tensor, lengths: Lengths) -> StructDistribution:
         return DependencyCRF(log_potentials, lengths, multiroot=self.multiroot)
+
+    def recursion(self, parts: Num[Tensor, "size B N N ..."], lengths: Int[Tensor, " B"]) -> Num[Tensor, "size B"]:
+        """Half-trees by width (Eisner 1996), whole trees of two halves under a root, and trees side by side if roots are many."""
+        arcs = self.semiring.sum(parts) if parts.dim() == 5 else parts
+        left, right = half_trees(self.semiring, arcs)
+        roots, last = arcs.diagonal(0, 2, 3), arcs.shape[-1]
+        trees = []
+        for w in range(last):
+            halves = [
+                (left[u][..., : last - w], self.semiring.mul(roots[..., u : u + last - w], right[w - u][..., u:]))
+                for u in range(w + 1)
+            ]
+            trees.append(total(self.semiring, halves))
+        if not self.multiroot:
+            return chosen([chart[..., 0] for chart in trees], lengths - 1)
+        _, one = neutral(self.semiring, arcs, 2)
+        rows = [one.expand(arcs.shape[:2])]
+        for j in range(last):
+            rows.append(total(self.semiring, [(rows[i], trees[j - i][..., i]) for i in range(j + 1)]))
+        return chosen(rows, lengths)
 
     @staticmethod
     def to_parts(
@@ -61,6 +82,23 @@ class DepTree(Struct):
         return heads, (used.any(-3).long().argmax(-1), event.shape[-1]) if labelled else None
 
 
+def half_trees(semiring: Any, arcs: Num[Tensor, "size B N N"]) -> tuple[list[Tensor], list[Tensor]]:
+    """Sums over half-trees `[size, B, N-w]` of w+1 words by their first word: under the last word, and under the first."""
+    _, one = neutral(semiring, arcs, 3)
+    length = arcs.shape[-1]
+    left, right = ([one.expand(*arcs.shape[:2], length)] for _ in range(2))
+    leftward, rightward = [right[0]], [right[0]]  # with an arc between their ends; not used for one word
+    for w in range(1, length):
+        here = length - w
+        between = total(semiring, [(right[u][..., :here], left[w - u - 1][..., u + 1 :]) for u in range(w)])
+        leftward.append(semiring.mul(between, arcs.diagonal(-w, 2, 3)))
+        rightward.append(semiring.mul(between, arcs.diagonal(w, 2, 3)))
+        steps = range(1, w + 1)
+        left.append(total(semiring, [(left[w - u][..., :here], leftward[u][..., w - u :]) for u in steps]))
+        right.append(total(semiring, [(rightward[u][..., :here], right[w - u][..., u:]) for u in steps]))
+    return left, right
+
+
 class SingleRootDepTree(DepTree):
     """Trees with one root."""
 
@@ -78,7 +116,7 @@ class DependencyCRF(StructDistribution):
 
     def __init__(
         self, log_potentials: Float[Tensor, "batch N N ..."], lengths: Lengths = None,
-        args: dict[str, Any] | None = None, multiroot: bool = True,
+        args: dict[str, Any] | None = None, multiroot: bool = True, validate_args: bool | None = False,
     ) -> None:  # fmt: skip
         self.multiroot = multiroot
         self.labelled = isinstance(log_potentials, Tensor) and log_potentials.dim() == 4

@@ -12,11 +12,12 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.distributions.distribution import Distribution
 from torch.distributions.utils import lazy_property
 
+from tailsum.compat.torch_struct.semirings.plain import StdSemiring
 from tailsum.compat.torch_struct.struct import Lengths, check_event, event_score, without_parts
 from tailsum.numerics.check import are_scores, check_floating, check_sample_shape, check_scores, check_temperature
 from tailsum.numerics.tensors import scaled, unmasked, working_type
@@ -33,6 +34,7 @@ class StructDistribution(Distribution):
     """A distribution over structures, from `log_potentials [B, *event]` and the `lengths [B]` of sequences.
 
     Results are of the log-potentials' dtype, and float32 for half precision. An impossible input has partition `-inf`.
+    Arguments are always checked, and events by `log_prob`: `validate_args` has no effect.
     """
 
     struct: Any
@@ -41,8 +43,9 @@ class StructDistribution(Distribution):
     _kept: Subset | None = None  # the states that a sketch keeps
 
     def __init__(
-        self, log_potentials: Float[Tensor, "batch ..."], lengths: Lengths = None, args: dict[str, Any] | None = None
-    ) -> None:
+        self, log_potentials: Float[Tensor, "batch ..."], lengths: Lengths = None, args: dict[str, Any] | None = None,
+        validate_args: bool | None = False,
+    ) -> None:  # fmt: skip
         check_floating("log_potentials", log_potentials)
         dims = log_potentials.dim() - 1
         if dims != self.part_dims or not self._fits(log_potentials.shape[1:]):
@@ -112,6 +115,10 @@ class StructDistribution(Distribution):
         device = self._scores()[0].device
         lengths = checked_lengths(self.lengths, self.batch_shape, self._longest(), device)[1]
         return torch.full(self.batch_shape, self._longest(), device=device) if lengths is None else lengths
+
+    def within(self) -> tuple[Bool[Tensor, "*batch_part"], Int[Tensor, "*batch"]]:
+        """Which parts lie within their sequence, and the lengths."""
+        return self._usable(), self._positions()
 
     def sketch(
         self: This,
@@ -217,9 +224,14 @@ class StructDistribution(Distribution):
     @lazy_property
     def count(self) -> Float[Tensor, "*batch"]:
         """How many events are possible."""
-        blank = (torch.where(unmasked(x) == -math.inf, -math.inf, 0.0).double() for x in self._scores())
-        total = self._build(tuple(blank), self.lengths).log_partition()
-        return total.exp().round().to(self._scores()[0].dtype)
+        return self._count()
+
+    def _count(self) -> Float[Tensor, "*batch"]:
+        dims = len(self.batch_shape)
+        possible = tuple((unmasked(x.detach()) > -math.inf).double().flatten(0, dims - 1) for x in self._scores())
+        given = possible if isinstance(self.log_potentials, tuple) else possible[0]
+        total = self._struct(StdSemiring).sum(given, self._positions().flatten())
+        return total.reshape(self.batch_shape).round().to(self._scores()[0].dtype)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Event:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Exact samples, `[*sample_shape, B, *event]`."""

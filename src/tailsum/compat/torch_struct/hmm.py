@@ -1,9 +1,10 @@
 """Hidden Markov models, as the chain of their states given what was observed."""
 
+import math
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.distributions.utils import lazy_property
 
@@ -11,7 +12,7 @@ from tailsum.chains import linear_chain
 from tailsum.compat.torch_struct.linear_chain_crf import LinearChain, LinearChainCRF
 from tailsum.compat.torch_struct.struct import Lengths, check_labels
 from tailsum.numerics.check import check_scores, check_whole
-from tailsum.numerics.tensors import working_type
+from tailsum.numerics.tensors import unmasked, working_type
 from tailsum.structure.base import Structure
 
 
@@ -28,7 +29,7 @@ class HMM(LinearChainCRF):
 
     def __init__(
         self, transition: Float[Tensor, "C C"], emission: Float[Tensor, "V C"], init: Float[Tensor, " C"],
-        observations: Int[Tensor, "batch N"], lengths: Lengths = None,
+        observations: Int[Tensor, "batch N"], lengths: Lengths = None, validate_args: bool | None = False,
     ) -> None:  # fmt: skip
         named = {"transition": transition, "emission": emission, "init": init}
         for name, x in named.items():
@@ -44,7 +45,7 @@ class HMM(LinearChainCRF):
         self.args: dict[str, Any] = {}
         batch, length = observations.shape
         self._begin(torch.Size((batch,)), torch.Size((length - 1, size, size)), lengths)
-        inside = torch.arange(length, device=observations.device) < self._positions()[..., None]
+        inside = self._inside()
         check_labels("observations", torch.where(inside, observations, 0), 0, len(emission) - 1)
         self.observations = torch.where(inside, observations, 0)
 
@@ -62,6 +63,17 @@ class HMM(LinearChainCRF):
         nodes = emission[self.observations]
         nodes = torch.cat((nodes[..., :1, :] + init, nodes[..., 1:, :]), -2)
         return linear_chain.LinearChain(nodes, transition.mT, lengths)
+
+    def _count(self) -> Float[Tensor, "*batch"]:
+        init, emission, transition = ((unmasked(x.detach()) > -math.inf).double() for x in self._scores())
+        seen, inside = emission[self.observations], self._inside()[..., None]
+        paths = seen[..., 0, :] * init
+        for n in range(1, self._longest()):
+            paths = torch.where(inside[..., n, :], seen[..., n, :] * (paths @ transition.mT), paths)
+        return paths.sum(-1).to(self._scores()[0].dtype)
+
+    def _inside(self) -> Bool[Tensor, "*batch N"]:
+        return torch.arange(self._longest(), device=self.observations.device) < self._positions()[..., None]
 
     def _expanded(self, shape: torch.Size) -> dict[str, Any]:
         return {"observations": self.observations.expand(*shape, -1)}

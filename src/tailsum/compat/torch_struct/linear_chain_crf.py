@@ -5,11 +5,12 @@ The state that a step leads to comes first, and the one that it comes from secon
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
 from tailsum.chains import linear_chain
 from tailsum.compat.torch_struct.distribution import StructDistribution
+from tailsum.compat.torch_struct.semirings.recursion import neutral
 from tailsum.compat.torch_struct.struct import Lengths, Struct, check_labels, lengths_of
 from tailsum.numerics.check import check_temperature
 from tailsum.structure.base import Structure
@@ -20,6 +21,17 @@ class LinearChain(Struct):
 
     def distribution(self, log_potentials: Tensor, lengths: Lengths) -> "LinearChainCRF":
         return LinearChainCRF(log_potentials, lengths)
+
+    def recursion(self, parts: Num[Tensor, "size B M C C"], lengths: Int[Tensor, " B"]) -> Num[Tensor, "size B"]:
+        """Products of tables of pairs: of neighbours at first, then of neighbouring products."""
+        zero, one = neutral(self.semiring, parts, 5)
+        nothing = torch.where(torch.eye(parts.shape[-1], dtype=torch.bool, device=parts.device), one, zero)
+        inside = _inside(parts.shape[2] + 1, lengths)[:, 1:, None, None]
+        steps = torch.where(inside, parts, nothing) if parts.shape[2] else nothing.expand(-1, len(lengths), -1, -1, -1)
+        while steps.shape[2] > 1:
+            pairs = self.semiring.matmul(steps[:, :, 1::2], steps[:, :, :-1:2])
+            steps = torch.cat((pairs, steps[:, :, 2 * pairs.shape[2] :]), 2)
+        return self.semiring.sum(self.semiring.sum(steps[:, :, 0]))
 
     @staticmethod
     def to_parts(sequence: Int[Tensor, "*batch N"], extra: int, lengths: Lengths = None) -> Int[Tensor, "*batch M C C"]:  # pyright: ignore[reportIncompatibleMethodOverride]  (extra is needed)

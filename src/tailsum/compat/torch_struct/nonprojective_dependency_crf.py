@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int, Num
 from torch import Tensor
 
 from tailsum.compat.torch_struct.dependency_crf import DependencyCRF, DepTree
+from tailsum.compat.torch_struct.semirings.plain import StdSemiring
 from tailsum.compat.torch_struct.struct import Lengths
 
 
@@ -16,6 +18,39 @@ class NonProjectiveDepTree(DepTree):
 
     def distribution(self, log_potentials: Tensor, lengths: Lengths) -> "NonProjectiveDependencyCRF":
         return NonProjectiveDependencyCRF(log_potentials, lengths, multiroot=self.multiroot)
+
+    def recursion(self, parts: Num[Tensor, "1 B N N ..."], lengths: Int[Tensor, " B"]) -> Num[Tensor, "1 B"]:
+        """Of weights alone: a determinant, by the matrix-tree theorem."""
+        if self.semiring is not StdSemiring:
+            raise NotImplementedError(f"trees whose arcs may cross have no recursion for a {self.semiring.__name__}")
+        arcs = (parts.sum(-1) if parts.dim() == 5 else parts)[0].double()
+        word = torch.arange(arcs.shape[-1], device=arcs.device)
+        roots, arcs = arcs.diagonal(0, 1, 2), arcs.masked_fill(word == word[:, None], 0.0)
+        alone = (word >= lengths[:, None]).double()  # the padding, a factor of one
+        laplacian = torch.diag_embed(arcs.sum(1) + alone) - arcs
+        if self.multiroot:
+            laplacian = laplacian + torch.diag_embed(roots)
+        else:  # Koo et al. 2007
+            laplacian = torch.cat((roots[:, None], laplacian[:, 1:]), 1)
+        found = determinant(laplacian)
+        return (found if parts.is_floating_point() else found.round()).to(parts.dtype)[None]
+
+
+def determinant(matrix: Float[Tensor, "B N N"]) -> Float[Tensor, " B"]:
+    """Of up to 12 rows by sums and products alone (Bird 2011), exact for whole numbers; in larger ones these would cancel.
+
+    >>> determinant(torch.tensor([[[2.0, 1.0], [3.0, 5.0]]]))
+    tensor([7.])
+    """
+    size = matrix.shape[-1]
+    if size > 12:
+        return torch.linalg.det(matrix)
+    found = matrix
+    for _ in range(size - 1):
+        diagonal = found.diagonal(0, 1, 2)
+        below = diagonal.sum(-1, keepdim=True) - diagonal.cumsum(-1)
+        found = (found.triu(1) - torch.diag_embed(below)) @ matrix
+    return found[:, 0, 0] * (-1) ** (size - 1)
 
 
 class MultirootNonProjectiveDepTree(NonProjectiveDepTree):
@@ -38,7 +73,7 @@ class NonProjectiveDependencyCRF(DependencyCRF):
 
     def __init__(
         self, log_potentials: Float[Tensor, "batch N N ..."], lengths: Lengths = None,
-        args: dict[str, Any] | None = None, multiroot: bool = False,
+        args: dict[str, Any] | None = None, multiroot: bool = False, validate_args: bool | None = False,
     ) -> None:  # fmt: skip
         super().__init__(log_potentials, lengths, args, multiroot)
         self.struct = MultirootNonProjectiveDepTree if multiroot else NonProjectiveDepTree

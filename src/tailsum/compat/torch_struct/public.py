@@ -27,13 +27,14 @@ from tailsum.compat.torch_struct.semirings.faster import (
     FastSampleSemiring,
 )
 from tailsum.compat.torch_struct.semirings.k_max import KMaxSemiring
-from tailsum.compat.torch_struct.semirings.plain import LogSemiring, MaxSemiring, SparseMaxSemiring, StdSemiring
+from tailsum.compat.torch_struct.semirings.plain import LogSemiring, MaxSemiring, StdSemiring
 from tailsum.compat.torch_struct.semirings.sampled import (
     GumbelCRFSemiring,
     GumbelMaxSemiring,
     MultiSampledSemiring,
     SampledSemiring,
 )
+from tailsum.compat.torch_struct.semirings.sparse import SparseMaxSemiring
 from tailsum.compat.torch_struct.sent_cfg import CKY, SentCFG
 from tailsum.compat.torch_struct.tree_crf import CKY_CRF, TreeCRF
 

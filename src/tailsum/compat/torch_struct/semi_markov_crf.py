@@ -2,12 +2,13 @@
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
 from tailsum.chains.segments import Segments
 from tailsum.compat.torch_struct.boundary_states import BoundaryStates
 from tailsum.compat.torch_struct.distribution import StructDistribution
+from tailsum.compat.torch_struct.semirings.recursion import chosen, neutral
 from tailsum.compat.torch_struct.struct import Lengths, Struct, check_labels, lengths_of
 from tailsum.structure.base import Structure
 
@@ -17,6 +18,44 @@ class SemiMarkov(Struct):
 
     def distribution(self, log_potentials: Tensor, lengths: Lengths) -> "SemiMarkovCRF":
         return SemiMarkovCRF(log_potentials, lengths)
+
+    def recursion(self, parts: Num[Tensor, "size B M K C C"], lengths: Int[Tensor, " B"]) -> Num[Tensor, "size B"]:
+        """From boundary to boundary: each is reached by segments from those up to K-1 positions before."""
+        size, batch, steps, longest, states, _ = parts.shape
+        _, one = neutral(self.semiring, parts, 3)
+        begun = [one.expand(size, batch, states)]
+        for n in range(1, steps + 1):
+            ways = [
+                self.semiring.mul(parts[:, :, n - k, k], begun[n - k][..., None, :])
+                for k in range(1, min(longest - 1, n) + 1)
+            ]
+            begun.append(self.semiring.sum(torch.cat(ways, -1)))
+        return self.semiring.sum(chosen(begun, lengths - 1))
+
+    @staticmethod
+    def hsmm(
+        init_z_1: Float[Tensor, "*B C"], transition_z_to_z: Float[Tensor, "C C"], transition_z_to_l: Float[Tensor, "C K"],
+        emission_n_l_z: Float[Tensor, "B N K C"],
+    ) -> Float[Tensor, "B N K C C"]:  # fmt: skip
+        """Log-potentials of a hidden semi-Markov model: z' follows z, lasts k positions and emits what begins at n.
+
+        `init_z_1` is of a state before the first. The transition is indexed by (from, to), other than log-potentials.
+        """
+        batch, _, longest, size = emission_n_l_z.shape
+        tables = {
+            "transition_z_to_z": (transition_z_to_z, (size, size)),
+            "transition_z_to_l": (transition_z_to_l, (size, longest)),
+        }
+        for name, (table, shape) in tables.items():
+            if table.shape != shape:
+                raise ValueError(
+                    f"{name} must be {list(shape)}, as emission_n_l_z [B, N, K, C] says: got {list(table.shape)}"
+                )
+        if init_z_1.shape not in ((size,), (batch, size)):
+            raise ValueError(f"init_z_1 must be {[size]} or {[batch, size]}: got {list(init_z_1.shape)}")
+        segments = (emission_n_l_z + transition_z_to_l.mT)[..., None] + transition_z_to_z.mT
+        first = init_z_1.expand(batch, size)[:, None, None, None, :]
+        return torch.cat((segments[:, :1] + first, segments[:, 1:]), 1)
 
     @staticmethod
     def to_parts(  # pyright: ignore[reportIncompatibleMethodOverride]  (extra is needed)

@@ -9,16 +9,18 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
 from tailsum.compat.torch_struct.distribution import StructDistribution
+from tailsum.compat.torch_struct.semirings.recursion import chosen, neutral
 from tailsum.compat.torch_struct.struct import (
     Lengths,
     Struct,
     check_event,
     event_score,
     lengths_of,
+    like_scores,
     without_parts,
 )
 from tailsum.numerics.check import check_scores
@@ -35,6 +37,30 @@ class CKY(Struct):
 
     def distribution(self, log_potentials: Parts, lengths: Lengths) -> "SentCFG":
         return SentCFG(log_potentials, lengths)
+
+    def converted(self, potentials: Parts) -> Parts:
+        return tuple(self.semiring.convert(x) for x in potentials)
+
+    def fold(self, parts: Parts, lengths: Lengths) -> Num[Tensor, "size B"]:
+        usable, positions = self.distribution(tuple(map(like_scores, parts)), lengths).within()
+        terms, rules, roots = parts
+        zero, _ = neutral(self.semiring, terms, 4)
+        return self.recursion((torch.where(usable, terms, zero), rules, roots), positions)
+
+    def recursion(self, parts: Parts, lengths: Int[Tensor, " B"]) -> Num[Tensor, "size B"]:
+        """Symbols of spans `[size, B, N-w, NT+T]` by width: of all pairs side by side, those that a rule joins."""
+        terms, rules, roots = parts
+        heads, leaves, length = roots.shape[-1], terms.shape[-1], terms.shape[2]
+        zero, _ = neutral(self.semiring, terms, 4)
+        none, joins = zero.expand(*terms.shape[:3], heads + leaves), rules.flatten(-2).mT
+        inside = [torch.cat((none[..., :heads], terms), -1)]
+        for w in range(1, length):
+            here = length - w
+            left = torch.stack([inside[u][:, :, :here] for u in range(w)], -1)
+            right = torch.stack([inside[w - u - 1][:, :, u + 1 :] for u in range(w)], -2)
+            pairs = self.semiring.matmul(left, right).flatten(-2)
+            inside.append(torch.cat((self.semiring.matmul(pairs, joins), none[:, :, :here, heads:]), -1))
+        return self.semiring.dot(chosen([chart[:, :, 0, :heads] for chart in inside], lengths - 1), roots)
 
     def marginals(
         self, logpotentials: Any, lengths: Lengths = None, _autograd: bool = True, _raw: bool = False
@@ -93,7 +119,12 @@ class SentCFG(StructDistribution):
 
     struct = CKY
 
-    def __init__(self, log_potentials: tuple[Tensor, ...] | list[Tensor], lengths: Lengths = None) -> None:
+    def __init__(
+        self,
+        log_potentials: tuple[Tensor, ...] | list[Tensor],
+        lengths: Lengths = None,
+        validate_args: bool | None = False,
+    ) -> None:
         if not isinstance(log_potentials, tuple | list) or len(log_potentials) != 3:
             raise ValueError(f"log_potentials must be (terms, rules, roots): got {type(log_potentials).__name__}")
         terms, rules, roots = log_potentials

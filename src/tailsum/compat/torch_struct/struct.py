@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Num
 from torch import Tensor
 
 from tailsum.compat.torch_struct.semirings.base import Semiring
 from tailsum.compat.torch_struct.semirings.plain import LogSemiring
+from tailsum.compat.torch_struct.semirings.recursion import neutral
 from tailsum.numerics.check import as_whole
 from tailsum.numerics.tensors import unmasked, working_type
 
@@ -27,13 +28,33 @@ class Struct(ABC):
     def distribution(self, log_potentials: Any, lengths: Lengths) -> Any:
         """The distribution over this structure's configurations."""
 
-    def sum(self, logpotentials: Any, lengths: Lengths = None, _raw: bool = False) -> Float[Tensor, "*size_batch"]:
+    def recursion(self, parts: Any, lengths: Int[Tensor, " batch"]) -> Num[Tensor, "size batch"]:
+        """The sum over all configurations in the semiring's arithmetic; `parts [size, batch, ..]` are zero in the padding."""
+        raise NotImplementedError(f"{type(self).__name__} has no recursion for a {self.semiring.__name__}")
+
+    def sum(self, logpotentials: Any, lengths: Lengths = None, _raw: bool = False) -> Num[Tensor, "*size_batch"]:
         """The reduction over all configurations: the log-partition, the best score or another, by the semiring."""
-        return self.semiring.of_sum(lambda x: self.distribution(x, lengths), logpotentials, _raw)
+        return self.semiring.of_sum(self, logpotentials, lengths, _raw)
 
     def marginals(self, logpotentials: Any, lengths: Lengths = None, _raw: bool = False) -> Any:
-        """Marginals, the best event or a random one, by the semiring."""
-        return self.semiring.of_marginals(lambda x: self.distribution(x, lengths), logpotentials, _raw)
+        """Marginals, the best event or a random one, by the semiring; `_raw` keeps a first dimension, even of size one."""
+        return self.semiring.of_marginals(self, logpotentials, lengths, _raw)
+
+    def logpartition(
+        self, log_potentials: Any, lengths: Lengths = None, force_grad: bool = False
+    ) -> tuple[Num[Tensor, "size batch"], list[Any]]:
+        """The sum with the semiring's first dimension, and what it was made from."""
+        return self.sum(log_potentials, lengths, _raw=True), [log_potentials]
+
+    def converted(self, potentials: Any) -> Any:
+        """Potentials as numbers of the semiring."""
+        return self.semiring.convert(potentials)
+
+    def fold(self, parts: Any, lengths: Lengths) -> Num[Tensor, "size batch"]:
+        """The sum over all configurations, from numbers of the semiring."""
+        usable, positions = self.distribution(like_scores(parts), lengths).within()
+        zero, _ = neutral(self.semiring, parts, parts.dim())
+        return self.recursion(torch.where(usable, parts, zero), positions)
 
     def score(self, potentials: Any, parts: Any, batch_dims: Sequence[int] = (0,)) -> Float[Tensor, "*batch"]:
         """The sum of the potentials of the parts in use."""
@@ -48,6 +69,11 @@ class Struct(ABC):
     def from_parts(event: Any) -> tuple[Any, Any]:
         """The short form of an event, and what else `to_parts` needs."""
         return event, None
+
+
+def like_scores(parts: Num[Tensor, "size ..."]) -> Float[Tensor, "..."]:
+    """Scores of the shape that numbers of a semiring stand for, which take no memory."""
+    return torch.zeros((), device=parts.device).expand(parts.shape[1:])
 
 
 def event_score(potentials: Float[Tensor, "..."], parts: Tensor, dims: int) -> Float[Tensor, "..."]:

@@ -1,10 +1,11 @@
 """Binary trees whose spans have scores: `log_potentials[i, j, nt]` of the positions i to j, both included."""
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int, Num
 from torch import Tensor
 
 from tailsum.compat.torch_struct.distribution import StructDistribution
+from tailsum.compat.torch_struct.semirings.recursion import chosen, total
 from tailsum.compat.torch_struct.struct import Lengths, Struct
 from tailsum.structure.base import Structure
 from tailsum.trees.span_tree import SpanTree
@@ -15,6 +16,16 @@ class CKY_CRF(Struct):
 
     def distribution(self, log_potentials: Tensor, lengths: Lengths) -> "TreeCRF":
         return TreeCRF(log_potentials, lengths)
+
+    def recursion(self, parts: Num[Tensor, "size B N N NT"], lengths: Int[Tensor, " B"]) -> Num[Tensor, "size B"]:
+        """Spans by width, each of two spans side by side."""
+        spans = self.semiring.sum(parts)
+        inside = [spans.diagonal(0, 2, 3)]
+        for w in range(1, spans.shape[-1]):
+            here = spans.shape[-1] - w
+            splits = [(inside[u][..., :here], inside[w - u - 1][..., u + 1 :]) for u in range(w)]
+            inside.append(self.semiring.mul(total(self.semiring, splits), spans.diagonal(w, 2, 3)))
+        return chosen([chart[..., 0] for chart in inside], lengths - 1)
 
 
 class TreeCRF(StructDistribution):

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from tailsum.numerics.fused.chart import Chart, children, first_row, highest_split, is_lost, reachable, split_weights
 from tailsum.numerics.fused.reference import reference_gradients
-from tailsum.numerics.kernels import Precision, is_fast, precision
 from tailsum.numerics.precision import product
 from tailsum.numerics.tensors import finite
 
@@ -42,7 +41,7 @@ def _place(row, size, B, T, N, P):
 
 
 @triton.jit(do_not_specialize=["width"])
-def _merge(states, peaks, tops, pairs, B, T, N, P, width, Q, L: tl.constexpr, S: tl.constexpr, PRECISION: tl.constexpr):
+def _merge(states, peaks, tops, pairs, B, T, N, P, width, Q, L: tl.constexpr, S: tl.constexpr):
     """The weights of pairs of children `[spans, Q]` of all spans of a width, summed over splits, in units of `exp(tops)`."""
     span, block, count = tl.program_id(0), tl.program_id(1), T - width + 1
     b, i = span // count, span % count
@@ -63,7 +62,7 @@ def _merge(states, peaks, tops, pairs, B, T, N, P, width, Q, L: tl.constexpr, S:
         left, right = _place(left, s, B, T, N, P), _place(right, width - s, B, T, N, P)
         x = tl.load(states + left[None, :] + l[:, None], (s < high)[None, :] & (l < n_left)[:, None], 0.0)
         y = tl.load(states + right[:, None] + r[None, :], (s < high)[:, None] & (r < n_right)[None, :], 0.0)
-        total += tl.dot(x * weight[None, :], y, input_precision=PRECISION)
+        total += tl.dot(x * weight[None, :], y, input_precision="tf32x3")
     place = pairs + span.to(tl.int64) * Q + begin + l[:, None] * n_right + r[None, :]
     tl.store(place, total, (l < n_left)[:, None] & (r < n_right)[None, :])
 
@@ -71,7 +70,7 @@ def _merge(states, peaks, tops, pairs, B, T, N, P, width, Q, L: tl.constexpr, S:
 @triton.jit(do_not_specialize=["width"])
 def _spread(
     states, peaks, tops, pairs, grads, size, B, T, N, P, width, Q,
-    L: tl.constexpr, S: tl.constexpr, PRECISION: tl.constexpr,
+    L: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
     """Add what the gradients of pairs are for the states of left and of right children, to `grads [2, size]`.
 
@@ -108,7 +107,7 @@ def _spread(
             y = tl.load(states + theirs[:, None] + c[None, :], (s < high)[:, None] & (c < others)[None, :], 0.0)
             inside = (c < others)[:, None] & (l < own)[None, :]
             g = tl.load(pairs + c[:, None] * other_step + l[None, :] * own_step, inside, 0.0)
-            total += tl.dot(y * weight[:, None], g, input_precision=PRECISION)
+            total += tl.dot(y * weight[:, None], g, input_precision="tf32x3")
         inside = (s < high)[:, None] & (l < own)[None, :]
         place = mine[:, None] + l[None, :]
         found = total * tl.load(states + place, inside, 0.0)
@@ -122,11 +121,6 @@ def _divide(left, right, totals, out, size, BLOCK: tl.constexpr):
     total = tl.load(totals + k, k < size, 1.0)
     found = (tl.load(left + k, k < size, 0.0) + tl.load(right + k, k < size, 0.0)) / tl.where(total > 0, total, 1.0)
     tl.store(out + k, tl.where(total > 0, found, 0.0), k < size)
-
-
-def precision_now() -> Precision:
-    """The precision of a forward pass, for its backward pass, which runs elsewhere."""
-    return "fast" if is_fast() else "full"
 
 
 def over_totals(left: Tensor, right: Tensor, totals: Tensor) -> Tensor:
@@ -151,7 +145,7 @@ class _Grammar:
         scores = rules[:, :, heads:, heads:].flatten(2), rest
         self.scales = [finite(x.amax(-1)) for x in scores]
         self.tables = [(x - scale[..., None]).exp_() for x, scale in zip(scores, self.scales, strict=True)]
-        self.groups, self.precision = groups, precision_now()
+        self.groups = groups
         chart.finish(1, None, spans.new_zeros(1, chart.n_leaves), reach)
         for width in range(2, chart.length + 1):
             which = min(width - 2, 1)
@@ -163,7 +157,7 @@ class _Grammar:
 
     def _tiles(self) -> dict[str, Any]:
         size = 32 if self.chart.n_heads <= 32 else 64
-        return {"L": size, "S": 16, "PRECISION": "tf32" if is_fast() else "tf32x3", "num_warps": 4}
+        return {"L": size, "S": 16, "num_warps": 4}
 
     def merged(self, width: int) -> Tensor:
         """The pairs of children of all spans of a width, `[rows, Q]`."""
@@ -221,8 +215,7 @@ class _GrammarSum(torch.autograd.Function):
         if torch.is_grad_enabled():
             wanted = ctx.needs_input_grad[:2]
             return *reference_gradients(reference, (spans, rules), wanted, grads[0]), None, None, None
-        with precision(found.precision):
-            return *found.gradients(lengths, grads[0], ctx.needs_input_grad[1]), None, None, None
+        return *found.gradients(lengths, grads[0], ctx.needs_input_grad[1]), None, None, None
 
 
 def grammar_sum(spans: Tensor, rules: Tensor, lengths: Tensor, reference: Callable[[Tensor, Tensor], Tensor]) -> Tensor:

@@ -11,7 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from tailsum.numerics.fused.exponential import exp
-from tailsum.numerics.fused.scores import meets, product, unmasked
+from tailsum.numerics.fused.products import product
+from tailsum.numerics.fused.scores import meets, unmasked
 
 
 class Near(NamedTuple):

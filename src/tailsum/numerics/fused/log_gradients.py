@@ -14,7 +14,8 @@ from torch import Tensor
 
 from tailsum.numerics.fused.exponential import exp
 from tailsum.numerics.fused.log_steps import Messages, launches
-from tailsum.numerics.fused.scores import Pairs, add_product, meet, score_tile
+from tailsum.numerics.fused.products import add_product
+from tailsum.numerics.fused.scores import Pairs, meet, score_tile
 from tailsum.numerics.kernels import ALIGNED
 
 
@@ -23,7 +24,7 @@ def _flow_kernel(
     source, grad, x, alpha, entering, highest, counter, last, left, right, centre, first, stop,
     batch, n, per_group, table_steps, x_b, x_t,
     group_l, step_l, row_l, column_l, group_r, step_r, row_r, width,
-    SIZE: tl.constexpr, PRECISION: tl.constexpr, I: tl.constexpr, J: tl.constexpr, SOURCE: tl.constexpr, MEET: tl.constexpr,
+    SIZE: tl.constexpr, I: tl.constexpr, J: tl.constexpr, SOURCE: tl.constexpr, MEET: tl.constexpr,
 ):  # fmt: skip
     """Steps `first .. stop` back from the end; without a source, `grad` times the posterior of the last position."""
     b, program, programs = tl.program_id(1).to(tl.int64), tl.program_id(0), tl.num_programs(0)
@@ -71,7 +72,6 @@ def _flow_kernel(
                         row_r,
                         width,
                         SIZE,
-                        PRECISION,
                     )
                     chance = exp(mass[:, None] + (scores - base) - total[None, :])
                     flow += tl.sum(chance * sent[None, :], 1)
@@ -86,7 +86,7 @@ def _flow_kernel(
 def _table_gradient_kernel(
     out, alpha, entering, highest, x, last, left, right, centre, batch, n, per_group, table_steps, rows, split_rows, x_b, x_t,
     group_l, step_l, row_l, column_l, group_r, step_r, row_r, width, blocks_j,
-    SIZE: tl.constexpr, PRECISION: tl.constexpr, I: tl.constexpr, J: tl.constexpr, UNROLL: tl.constexpr,
+    SIZE: tl.constexpr, I: tl.constexpr, J: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """The gradient `[split, G, S, N, N]` in the scores; `rows` is how many sequences and steps share a table."""
     table, split = tl.program_id(1).to(tl.int64), tl.program_id(2)
@@ -95,7 +95,7 @@ def _table_gradient_kernel(
     group, step = table // table_steps, table % table_steps
     scores = score_tile(
         left + group * group_l + step * step_l, right + group * group_r + step * step_r, i, j, n, n,
-        row_l, column_l, row_r, width, SIZE, PRECISION,
+        row_l, column_l, row_r, width, SIZE,
     )  # fmt: skip
     scores -= tl.load(centre + table)
     found = tl.zeros([I, J], tl.float32)
@@ -136,7 +136,7 @@ def _factor_gradient_kernel(
     found = tl.zeros([I, SIZE], tl.float32)
     for start in range(0, n, J):
         j = start + tl.arange(0, J)
-        scores = score_tile(own, other, i, j, n, n, row_own, 1, row_other, width, SIZE, PRECISION)
+        scores = score_tile(own, other, i, j, n, n, row_own, 1, row_other, width, SIZE)
         weight = tl.zeros([I, J], tl.float32)
         for row in range(rows):
             t = step + row // per_group
@@ -176,7 +176,7 @@ def flow_back(
         _flow_kernel[programs, batch](
             given, given, x, messages.alpha, messages.entering, messages.highest, counter, last, *pairs.pointers, first, stop,
             batch, n, pairs.per_group(batch), pairs.steps, *x.stride()[:2], *pairs.strides, SIZE=pairs.size,
-            PRECISION=pairs.precision, I=tile.rows, J=tile.columns, SOURCE=source is not None,
+            I=tile.rows, J=tile.columns, SOURCE=source is not None,
             MEET=programs > 1 and stop > first + 1, num_warps=tile.warps,
         )  # fmt: skip
     return x
@@ -206,6 +206,6 @@ def pair_gradient(messages: Messages, x: Tensor, pairs: Pairs, last: Tensor) -> 
     out = x.new_empty(splits, pairs.groups, pairs.steps, n, n)
     _table_gradient_kernel[blocks * blocks, tables, splits](
         out, *state[:3], x, last, *pairs.pointers, *sizes, split_rows, *x.stride()[:2], *pairs.strides, blocks,
-        SIZE=0, PRECISION=pairs.precision, I=side, J=side, UNROLL=min(4, split_rows), num_warps=4 if n % ALIGNED == 0 else 8,
+        SIZE=0, I=side, J=side, UNROLL=min(4, split_rows), num_warps=4 if n % ALIGNED == 0 else 8,
     )  # fmt: skip
     return (out[0] if splits == 1 else out.sum(0),)

@@ -39,7 +39,7 @@ def _enter_kernel(
     node, alpha, entering, highest, peak, counter, last, left, right, centre, first, stop,
     batch, n, per_group, table_steps, node_b, node_t, node_n,
     group_l, step_l, row_l, column_l, group_r, step_r, row_r, width,
-    SIZE: tl.constexpr, PRECISION: tl.constexpr, I: tl.constexpr, J: tl.constexpr, MAXIMUM: tl.constexpr, MEET: tl.constexpr,
+    SIZE: tl.constexpr, I: tl.constexpr, J: tl.constexpr, MAXIMUM: tl.constexpr, MEET: tl.constexpr,
 ):  # fmt: skip
     b, program, programs = tl.program_id(1).to(tl.int64), tl.program_id(0), tl.num_programs(0)
     left += b // per_group * group_l
@@ -80,7 +80,6 @@ def _enter_kernel(
                         row_r,
                         width,
                         SIZE,
-                        PRECISION,
                     )
                     reach = sent[:, None] + (scores - base)
                     new = tl.maximum(most, tl.max(reach, 0))
@@ -136,7 +135,7 @@ def enter(node: Tensor, pairs: Pairs, last: Tensor, maximum: bool = False) -> Me
     for first, stop, programs, counter in launches(node, length, tile.columns):
         _enter_kernel[programs, batch](
             node, alpha, entering, highest, peak, counter, last, *pairs.pointers, first, stop, batch, n, pairs.per_group(batch),
-            pairs.steps, *node.stride(), *pairs.strides, SIZE=pairs.size, PRECISION=pairs.precision,
+            pairs.steps, *node.stride(), *pairs.strides, SIZE=pairs.size,
             I=tile.rows, J=tile.columns, MAXIMUM=maximum, MEET=programs > 1 and stop > first + 1, num_warps=tile.warps,
         )  # fmt: skip
     return Messages(alpha, entering, highest, peak)

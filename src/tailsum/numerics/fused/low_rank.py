@@ -18,9 +18,8 @@ from torch import Tensor
 
 from tailsum.numerics.fused.chart import Chart, children, first_row, highest_split, is_lost, reachable
 from tailsum.numerics.fused.exponential import exp
-from tailsum.numerics.fused.grammar import over_totals, precision_now
+from tailsum.numerics.fused.grammar import over_totals
 from tailsum.numerics.fused.reference import reference_gradients
-from tailsum.numerics.kernels import precision
 from tailsum.numerics.precision import product
 from tailsum.numerics.tensors import finite
 
@@ -71,7 +70,7 @@ class _Grammar:
 
     def __init__(self, spans: Tensor, head: Tensor, left: Tensor, right: Tensor, reach: bool = False) -> None:
         self.chart = chart = Chart(spans, len(head), len(left) - len(head))
-        self.rank, self.precision = head.shape[-1], precision_now()
+        self.rank = head.shape[-1]
         tops = [finite(x.amax(0)) for x in (left, right)]
         both = torch.cat([(x - top).exp_() for x, top in zip((left, right), tops, strict=True)], -1)  # [N+P, 2 R]
         self.inner, self.leaves = both[: len(head)], both[len(head) :]
@@ -137,8 +136,7 @@ class _LowRankSum(torch.autograd.Function):
         found, reference = ctx.settings
         if torch.is_grad_enabled():
             return None, None, None, *reference_gradients(reference, inputs, ctx.needs_input_grad[3:], grads[0])
-        with precision(found.precision):
-            return None, None, None, *found.gradients(lengths, grads[0])
+        return None, None, None, *found.gradients(lengths, grads[0])
 
 
 def low_rank_sum(

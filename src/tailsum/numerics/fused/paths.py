@@ -19,7 +19,7 @@ PROGRAMS = 528  # some four for each multiprocessor
 @triton.jit
 def _best_kernel(
     sent, found, left, right, centre, rows, n, m, splits, chunk, per_group, group_l, row_l, column_l, group_r, row_r, width,
-    SIZE: tl.constexpr, PRECISION: tl.constexpr, R: tl.constexpr, I: tl.constexpr, J: tl.constexpr,
+    SIZE: tl.constexpr, R: tl.constexpr, I: tl.constexpr, J: tl.constexpr,
 ):  # fmt: skip
     """`found(s, r, j) = max_i sent(i, r) + score(i, j)` over the s-th part of the states i, for R sequences that share a table."""
     group = tl.program_id(2).to(tl.int64)
@@ -57,7 +57,7 @@ def _best_kernel(
         top = tl.full([R, J], -float("inf"), tl.float32)
         for start in range(begin, stop, I):
             i = start + tl.arange(0, I)
-            scores = score_tile(left, right, i, j, n, m, row_l, column_l, row_r, width, SIZE, PRECISION) - base
+            scores = score_tile(left, right, i, j, n, m, row_l, column_l, row_r, width, SIZE) - base
             for one in tl.static_range(R):
                 here = first + one
                 message = tl.load(sent + i * rows + here, i < tl.where(here < limit, stop, 0), -float("inf"))
@@ -152,7 +152,7 @@ def best_messages(node: Tensor, pairs: Pairs) -> Tensor:
         _best_kernel[blocks, row_blocks * splits, pairs.groups](
             sent, found, left, right, centre[step], batch, n, n, splits, chunk, together,
             *left.stride(), right.stride(0), right.stride(1), left.shape[-1],
-            SIZE=pairs.size, PRECISION=pairs.precision, R=rows, **tile,
+            SIZE=pairs.size, R=rows, **tile,
         )  # fmt: skip
         _settle_kernel[triton.cdiv(n, BLOCK), batch](
             node[t], found, shift[t - 1], best[t], sent, shift[t], batch, n, splits, BLOCK=BLOCK

@@ -5,13 +5,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from tailsum.numerics.gradients import gradients
+
 
 def reference_gradients(
     reference: Callable[..., Tensor], inputs: Sequence[Tensor], wanted: Sequence[bool], grad: Tensor
-) -> tuple[Tensor | None, ...]:
+) -> list[Tensor | None]:
     """The gradients of `reference(*inputs)` in the wanted inputs, with a graph, so that they can be differentiated."""
-    active = [x for x, want in zip(inputs, wanted, strict=True) if want]
     with torch.enable_grad():
-        found = torch.autograd.grad(reference(*inputs), active, grad, create_graph=True, materialize_grads=True)
-    each = iter(found)
-    return tuple(next(each) if want else None for want in wanted)
+        return gradients(lambda given: reference(*given), inputs, wanted, grad)

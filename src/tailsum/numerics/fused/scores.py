@@ -11,13 +11,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tailsum.numerics.fused.products import score_product
 from tailsum.numerics.kernels import ALIGNED, is_fast
 
 ALONE = 512  # up to so many states one program takes all steps of a sequence
 
 
 @triton.jit
-def score_tile(left, right, i, j, n, m, row_l, column_l, row_r, width, SIZE: tl.constexpr, PRECISION: tl.constexpr):
+def score_tile(left, right, i, j, n, m, row_l, column_l, row_r, width, SIZE: tl.constexpr):
     """The scores of states i [I] with states j [J]; minus infinity where i >= n or j >= m.
 
     SIZE is 0 where `left` points to a table, with strides `row_l` and `column_l`. Else `left` and `right` point to factors of
@@ -31,7 +32,7 @@ def score_tile(left, right, i, j, n, m, row_l, column_l, row_r, width, SIZE: tl.
         d = tl.arange(0, SIZE)
         rows = tl.load(left + i[:, None] * row_l + d[None, :], (i < n)[:, None] & (d < width)[None, :], 0.0)
         columns = tl.load(right + j[None, :] * row_r + d[:, None], (j < m)[None, :] & (d < width)[:, None], 0.0)
-        tile = tl.where(inside, product(rows, columns, PRECISION), -float("inf"))
+        tile = tl.where(inside, score_product(rows, columns), -float("inf"))
     return tile
 
 
@@ -39,29 +40,6 @@ def score_tile(left, right, i, j, n, m, row_l, column_l, row_r, width, SIZE: tl.
 def unmasked(x):
     """Minus infinity in place of finite masks, as in `numerics.tensors`."""
     return tl.where(x < -1e29, -float("inf"), x)
-
-
-@triton.jit
-def product(x, y, PRECISION: tl.constexpr):
-    """A product of tiles. For tf32 its operands are rounded: tensor cores would cut the last bits off, always downwards."""
-    if PRECISION == "tf32":
-        x, y = rounded(x), rounded(y)
-    return tl.dot(x, y, input_precision=PRECISION)
-
-
-@triton.jit
-def add_product(total, x, y, PRECISION: tl.constexpr):
-    """`total` plus a product of tiles."""
-    if PRECISION == "tf32":
-        x, y = rounded(x), rounded(y)
-    return tl.dot(x, y, total, input_precision=PRECISION)
-
-
-@triton.jit
-def rounded(x):
-    """The nearest number that tf32 has."""
-    bits = x.to(tl.int32, bitcast=True)
-    return ((bits + 0x1000) & ~0x1FFF).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -91,7 +69,7 @@ class Pairs:
         self.left, self.right = self.params[0], self.params[-1]
         self.groups, self.steps = self.left.shape[:2]
         self.size = 0 if len(params) == 1 else max(16, triton.next_power_of_2(self.left.shape[-1]))
-        self.precision = "tf32" if is_fast() else "tf32x3"
+        self.precision = "tf32" if is_fast() else "tf32x3"  # of the gradients of factors; scores have no choice
 
     @cached_property
     def centre(self) -> Tensor:
@@ -126,6 +104,11 @@ class Pairs:
 def meets() -> bool:
     """Whether programs can wait for one another: in the interpreter they run one after the other."""
     return torch.cuda.is_available()
+
+
+def before_hopper(device: torch.device) -> bool:
+    """Whether it is a GPU older than those that tiles were measured on."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) < (9, 0)
 
 
 def at_once(device: torch.device, shared_memory: int = 0) -> int:

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tailsum.numerics.fused.exponential import exp
-from tailsum.numerics.fused.scores import at_once, meet
+from tailsum.numerics.fused.scores import at_once, before_hopper, meet
 
 LEVELS = 16  # powers of two by which the states are ordered, as in the reference, padded
 PASSES = 12  # towards the threshold, at most
@@ -143,7 +143,8 @@ class Selector:
     """Up to `calls` selections of k of n states for a batch of rows, with buffers that serve all of them."""
 
     def __init__(self, batch: int, n: int, calls: int, device: torch.device) -> None:
-        self.batch, self.n, self.block = batch, n, 512
+        self.batch, self.n = batch, n
+        self.block = 256 if before_hopper(device) else 512  # the compiler spills 512 for older GPUs
         blocks = triton.cdiv(n, self.block)
         several = at_once(device, 32 << 10) // max(1, batch)
         programs = max(1, min(64, several, blocks))

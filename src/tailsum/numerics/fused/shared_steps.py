@@ -16,7 +16,8 @@ import triton.language as tl
 from torch import Tensor
 
 from tailsum.numerics.fused.exponential import exp
-from tailsum.numerics.fused.scores import at_once, meet, meets, product, rounded
+from tailsum.numerics.fused.products import add_split_product, rounded, score_product
+from tailsum.numerics.fused.scores import at_once, meet, meets
 from tailsum.numerics.fused.table_products import column_tile, padded
 
 
@@ -36,7 +37,7 @@ class Table(Protocol):
 @triton.jit
 def _entry_tile(
     left, columns, scale, i, j, n, m, row_l, column_l, width,
-    SIZE: tl.constexpr, PRECISION: tl.constexpr, REVERSE: tl.constexpr,
+    SIZE: tl.constexpr, REVERSE: tl.constexpr,
 ):  # fmt: skip
     """Entries of the table for states i [I], which are summed over, and j [J]."""
     inside = (i < n)[:, None] & (j < m)[None, :]
@@ -47,7 +48,7 @@ def _entry_tile(
         rows = tl.load(
             left + i[:, None].to(tl.int64) * row_l + d[None, :], (i < n)[:, None] & (d < width)[None, :], 0.0
         )
-        scores = product(rows, columns, PRECISION)
+        scores = score_product(rows, columns)
         if REVERSE:  # the scales are those of the states that are summed over
             scores -= tl.load(scale + i, i < n, 0.0)[:, None]
         else:
@@ -67,17 +68,12 @@ def _store_split(high, low, place, value, within, PRECISION: tl.constexpr):
 
 @triton.jit
 def _add_messages(sums, high, low, place, there, entries, PRECISION: tl.constexpr):
-    """`sums` plus a product of messages, which were split when they were stored, with a tile of entries.
-
-    Three products in tf32, as `tf32x3` makes of one, which would split the messages anew in each tile.
-    """
-    near = rounded(entries)
+    """`sums` plus a product of messages with a tile of entries."""
     x = tl.load(high + place, there, 0.0, cache_modifier=".cg")
+    rest = x
     if PRECISION != "tf32":
         rest = tl.load(low + place, there, 0.0, cache_modifier=".cg")
-        sums = tl.dot(rest, near, sums, input_precision="tf32")
-        sums = tl.dot(x, entries - near, sums, input_precision="tf32")
-    return tl.dot(x, near, sums, input_precision="tf32")
+    return add_split_product(sums, x, rest, entries, PRECISION)
 
 
 @triton.jit(do_not_specialize=["first", "stop"])
@@ -102,9 +98,7 @@ def _push_kernel(
             sums = tl.zeros([R, J], tl.float32)
             for start in range(0, n, I):
                 i = start + tl.arange(0, I)
-                entries = _entry_tile(
-                    rows, factors, scale + scales, i, j, n, n, row_l, column_l, width, SIZE, PRECISION, False
-                )
+                entries = _entry_tile(rows, factors, scale + scales, i, j, n, n, row_l, column_l, width, SIZE, False)
                 there = inside[:, None] & (i < n)[None, :]
                 sums = _add_messages(sums, high, low, sent + i[None, :], there, entries, PRECISION)
             here = (t * batch + r[:, None]) * n + j[None, :]
@@ -155,9 +149,7 @@ def _flow_kernel(
             sums = tl.zeros([R, J], tl.float32)
             for start in range(0, n, I):
                 i = start + tl.arange(0, I)
-                entries = _entry_tile(
-                    rows, factors, scale + scales, i, j, n, n, row_l, column_l, width, SIZE, PRECISION, REVERSE
-                )
+                entries = _entry_tile(rows, factors, scale + scales, i, j, n, n, row_l, column_l, width, SIZE, REVERSE)
                 there = inside[:, None] & (i < n)[None, :]
                 sums = _add_messages(sums, high, low, sent + i[None, :], there, entries, PRECISION)
             here = (t * batch + r[:, None]) * n + j[None, :]
@@ -233,7 +225,7 @@ def _table_tile(n: int, rows: int) -> dict[str, int]:
     columns = 64 if n >= 8192 else 32 if n >= 4096 else 16
     if rows == 64:
         return {"I": 32, "J": min(columns, 32), "num_warps": 4, "num_stages": 5}
-    return {"I": 32 if columns == 64 else 64, "J": columns, "num_warps": 4, "num_stages": 5}
+    return {"I": 32 if rows * columns > 512 else 64, "J": columns, "num_warps": 4, "num_stages": 5}
 
 
 class _Launch:

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tailsum.numerics.fused.exponential import exp
-from tailsum.numerics.fused.scores import add_product, product, score_tile
+from tailsum.numerics.fused.products import add_product, score_product
+from tailsum.numerics.fused.scores import score_tile
 from tailsum.numerics.kernels import ALIGNED
 
 WEIGHT_TILE = {"I": 128, "J": 128, "R": 32, "num_warps": 8, "num_stages": 3}  # measured on a Hopper GPU
@@ -42,7 +43,7 @@ def _weight_kernel(
         x = tl.load(early + i[:, None].to(tl.int64) * rows + r[None, :], (r < rows)[None, :] & (i < n)[:, None], 0.0)
         y = tl.load(late + j[None, :].to(tl.int64) * rows + r[:, None], (r < rows)[:, None] & (j < m)[None, :], 0.0)
         sums = add_product(sums, x, y, PRECISION)
-    scores = score_tile(left, right, i, j, n, m, row_l, column_l, row_r, width, SIZE, PRECISION)
+    scores = score_tile(left, right, i, j, n, m, row_l, column_l, row_r, width, SIZE)
     entries = exp(scores - tl.load(scale + j, j < m, 0.0)[None, :])
     within = (i < n)[:, None] & (j < m)[None, :]
     tl.store(out + i[:, None].to(tl.int64) * m + j[None, :], sums * entries, within)
@@ -51,7 +52,7 @@ def _weight_kernel(
 @triton.jit
 def _column_max_kernel(
     out, left, right, n, m, group_l, row_l, group_r, row_r, width,
-    SIZE: tl.constexpr, PRECISION: tl.constexpr, I: tl.constexpr, J: tl.constexpr,
+    SIZE: tl.constexpr, I: tl.constexpr, J: tl.constexpr,
 ):  # fmt: skip
     """The highest score of each column of tables that are given by factors."""
     table = tl.program_id(1).to(tl.int64)
@@ -62,7 +63,7 @@ def _column_max_kernel(
         i, d = start + tl.arange(0, I), tl.arange(0, SIZE)
         place = left + table * group_l + i[:, None].to(tl.int64) * row_l + d[None, :]
         rows = tl.load(place, (i < n)[:, None] & (d < width)[None, :], 0.0)
-        scores = tl.where((i < n)[:, None], product(rows, columns, PRECISION), -float("inf"))
+        scores = tl.where((i < n)[:, None], score_product(rows, columns), -float("inf"))
         top = tl.maximum(top, tl.max(scores, 0))
     tl.store(out + table * m + j, top, j < m)
 
@@ -87,14 +88,14 @@ def weights(x: Tensor, y: Tensor, params: tuple[Tensor, ...], scale: Tensor, pre
     return out
 
 
-def column_max(left: Tensor, right: Tensor, precision: str) -> Tensor:
+def column_max(left: Tensor, right: Tensor) -> Tensor:
     """The highest score `[G, S, M]` of each column, for factors `[G, S, N, d]` and `[G, S, M, d]`."""
     left, right = left.contiguous(), right.contiguous()
     groups, steps, m, width = right.shape
     out = right.new_empty(groups, steps, m)
     _column_max_kernel[triton.cdiv(m, 64), groups * steps](
         out, left, right, left.shape[-2], m, left.stride(1), width, right.stride(1), width, width,
-        SIZE=padded(left), PRECISION=precision, I=64, J=64, num_warps=4,
+        SIZE=padded(left), I=64, J=64, num_warps=4,
     )  # fmt: skip
     return out
 

@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
+from tailsum.numerics.stream import Parts, in_tiles
 from tailsum.numerics.table import tile_size
 from tailsum.scores.factored import Factored
 from tailsum.scores.message import message
@@ -164,24 +165,25 @@ class PairSweep(Sweep):
         given, place = [one, other], {"head": 0, "left": 1, "right": 2}[role]
         given.insert(place, guides.index[..., None, :].expand(*one.shape[:-1], -1))
         size = math.prod(one.shape[2:]) * other.shape[-1] * guides.index.shape[-1]
-        chunk = max(1, 16 * tile_size(one.device) // max(1, len(one) * size))
-        found = []
-        for start in range(0, one.shape[1], chunk):
-            stop = start + chunk
+
+        def tile(start: int, stop: int) -> Parts:
             scores = self.between(*(x[:, start:stop] for x in given)).movedim(3 + place, 3)  # [B, n, way, guide, m, m]
-            found.append((scores + guides.value[:, start:stop, None, :, None, None]).logsumexp(3).flatten(2))
-        return torch.cat(found, 1)
+            return Parts(((scores + guides.value[:, start:stop, None, :, None, None]).logsumexp(3).flatten(2),))
+
+        chunk = max(1, 16 * tile_size(one.device) // max(1, len(one) * size))
+        return in_tiles(tile, one.shape[1], chunk).rows[0]
 
     def _fan(self, role: Role, first: Tensor, second: Tensor, value: Tensor, rest: slice) -> Tensor:
         """The message of the pairs to all states `rest` in the given role, a few spans at a time."""
         batch, count, pairs = value.shape
+
+        def tile(start: int, stop: int) -> Parts:
+            one, other = (x[:, start:stop].flatten(1) for x in (first, second))
+            potential = self.fan(role, one, other, rest)  # [B, n m, states]
+            return Parts((message(_by_span(potential, pairs), None, value[:, start:stop]),))
+
         chunk = max(1, 64 * tile_size(value.device) // max(1, batch * pairs * (rest.stop - rest.start)))
-        found = []
-        for start in range(0, count, chunk):
-            part = slice(start, start + chunk)
-            potential = self.fan(role, first[:, part].flatten(1), second[:, part].flatten(1), rest)  # [B, n m, states]
-            found.append(message(_by_span(potential, pairs), None, value[:, part]))
-        return torch.cat(found, 1)
+        return in_tiles(tile, count, chunk).rows[0]
 
     # From the top down.
 

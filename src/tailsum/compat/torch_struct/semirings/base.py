@@ -1,26 +1,36 @@
 """The base of all semirings: arithmetic on tensors, and what a dynamic program computes under one.
 
-A semiring keeps `size()` numbers for each score, in a first dimension that `convert` adds and `unconvert` removes. Its
-arithmetic is for your own recursions. The dynamic programs of this package do not run it: `struct(semiring).sum(..)` asks
-the structure for what the semiring stands for, such as the log-partition or the k best.
+A semiring keeps `size()` numbers for each score, in a first dimension that `convert` adds and `unconvert` removes.
+`struct(semiring).sum(..)` runs a recursion in its arithmetic. Semirings that stand for something that a structure computes
+faster, such as the log-partition or the k best, ask the structure for it: they define `of_sum` and `of_marginals`.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Num
 from torch import Tensor
 
-Make = Callable[[Any], Any]  # from log-potentials to a distribution
+from tailsum.compat.torch_struct.semirings.recursion import gradients
+from tailsum.numerics.check import check_floating
 
 
 class Semiring:
-    """Two operations, `sum` over a dimension and `mul`, with neutral elements `zero` and `one`."""
+    """Two operations, `sum` over a dimension and `mul`, with neutral elements `zero` and `one`.
+
+    A semiring of your own derives from this class, or from another semiring.
+    """
 
     zero = 0.0
     one = 1.0
+
+    def __init_subclass__(cls) -> None:
+        """A class with an arithmetic of its own does not stand for what its base stands for."""
+        own = vars(cls)
+        if ("sum" in own or "mul" in own) and not ("of_sum" in own or "of_marginals" in own):
+            for name in ("of_sum", "of_marginals"):
+                setattr(cls, name, vars(Semiring)[name])
 
     @classmethod
     def size(cls) -> int:
@@ -28,85 +38,90 @@ class Semiring:
         return 1
 
     @classmethod
-    def convert(cls, potentials: Float[Tensor, "..."]) -> Float[Tensor, "size ..."]:
+    def convert(cls, potentials: Num[Tensor, "..."]) -> Num[Tensor, "size ..."]:
         """Scores as numbers of the semiring."""
         return potentials[None]
 
     @classmethod
-    def unconvert(cls, potentials: Float[Tensor, "size ..."]) -> Float[Tensor, "..."]:
+    def unconvert(cls, potentials: Num[Tensor, "size ..."]) -> Num[Tensor, "..."]:
         """The result that the semiring is for."""
         return potentials[0]
 
     @classmethod
-    def sum(cls, xs: Float[Tensor, "size ..."], dim: int = -1) -> Float[Tensor, "size ..."]:
+    def sum(cls, xs: Num[Tensor, "size ..."], dim: int = -1) -> Num[Tensor, "size ..."]:
         """The sum over a dimension, not the first."""
         raise NotImplementedError(f"{cls.__name__} has no sum")
 
     @classmethod
-    def mul(cls, a: Float[Tensor, "size ..."], b: Float[Tensor, "size ..."]) -> Float[Tensor, "size ..."]:
+    def mul(cls, a: Num[Tensor, "size ..."], b: Num[Tensor, "size ..."]) -> Num[Tensor, "size ..."]:
         """The product of two numbers, or tensors of them."""
         raise NotImplementedError(f"{cls.__name__} has no mul")
 
     @classmethod
-    def times(cls, *xs: Float[Tensor, "size ..."]) -> Float[Tensor, "size ..."]:
+    def times(cls, *xs: Num[Tensor, "size ..."]) -> Num[Tensor, "size ..."]:
         """The product of several tensors."""
         return functools.reduce(cls.mul, xs)
 
     @classmethod
-    def prod(cls, xs: Float[Tensor, "size ..."], dim: int = -1) -> Float[Tensor, "size ..."]:
+    def prod(cls, xs: Num[Tensor, "size ..."], dim: int = -1) -> Num[Tensor, "size ..."]:
         """The product over a dimension."""
         return functools.reduce(cls.mul, xs.unbind(dim))
 
     @classmethod
-    def plus(cls, a: Float[Tensor, "size ..."], b: Float[Tensor, "size ..."]) -> Float[Tensor, "size ..."]:
+    def plus(cls, a: Num[Tensor, "size ..."], b: Num[Tensor, "size ..."]) -> Num[Tensor, "size ..."]:
         """The sum of two tensors."""
         return cls.sum(torch.stack(torch.broadcast_tensors(a, b), -1), -1)
 
     @classmethod
-    def dot(cls, a: Float[Tensor, "size ..."], b: Float[Tensor, "size ..."]) -> Float[Tensor, "size ..."]:
+    def dot(cls, a: Num[Tensor, "size ..."], b: Num[Tensor, "size ..."]) -> Num[Tensor, "size ..."]:
         """The inner product over the last dimension."""
         return cls.sum(cls.mul(a, b), -1)
 
     @classmethod
-    def matmul(cls, a: Float[Tensor, "size ..."], b: Float[Tensor, "size ..."]) -> Float[Tensor, "size ..."]:
+    def matmul(cls, a: Num[Tensor, "size ..."], b: Num[Tensor, "size ..."]) -> Num[Tensor, "size ..."]:
         """The matrix product."""
         return cls.dot(a[..., :, None, :], b.mT[..., None, :, :])
 
     @classmethod
-    def zero_(cls, xs: Float[Tensor, "size ..."]) -> Float[Tensor, "size ..."]:
+    def zero_(cls, xs: Num[Tensor, "size ..."]) -> Num[Tensor, "size ..."]:
         """Fill with zero, in place."""
         return xs.fill_(cls.zero)
 
     @classmethod
-    def one_(cls, xs: Float[Tensor, "size ..."]) -> Float[Tensor, "size ..."]:
+    def one_(cls, xs: Num[Tensor, "size ..."]) -> Num[Tensor, "size ..."]:
         """Fill with one, in place."""
         return xs.fill_(cls.one)
 
     @classmethod
-    def zero_mask_(cls, xs: Float[Tensor, "size ..."], mask: Bool[Tensor, "..."]) -> None:
+    def zero_mask_(cls, xs: Num[Tensor, "size ..."], mask: Bool[Tensor, "..."]) -> None:
         """Fill with zero where `mask` is true, in place."""
         xs.copy_(torch.where(mask, cls.zero_(torch.empty_like(xs)), xs))
 
     # What a dynamic program computes.
 
     @classmethod
-    def of_sum(cls, make: Make, potentials: Any, raw: bool) -> Tensor:
-        """`struct(semiring).sum(potentials)`; `raw` keeps the semiring's first dimension."""
-        raise NotImplementedError(_unknown(cls, "sum"))
+    def of_sum(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Num[Tensor, "..."]:
+        """`struct(semiring).sum(potentials, lengths)`; `raw` keeps the semiring's first dimension."""
+        total = struct.fold(struct.converted(potentials), lengths)
+        return total if raw else cls.unconvert(total)
 
     @classmethod
-    def of_marginals(cls, make: Make, potentials: Any, raw: bool) -> Any:
-        """`struct(semiring).marginals(potentials)`: the gradient of the sum, in torch-struct."""
-        raise NotImplementedError(_unknown(cls, "marginals"))
+    def of_marginals(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Any:
+        """`struct(semiring).marginals(potentials, lengths)`: the gradient of the sum; if `raw`, that of each number of it."""
+        if isinstance(potentials, tuple):
+            raise NotImplementedError(f"marginals of a grammar under a {cls.__name__} are not here; its sum is")
+        check_floating("log_potentials", potentials)
+        with torch.enable_grad():
+            recorded = potentials.requires_grad
+            parts = struct.converted(potentials if recorded else potentials.detach().requires_grad_())
+            totals = struct.fold(parts, lengths)
+            rows = totals if raw else cls.unconvert(totals)[None]
+            found = [cls.unconvert(x) for x in gradients(rows, parts, recorded)]
+        return torch.stack(found) if raw else found[0]
 
 
-def raw_or_plain(value: Tensor, raw: bool) -> Tensor:
-    """A result of a semiring of size one, with its first dimension if `raw`."""
-    return value[None] if raw else value
-
-
-def _unknown(semiring: type[Semiring], what: str) -> str:
-    return (
-        f"{semiring.__name__} has no {what} here: dynamic programs do not run the arithmetic of a semiring, they compute what "
-        "a known one stands for. For a recursion of your own, write a structure: docs/your_own_structure.md"
-    )
+def raw_or_plain(value: Any, raw: bool) -> Any:
+    """A result of a semiring of size one, or a tuple of them, with its first dimension if `raw`."""
+    if not raw:
+        return value
+    return value[None] if isinstance(value, Tensor) else tuple(x[None] for x in value)

@@ -5,12 +5,13 @@ mean of the values under p, plus what the choice itself contributes.
 """
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tailsum.compat.torch_struct.semirings.base import Make, Semiring, raw_or_plain
+from tailsum.compat.torch_struct.semirings.base import Semiring
 from tailsum.numerics.reduce import log_sum_exp
 from tailsum.numerics.tensors import finite
 
@@ -54,6 +55,13 @@ class _Expectation(Semiring):
         own = torch.where(share > 0, share * (xs[-1] + cls.choice(*finite(log_share))), 0.0)
         return torch.cat((totals, own.sum(dim)[None]))
 
+    @classmethod
+    def of_marginals(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Any:
+        raise NotImplementedError(
+            f"{cls.__name__} has no marginals here: the gradient of its sum is neither marginals nor an event. "
+            "For that gradient, call torch.autograd.grad on the sum"
+        )
+
     @staticmethod
     def choice(*log_share: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """What a choice contributes, from its log-probability under each model."""
@@ -68,8 +76,8 @@ class EntropySemiring(_Expectation):
         return -log_share[0]
 
     @classmethod
-    def of_sum(cls, make: Make, potentials: Tensor | tuple[Tensor, ...], raw: bool) -> Tensor:
-        model = make(potentials)
+    def of_sum(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Tensor:
+        model = struct.distribution(potentials, lengths)
         return torch.stack((model.partition, model.entropy)) if raw else model.entropy
 
 
@@ -83,8 +91,8 @@ class CrossEntropySemiring(_Expectation):
         return -log_share[1]
 
     @classmethod
-    def of_sum(cls, make: Make, potentials: list[Tensor] | list[tuple[Tensor, ...]], raw: bool) -> Tensor:
-        p, q = (make(x) for x in potentials)
+    def of_sum(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Tensor:
+        p, q = (struct.distribution(x, lengths) for x in potentials)
         value = p.cross_entropy(q)
         return torch.stack((p.partition, q.partition, value)) if raw else value
 
@@ -99,6 +107,6 @@ class KLDivergenceSemiring(_Expectation):
         return log_share[0] - log_share[1]
 
     @classmethod
-    def of_sum(cls, make: Make, potentials: list[Tensor] | list[tuple[Tensor, ...]], raw: bool) -> Tensor:
-        p, q = (make(x) for x in potentials)
-        return torch.stack((p.partition, q.partition, p.kl(q))) if raw else raw_or_plain(p.kl(q), raw=False)
+    def of_sum(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Tensor:
+        p, q = (struct.distribution(x, lengths) for x in potentials)
+        return torch.stack((p.partition, q.partition, p.kl(q))) if raw else p.kl(q)

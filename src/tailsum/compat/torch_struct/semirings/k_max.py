@@ -1,10 +1,11 @@
 """The k largest scores, in order."""
 
+from typing import Any
+
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int, Num
 from torch import Tensor
 
-from tailsum.compat.torch_struct.semirings.base import Make
 from tailsum.compat.torch_struct.semirings.plain import LogSemiring
 from tailsum.numerics.check import at_least
 
@@ -33,21 +34,27 @@ class _KMax(LogSemiring):
         return xs
 
     @classmethod
-    def sum(cls, xs: Float[Tensor, "size ..."], dim: int = -1) -> Float[Tensor, "size ..."]:
-        return xs.movedim(dim, 1).flatten(0, 1).topk(cls.k, 0).values
+    def sum(cls, xs: Num[Tensor, "size ..."], dim: int = -1) -> Num[Tensor, "size ..."]:
+        return cls.sparse_sum(xs, dim)[0]
+
+    @classmethod
+    def sparse_sum(
+        cls, xs: Num[Tensor, "size ..."], dim: int = -1
+    ) -> tuple[Num[Tensor, "size ..."], tuple[Int[Tensor, "size ..."], Int[Tensor, "size ..."]]]:
+        """The k largest, and where they come from: which of the k numbers, and the place in `dim`."""
+        best = xs.movedim(dim, 0).flatten(0, 1).topk(cls.k, 0)
+        return best.values, (best.indices % cls.k, best.indices // cls.k)
 
     @classmethod
     def mul(cls, a: Float[Tensor, "size ..."], b: Float[Tensor, "size ..."]) -> Float[Tensor, "size ..."]:
         return (a[:, None] + b).flatten(0, 1).topk(cls.k, 0).values
 
     @classmethod
-    def of_sum(cls, make: Make, potentials: Tensor | tuple[Tensor, ...], raw: bool) -> Tensor:
-        best = make(potentials).kmax(cls.k)
+    def of_sum(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Tensor:
+        best = struct.distribution(potentials, lengths).kmax(cls.k)
         return best if raw else best[0]
 
     @classmethod
-    def of_marginals(
-        cls, make: Make, potentials: Tensor | tuple[Tensor, ...], raw: bool
-    ) -> Tensor | tuple[Tensor, ...]:
-        model = make(potentials)
+    def of_marginals(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Any:
+        model = struct.distribution(potentials, lengths)
         return model.topk(cls.k) if raw else model.argmax

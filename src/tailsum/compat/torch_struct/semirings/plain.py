@@ -1,35 +1,29 @@
 """Semirings of one number for each score: sums of weights, of scores in log space, and maxima."""
 
+from typing import Any
+
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int, Num
 from torch import Tensor
 
-from tailsum.compat.torch_struct.semirings.base import Make, Semiring, raw_or_plain
+from tailsum.compat.torch_struct.semirings.base import Semiring, raw_or_plain
 from tailsum.numerics import reduce
-from tailsum.structure.terms import tensors_in
 
 
 class StdSemiring(Semiring):
-    """Sums and products of weights; a dynamic program takes weights, at least zero, in place of their logarithms."""
+    """Sums and products of weights; a dynamic program takes weights in place of their logarithms, of any dtype."""
 
     @classmethod
-    def sum(cls, xs: Float[Tensor, "size ..."], dim: int = -1) -> Float[Tensor, "size ..."]:
+    def sum(cls, xs: Num[Tensor, "size ..."], dim: int = -1) -> Num[Tensor, "size ..."]:
         return xs.sum(dim)
 
     @classmethod
-    def mul(cls, a: Float[Tensor, "size ..."], b: Float[Tensor, "size ..."]) -> Float[Tensor, "size ..."]:
+    def mul(cls, a: Num[Tensor, "size ..."], b: Num[Tensor, "size ..."]) -> Num[Tensor, "size ..."]:
         return a * b
 
     @classmethod
-    def matmul(cls, a: Float[Tensor, "size ..."], b: Float[Tensor, "size ..."]) -> Float[Tensor, "size ..."]:
+    def matmul(cls, a: Num[Tensor, "size ..."], b: Num[Tensor, "size ..."]) -> Num[Tensor, "size ..."]:
         return a @ b
-
-    @classmethod
-    def of_sum(cls, make: Make, potentials: Tensor | tuple[Tensor, ...], raw: bool) -> Tensor:
-        if any((x < 0).any() for x in tensors_in(potentials)):
-            raise ValueError("log_potentials of a StdSemiring are weights and must be at least 0: got one below")
-        logs = potentials.log() if isinstance(potentials, Tensor) else tuple(x.log() for x in potentials)
-        return raw_or_plain(make(logs).partition.exp(), raw)
 
 
 class LogSemiring(Semiring):
@@ -50,14 +44,12 @@ class LogSemiring(Semiring):
         return xs.sum(dim)
 
     @classmethod
-    def of_sum(cls, make: Make, potentials: Tensor | tuple[Tensor, ...], raw: bool) -> Tensor:
-        return raw_or_plain(make(potentials).partition, raw)
+    def of_sum(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Tensor:
+        return raw_or_plain(struct.distribution(potentials, lengths).partition, raw)
 
     @classmethod
-    def of_marginals(
-        cls, make: Make, potentials: Tensor | tuple[Tensor, ...], raw: bool
-    ) -> Tensor | tuple[Tensor, ...]:
-        return make(potentials).marginals
+    def of_marginals(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Any:
+        return raw_or_plain(struct.distribution(potentials, lengths).marginals, raw)
 
 
 class MaxSemiring(LogSemiring):
@@ -68,15 +60,17 @@ class MaxSemiring(LogSemiring):
         return torch.max(xs, dim).values
 
     @classmethod
-    def of_sum(cls, make: Make, potentials: Tensor | tuple[Tensor, ...], raw: bool) -> Tensor:
-        return raw_or_plain(make(potentials).max, raw)
+    def sparse_sum(
+        cls, xs: Num[Tensor, "size ..."], dim: int = -1
+    ) -> tuple[Num[Tensor, "size ..."], tuple[Int[Tensor, "size ..."], Int[Tensor, "size ..."]]]:
+        """The sum, and where it comes from: which of the semiring's numbers (the first), and the place in `dim`."""
+        best = torch.max(xs, dim)
+        return best.values, (torch.zeros_like(best.indices), best.indices)
 
     @classmethod
-    def of_marginals(
-        cls, make: Make, potentials: Tensor | tuple[Tensor, ...], raw: bool
-    ) -> Tensor | tuple[Tensor, ...]:
-        return make(potentials).argmax
+    def of_sum(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Tensor:
+        return raw_or_plain(struct.distribution(potentials, lengths).max, raw)
 
-
-class SparseMaxSemiring(Semiring):
-    """Not here: sums by sparsemax depend on the order in which a recursion takes them, so they have no value of their own."""
+    @classmethod
+    def of_marginals(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Any:
+        return raw_or_plain(struct.distribution(potentials, lengths).argmax, raw)

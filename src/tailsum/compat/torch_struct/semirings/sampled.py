@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tailsum.compat.torch_struct.semirings.base import Make
+from tailsum.compat.torch_struct.semirings.base import raw_or_plain
 from tailsum.compat.torch_struct.semirings.plain import LogSemiring
 from tailsum.numerics.check import check_temperature
 from tailsum.numerics.noise import gumbel
@@ -23,10 +23,8 @@ class SampledSemiring(LogSemiring):
         return Draw(None)(xs, dim)
 
     @classmethod
-    def of_marginals(
-        cls, make: Make, potentials: Tensor | tuple[Tensor, ...], raw: bool
-    ) -> Tensor | tuple[Tensor, ...]:
-        return make(potentials).sample(())
+    def of_marginals(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Any:
+        return raw_or_plain(struct.distribution(potentials, lengths).sample(()), raw)
 
 
 class MultiSampledSemiring(LogSemiring):
@@ -37,11 +35,10 @@ class MultiSampledSemiring(LogSemiring):
         return _DrawMany.apply(xs, dim)
 
     @classmethod
-    def of_marginals(
-        cls, make: Make, potentials: Tensor | tuple[Tensor, ...], raw: bool
-    ) -> Tensor | tuple[Tensor, ...]:
-        samples = make(potentials).sample((SAMPLES,))
-        return together(samples) if isinstance(samples, Tensor) else tuple(map(together, samples))
+    def of_marginals(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Any:
+        samples = struct.distribution(potentials, lengths).sample((SAMPLES,))
+        found = together(samples) if isinstance(samples, Tensor) else tuple(map(together, samples))
+        return raw_or_plain(found, raw)
 
     @staticmethod
     def to_discrete(xs: Float[Tensor, "..."], j: int) -> Float[Tensor, "..."]:
@@ -95,7 +92,5 @@ class _GumbelCRF(SampledSemiring):
     temp = 1.0
 
     @classmethod
-    def of_marginals(
-        cls, make: Make, potentials: Tensor | tuple[Tensor, ...], raw: bool
-    ) -> Tensor | tuple[Tensor, ...]:
-        return make(potentials).gumbel_crf(cls.temp)
+    def of_marginals(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Any:
+        return raw_or_plain(struct.distribution(potentials, lengths).gumbel_crf(cls.temp), raw)

@@ -1,0 +1,64 @@
+"""The same chain by scores in which no message underflows, however far apart its scores lie.
+
+For any numbers `c_t(i)`, the scores
+
+    pair'_t(i, j) = c_t(i) + pair_t(i, j) + node_{t+1}(j) - c_{t+1}(j) - gain_{t+1}
+
+give every path its score less the sum of the gains, beside scores of the first position. With c_t the forward messages, in
+log space and each less its highest, the new messages are zero wherever a path arrives: sums of products then lose nothing,
+although one path may break a thousand masks of -1e9 and another one fewer. At the last position c is zero, so that the final
+messages are those of the chain itself. The numbers c are constants: derivatives, of every order, are those of the new chain.
+
+It takes a table for each step of each sequence. So it is for chains whose sums fail without it.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from tailsum.numerics.table import block_scores, fits_budget
+from tailsum.numerics.tensors import finite
+
+TABLES = 4  # of all steps that exist at a time, with derivatives
+
+
+class Gauged(NamedTuple):
+    """Scores as of a `Table`, and the messages that they leave out: add `left_out [T, B, N]` and `offset [T, B]`."""
+
+    node: Tensor
+    scores: Tensor
+    left_out: Tensor
+    offset: Tensor
+
+
+def has_room(node: Tensor) -> bool:
+    """Whether the tables of all steps fit the table budget."""
+    return fits_budget(TABLES * node.numel() * node.shape[-1] * node.element_size())
+
+
+def gauged(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Gauged:
+    """The chain of scores `node [T, B, N]` and of the `params` of a `Table`."""
+    length = len(node)
+    scores = block_scores(params)
+    log_mass, gain = _log_messages(node.detach(), scores.detach())
+    inside = torch.arange(length, device=node.device)[:, None, None] < last[:, None]
+    left_out = torch.where(inside, log_mass, 0.0)
+    own = node - finite(left_out) - gain[..., None]
+    pairs = scores + left_out[:-1].transpose(0, 1)[..., None] + own[1:].transpose(0, 1)[..., None, :]
+    return Gauged(F.pad(own[:1], (0, 0, 0, 0, 0, length - 1)), pairs, left_out, gain.cumsum(0))
+
+
+@torch.no_grad()
+def _log_messages(node: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Forward messages less their highest, `[T, B, N]`, and by how much it rose, `[T, B]`."""
+    steps = scores.expand(-1, max(1, len(node) - 1), -1, -1).unbind(1)
+    log_mass, gain = torch.empty_like(node), torch.empty_like(node[..., 0])
+    message = node[0]
+    for t in range(len(node)):
+        if t > 0:
+            message = (log_mass[t - 1, :, :, None] + steps[t - 1]).logsumexp(1).add_(node[t])
+        gain[t] = finite(message.amax(-1))
+        torch.sub(message, gain[t, :, None], out=log_mass[t])
+    return log_mass, gain

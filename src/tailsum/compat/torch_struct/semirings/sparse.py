@@ -1,0 +1,49 @@
+"""Sums by sparsemax, whose gradients are sparse: a recursion under them gives marginals with many zeros (Mensch & Blondel 2018)."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tailsum.compat.torch_struct.semirings.base import Semiring
+
+
+class SparseMaxSemiring(Semiring):
+    """The highest mean score less half the sum of squared weights, over all weights of the choices; its gradient is the weights.
+
+    A sum of sums depends on their order, so values belong to a recursion. That of chains takes products of neighbouring steps.
+    """
+
+    zero, one = -math.inf, 0.0
+
+    @classmethod
+    def sum(cls, xs: Float[Tensor, "size ..."], dim: int = -1) -> Float[Tensor, "size ..."]:
+        weights = sparsemax(xs, dim)
+        mean = torch.where(weights > 0, weights * xs, 0.0).sum(dim)
+        value = mean + 0.5 * (1 - weights.square().sum(dim))  # of a single choice, its score
+        return value.masked_fill(~(weights > 0).any(dim), -math.inf)
+
+    @classmethod
+    def mul(cls, a: Float[Tensor, "size ..."], b: Float[Tensor, "size ..."]) -> Float[Tensor, "size ..."]:
+        return a + b
+
+    @classmethod
+    def prod(cls, xs: Float[Tensor, "size ..."], dim: int = -1) -> Float[Tensor, "size ..."]:
+        return xs.sum(dim)
+
+
+def sparsemax(xs: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
+    """The point of the simplex nearest to the scores (Martins & Astudillo 2016); zeros where all are minus infinity.
+
+    >>> sparsemax(torch.tensor([1.0, 0.5, -2.0]), 0)
+    tensor([0.7500, 0.2500, 0.0000])
+    """
+    given = xs.detach()
+    ranked = given.sort(dim, descending=True).values
+    rank = torch.ones_like(ranked).cumsum(dim)
+    lowest = torch.where(1 + rank * ranked > ranked.cumsum(dim), ranked, math.inf).amin(dim, keepdim=True)
+    used = given >= lowest
+    count = used.sum(dim, keepdim=True)
+    threshold = (torch.where(used, xs, 0.0).sum(dim, keepdim=True) - 1) / count.clamp(min=1)
+    return torch.where(used, xs - threshold, 0.0)

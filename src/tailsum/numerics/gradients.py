@@ -1,0 +1,36 @@
+"""What backward passes differentiate, so that their results can be differentiated again."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from tailsum.numerics.precision import full_precision
+
+
+def tracked(x: Tensor, recording: bool, wanted: bool = True) -> Tensor:
+    """A tensor to differentiate in, if `wanted`; connected to the graph of `x` if the derivative is itself recorded.
+
+    Always a new node: other inputs of the function, and the gradient of its output, may depend on `x`. The outer graph has
+    those paths, so a derivative in `x` itself would count them twice.
+    """
+    return x.view_as(x) if recording and x.requires_grad else x.detach().requires_grad_(wanted)
+
+
+def gradients(
+    function: Callable[[Sequence[Tensor]], Tensor],
+    inputs: Sequence[Tensor],
+    wanted: Sequence[bool],
+    grad: Tensor | None = None,
+) -> list[Tensor | None]:
+    """The gradients of `function(inputs)` in the wanted inputs, the others held fixed, from the gradient of its result (or one).
+
+    They are recorded if the caller records.
+    """
+    recording = torch.is_grad_enabled()
+    with torch.enable_grad(), full_precision(inputs[0].device):
+        nodes = [tracked(x, recording, want) for x, want in zip(inputs, wanted, strict=True)]
+        active = [x for x, want in zip(nodes, wanted, strict=True) if want]
+        found = torch.autograd.grad(function(nodes), active, grad, create_graph=recording, materialize_grads=True)
+    each = iter(found)
+    return [next(each) if want else None for want in wanted]
