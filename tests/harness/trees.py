@@ -145,6 +145,10 @@ class SpanCase(TreeCase):
         if size is not None:
             self.leaf(n, size, finite=True)
 
+    @property
+    def can_block(self) -> bool:
+        return self.size_of_vectors is None  # factors are finite, and so are their products
+
     def block(self, b: int) -> None:
         self.banned[0][b, 0, self.lengths[b] - 1] = True
 

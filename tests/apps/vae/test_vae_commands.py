@@ -153,7 +153,6 @@ def test_two_processes(tmp_path, data):
     trained(tmp_path / "one", data, **how)
     shown = run("train", "--no-report", "--output", tmp_path / "two", *options(data, **how), torchrun=2)
     assert shown.returncode == 0, shown.stderr
-    close(tmp_path / "two", tmp_path / "one")
     same_run(tmp_path / "two", tmp_path / "one")
     (tmp_path / "two" / "checkpoints" / LAST).unlink()
     assert step_of(tmp_path / "two", PREVIOUS) == 8
@@ -171,22 +170,15 @@ def test_two_processes_after_one(tmp_path, data):
     same_run(tmp_path / "two", tmp_path / "one")
 
 
-def close(found, wanted):
-    """Losses agree, if not to the bit."""
-    for one, other in zip(rows(found), rows(wanted), strict=True):
-        assert {name: float(one[name]) for name in ("words", "states", "entropy", "nll")} == pytest.approx(
-            {name: float(other[name]) for name in ("words", "states", "entropy", "nll")}, rel=1e-5
-        )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [{"estimator": "full"}, {"kept": 6}, {"encoder": "transformer"}, {"hard": False}])
 def test_two_processes_thoroughly(tmp_path, data, how):
+    """More parts of a batch than processes, of unequal size: the same to the bit."""
     how = {**how, "shards": 4, "batch": 59, "steps": 20}
     trained(tmp_path / "one", data, **how)
     shown = run("train", "--no-report", "--output", tmp_path / "two", *options(data, **how), torchrun=2)
     assert shown.returncode == 0, shown.stderr
-    close(tmp_path / "two", tmp_path / "one")
+    same_run(tmp_path / "two", tmp_path / "one")
 
 
 @pytest.mark.slow

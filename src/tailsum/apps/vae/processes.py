@@ -36,6 +36,12 @@ class Processes:
         dist.all_reduce(flat)
         vector_to_parameters(flat, tensors)
 
+    def gathered(self, tensor: Tensor) -> list[Tensor]:
+        """A tensor of each process."""
+        parts = [torch.empty_like(tensor) for _ in range(self.count)]
+        dist.all_gather(parts, tensor)
+        return parts
+
     def any(self, mine: bool, device: torch.device) -> bool:
         """Whether something holds for one of them or more."""
         total = torch.tensor([float(mine)], device=device)
@@ -48,6 +54,34 @@ class Processes:
             dist.barrier()
 
 
+class SumInTurn:
+    """What tensors of all processes hold after each part of the work, summed in the order of the parts.
+
+    Sums of the same numbers in another order have other last digits, and training amplifies these. In this order they are
+    the same for any number of processes: what is `mine` for all of them are parts that follow one another.
+    """
+
+    def __init__(self, processes: Processes, tensors: Iterable[Tensor]) -> None:
+        self.processes, self.tensors = processes, list(tensors)
+        self.total: Tensor | None = None  # one process alone adds up in the tensors themselves
+
+    def add(self) -> None:
+        """After a part, with every process: what the tensors hold goes to the sum."""
+        if self.processes.count == 1:
+            return
+        flat = parameters_to_vector(self.tensors)
+        self.total = torch.zeros_like(flat) if self.total is None else self.total
+        for part in self.processes.gathered(flat):
+            self.total += part
+        for tensor in self.tensors:
+            tensor.zero_()
+
+    def finish(self) -> None:
+        """The tensors hold the sum."""
+        if self.total is not None:
+            vector_to_parameters(self.total, self.tensors)
+
+
 @contextmanager
 def processes(device: torch.device) -> Iterator[Processes]:
     """Those that `torchrun` started together with this one, by its environment variables; or this one alone."""
@@ -58,6 +92,7 @@ def processes(device: torch.device) -> Iterator[Processes]:
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield Processes(dist.get_rank(), count)
+        dist.barrier()  # none closes its connections while another, which writes a checkpoint, still has its own open
     finally:
         dist.destroy_process_group()
 

@@ -14,7 +14,7 @@ from tailsum.apps.vae.checkpoint import Checkpoint, write
 from tailsum.apps.vae.classes import word_classes
 from tailsum.apps.vae.data import Batch, Corpus, Order, batch_of, evenly
 from tailsum.apps.vae.evaluate import likelihood, sums_for
-from tailsum.apps.vae.processes import Processes
+from tailsum.apps.vae.processes import Processes, SumInTurn
 from tailsum.apps.vae.run import Run
 from tailsum.apps.vae.seeds import mixed, seeded
 from tailsum.nn.encoder import LSTMEncoder, TransformerEncoder
@@ -92,8 +92,9 @@ class Trainer:
         chosen = self.order.at(number)
         if number % LISTS_EVERY == 0:
             self.sums = self.sums.with_neighbours(self.model.inference.transition)
-        totals = torch.zeros(4, dtype=torch.double, device=self.device)
+        totals = torch.zeros(settings.shards, 4, dtype=torch.double, device=self.device)
         self.optimiser.zero_grad(set_to_none=False)
+        gradient = SumInTurn(self.processes, (p.grad for p in self.parameters if p.grad is not None))
         for shard in self.processes.mine(settings.shards):
             if mine := chosen[shard :: settings.shards]:
                 batch = batch_of([self.corpus.train[i] for i in mine]).to(self.device)
@@ -103,9 +104,11 @@ class Trainer:
                     elbo.words + elbo.states + settings.weight_at(number) * settings.entropy_weight * elbo.entropy
                 )
                 (-objective.sum() / len(chosen)).backward()
-                totals += torch.stack([*(part.detach().double().sum() for part in elbo), batch.lengths.sum()])
-        self.processes.add_up([totals])
-        self.processes.add_up(p.grad for p in self.parameters if p.grad is not None)
+                totals[shard] = torch.stack([*(part.detach().double().sum() for part in elbo), batch.lengths.sum()])
+            gradient.add()
+        gradient.finish()
+        self.processes.add_up([totals])  # each row is of one process, and zero elsewhere
+        totals = totals.sum(0)
         norm = nn.utils.clip_grad_norm_(self.parameters, settings.clip)
         if not (totals.isfinite().all() and norm.isfinite()):
             self._give_up("the loss or the gradient", number + 1, chosen)
