@@ -81,7 +81,9 @@ def with_recordable(value: Any) -> Any:
     def copied(x: Any) -> Any:
         return x.clone() if isinstance(x, Tensor) and x.is_inference() else x
 
-    return value.with_leaves(copied, {}) if is_model else changed(value, copied, {})
+    if is_model:
+        return value.with_leaves(copied, {})  # pyright: ignore[reportAttributeAccessIssue]  (of every structure)
+    return changed(value, copied, {})
 
 
 def _recorded(operation: Callable[..., Result]) -> Callable[..., Result]:
@@ -89,8 +91,8 @@ def _recorded(operation: Callable[..., Result]) -> Callable[..., Result]:
 
     @functools.wraps(operation)
     def call(self: Any, *given: Any, **named: Any) -> Result:
-        self, *given = (with_recordable(x) for x in (self, *given))
-        return operation(self, *given, **{name: with_recordable(x) for name, x in named.items()})
+        self, *others = (with_recordable(x) for x in (self, *given))
+        return operation(self, *others, **{name: with_recordable(x) for name, x in named.items()})
 
     return call
 
