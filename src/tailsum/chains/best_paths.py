@@ -166,10 +166,14 @@ def _enter(best: Tensor, steps: _Steps, t: int) -> Tensor:
     """The best path into each state one step later, without the node scores: `[B, N]` from `[B, N]`."""
     grouped = best.reshape(steps.groups, len(best) // max(1, steps.groups), best.shape[-1])
 
-    def tile(start: int, stop: int) -> Parts:
-        return Parts(((steps.rows(t, start, stop)[:, None] + grouped[:, :, None]).amax(-1, keepdim=True),))
-
     chunk = 4 * tile_rows(best.numel(), best.device)  # fewer, larger tiles: each is two calls, which threads wait for
+    sums = best.new_empty(*grouped.shape[:2], min(chunk, steps.n_to), grouped.shape[-1])
+
+    def tile(start: int, stop: int) -> Parts:
+        here = sums[:, :, : stop - start]
+        torch.add(steps.rows(t, start, stop)[:, None], grouped[:, :, None], out=here)
+        return Parts((here.amax(-1, keepdim=True),))
+
     return in_tiles(tile, steps.n_to, chunk).rows[0].reshape(len(best), steps.n_to)
 
 

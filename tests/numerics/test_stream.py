@@ -1,0 +1,40 @@
+"""Results of tiles, put together."""
+
+import weakref
+
+import pytest
+import torch
+
+from tailsum.numerics.stream import Parts, in_tiles
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 7, 8])
+def test_rows_stand_side_by_side_and_whole_outputs_are_summed(chunk):
+    x, y = torch.randn(2, 7, 3), torch.randn(7, 4)
+
+    def tile(start, stop):
+        return Parts((x[:, start:stop] * 2, y[start:stop].long()), (y[start:stop].sum(0, keepdim=True),))
+
+    found = in_tiles(tile, 7, chunk)
+    assert torch.equal(found.rows[0], x * 2)
+    assert torch.equal(found.rows[1], y.long())
+    torch.testing.assert_close(found.whole[0], y.sum(0, keepdim=True))
+
+
+def test_no_row_at_all():
+    found = in_tiles(lambda start, stop: Parts((torch.randn(2, stop - start, 3),)), 0, 4)
+    assert found.rows[0].shape == (2, 0, 3)
+
+
+def test_results_of_tiles_are_not_kept():
+    """Between the large tensors that tiles make on the way, they would keep the heap from using its memory again."""
+    kept = []
+
+    def tile(start, stop):
+        assert not any(result() is not None for result in kept[:-1])
+        result = torch.zeros(stop - start, 2)
+        kept.append(weakref.ref(result))
+        return Parts((result,))
+
+    in_tiles(tile, 20, 2)
+    assert len(kept) == 10
