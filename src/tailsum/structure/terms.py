@@ -52,7 +52,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
         elif isinstance(x, int | float | str | None):
             pass
         elif isinstance(x, Mapping):
-            left.extend(reversed(x.values()))
+            left.extend(reversed(list(x.values())))
         elif type(x).__module__.startswith("tailsum.") and hasattr(x, "__dict__"):
             left.extend(reversed(vars(x).values()))
 
