@@ -17,6 +17,7 @@ from tailsum.numerics.transforms import is_mapped, transforming
 from tailsum.scores.base import Scores
 from tailsum.scores.gated import Gated
 from tailsum.scores.scored import Scored
+from tailsum.structure.batch import Copies
 from tailsum.structure.fields import changed, over_batch, remade
 from tailsum.structure.terms import tensors_in
 from tailsum.structure.transformed import Function, Looped, mapped_size, transformed
@@ -74,16 +75,14 @@ class Transformable:
 
 def with_recordable(value: Any) -> Any:
     """A model, or what else an operation is given: autograd cannot keep tensors made in inference mode, but copies of them."""
-    is_model = isinstance(value, Transformable)
+    is_model = isinstance(value, Copies)
     if not torch.is_grad_enabled() or not any(x.is_inference() for x in tensors_in(vars(value) if is_model else value)):
         return value
 
     def copied(x: Any) -> Any:
         return x.clone() if isinstance(x, Tensor) and x.is_inference() else x
 
-    if is_model:
-        return value.with_leaves(copied, {})  # pyright: ignore[reportAttributeAccessIssue]  (of every structure)
-    return changed(value, copied, {})
+    return value.with_leaves(copied, {}) if is_model else changed(value, copied, {})
 
 
 def _recorded(operation: Callable[..., Result]) -> Callable[..., Result]:
@@ -91,8 +90,8 @@ def _recorded(operation: Callable[..., Result]) -> Callable[..., Result]:
 
     @functools.wraps(operation)
     def call(self: Any, *given: Any, **named: Any) -> Result:
-        self, *others = (with_recordable(x) for x in (self, *given))
-        return operation(self, *others, **{name: with_recordable(x) for name, x in named.items()})
+        kept = [with_recordable(x) for x in (self, *given)]
+        return operation(*kept, **{name: with_recordable(x) for name, x in named.items()})
 
     return call
 
