@@ -1,24 +1,16 @@
-"""Resident memory of segmentations with very many states: `python -m benchmarks.segment_memory` prints a table.
+"""Resident memory of segmentations with very many states: `python -m benchmarks.segment_memory` prints a table."""
 
-Each operation runs in a process of its own (Linux): a heap that an earlier one left behind would hide what the next one
-takes.
-"""
-
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks.measure import Figure
-from tailsum import Durations, Factored, SemiMarkov, table_budget
-from tailsum.structure.terms import tensors_in
+from benchmarks.resident import figure, grown
+from tailsum import Durations, Factored, SemiMarkov
 
-BUDGET, ALLOWED = 256 << 20, 600 << 20
 FORMS = ("table", "durations")
 
 Operation = Callable[[SemiMarkov, SemiMarkov], Any]  # of a model and another one to compare it with
@@ -47,18 +39,10 @@ def memory_figures(
     n: int = 20_000, longest: int = 4, length: int = 6, batch: int = 2, size: int = 32, form: str = "table"
 ) -> Iterator[Figure]:
     """The largest growth of a process, less the table budget and what it returns, for each operation."""
-    table = 4 * n * n / 2**20
+    sizes = (n, longest, length, batch, size)
     for name in [*OPERATIONS, *(f"{name}, backward" for name in RECORDED)]:
-        sizes = map(str, (n, longest, length, batch, size))
-        run = [sys.executable, "-m", "benchmarks.segment_memory", form, name, *sizes]
-        done = subprocess.run(run, check=True, capture_output=True, text=True)  # noqa: S603  (our own)
-        grown, seconds = map(float, done.stdout.split())
-        yield Figure(
-            f"SemiMarkov ({form}) {name}, N={n:,} D={longest} T={length} B={batch}: memory beside inputs and results",
-            f"{grown / 2**20:.0f} MiB (the table of pairs: {table:,.0f}; {seconds:.0f} s)",
-            "at most 600 MiB over a table budget of 256 MiB",
-            grown <= ALLOWED + BUDGET,
-        )
+        title = f"SemiMarkov ({form}) {name}, N={n:,} D={longest} T={length} B={batch}"
+        yield figure("benchmarks.segment_memory", title, n, (form, name, *sizes))
 
 
 def measured(form: str, name: str, sizes: tuple[int, ...]) -> tuple[int, float]:
@@ -71,15 +55,7 @@ def measured(form: str, name: str, sizes: tuple[int, ...]) -> tuple[int, float]:
 def _run(form: str, name: str, backward: bool, sizes: tuple[int, ...]) -> tuple[int, float]:
     leaves, other = _leaves(form, sizes, 0), _model(form, _leaves(form, sizes, 1))
     model = _model(form, [x.requires_grad_(backward) for x in leaves])
-    before, start = _resident("VmRSS"), time.perf_counter()
-    with table_budget(BUDGET):
-        found = OPERATIONS[name](model, other)
-        if backward:
-            found.sum().backward()
-    seconds = time.perf_counter() - start
-    results = [*tensors_in(found), *(x.grad for x in leaves if x.grad is not None)]
-    grown = _resident("VmHWM") - before
-    return grown - sum(x.numel() * x.element_size() for x in results), seconds
+    return grown(lambda: OPERATIONS[name](model, other), leaves, backward=backward)
 
 
 def _leaves(form: str, sizes: tuple[int, ...], seed: int) -> list[Tensor]:
@@ -94,16 +70,10 @@ def _model(form: str, leaves: list[Tensor]) -> SemiMarkov:
     return SemiMarkov(own[0] if form == "table" else Durations(*own), Factored(left, right))
 
 
-def _resident(which: str) -> int:
-    """Memory in bytes, now (`VmRSS`) or at most (`VmHWM`); getrusage would count what the parent process held."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(which))
-
-
 if __name__ == "__main__":
     if len(sys.argv) > 2:
         print(*measured(sys.argv[1], sys.argv[2], tuple(map(int, sys.argv[3:]))))
     else:
         for form in FORMS:
-            for figure in memory_figures(form=form):
-                print(f"{'ok  ' if figure.reached else 'MISS'} {figure.name}: {figure.measured}", flush=True)
+            for found in memory_figures(form=form):
+                print(f"{'ok  ' if found.reached else 'MISS'} {found.name}: {found.measured}", flush=True)

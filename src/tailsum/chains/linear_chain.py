@@ -175,8 +175,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         """With a table of all pairs, if there is room for it."""
         nodes, pairs = terms
         pairs = pairs.tabled() if fits_budget(3 * self._table_bytes(pairs, pairs.lead)) else pairs
-        room = fits_budget(self._table_bytes(pairs, pairs.lead))  # of larger tables `mean_score` takes the offset
-        return ChainTerms(nodes.map(lambda x: without_common(x, 1)), pairs.centred() if room else pairs)
+        return ChainTerms(nodes.map(lambda x: without_common(x, 1)), pairs.centred())  # or else `mean_score` does it
 
     def log_sum_and_mean(
         self, own: ChainTerms, values: ChainTerms

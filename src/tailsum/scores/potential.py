@@ -122,7 +122,9 @@ class Dense(Potential):
         return self
 
     def centred(self) -> "Dense":
-        return self.map(lambda x: without_common(x, 2))
+        """A copy, if it fits the table budget; else the scores as they are."""
+        room = fits_budget(self.scores.numel() * self.scores.element_size())
+        return self.map(lambda x: without_common(x, 2)) if room else self
 
     def block(self, rows: Rows = None, cols: Columns = None) -> Float[Tensor, "*lead a b"]:
         if cols is None:
