@@ -17,7 +17,7 @@ test: .venv/ready
 	$(BIN)/python -m pytest -n 2
 
 slow: .venv/ready
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -n 2 -m slow
 
 benchmark: .venv/ready
 	$(BIN)/python -m benchmarks
