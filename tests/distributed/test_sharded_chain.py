@@ -19,7 +19,7 @@ def test_one_rank_alone(check):
     check()
 
 
-@pytest.mark.parametrize("world", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("world", [2, *(pytest.param(world, marks=pytest.mark.slow) for world in (3, 4))])
 def test_ranks_agree_with_one(world, tmp_path):
     """All checks by one group of ranks, which takes seconds to start."""
     found = run(world, tmp_path)

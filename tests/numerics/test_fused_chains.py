@@ -144,7 +144,7 @@ def test_best_paths(kind, way):
     assert torch.allclose(chain.score(found), chain.score(wanted))
 
 
-@pytest.mark.parametrize("batch", [1, 16, 19, 33])
+@pytest.mark.parametrize("batch", [1, 16, 19, pytest.param(33, marks=pytest.mark.slow)])
 def test_best_paths_of_many_sequences_in_many_parts(batch, monkeypatch):
     """Several programs for the sequences, for the states before and for those after, none of them full."""
     from tailsum.numerics.fused import paths  # noqa: PLC0415
@@ -271,7 +271,7 @@ def test_messages_of_landmarks_and_neighbours(dense):
     assert not out[1].any()  # padding
 
 
-@pytest.mark.parametrize("kind", ["sticky", "table", "ragged"])
+@pytest.mark.parametrize("kind", ["sticky", *(pytest.param(x, marks=pytest.mark.slow) for x in ("table", "ragged"))])
 def test_sketches_are_unbiased(kind):
     n, length, k, replicates = 24, 3, 6, 12
     states = torch.randn(n, 4)

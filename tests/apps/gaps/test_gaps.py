@@ -80,7 +80,10 @@ def test_with_all_words_kept_every_way_is_exact(name, text, model):
     close(found, expected)
 
 
-@pytest.mark.parametrize("name", ["tailsum", "local", "paper", "paper-candidates", "sampled"])
+@pytest.mark.parametrize(
+    "name",
+    ["tailsum", "local", *(pytest.param(x, marks=pytest.mark.slow) for x in ("paper", "paper-candidates", "sampled"))],
+)
 def test_sums_over_candidates_and_kept_words_are_unbiased(name, text, model):
     gaps = cut(text.train[:1] * 4, len(text.vocabulary), torch.Generator().manual_seed(3))
     generator = torch.Generator().manual_seed(4)

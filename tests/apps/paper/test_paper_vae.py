@@ -174,6 +174,7 @@ def test_figure_2_to_the_page(tiny, tmp_path):
     assert "Seed 1" in page.read_text()
 
 
+@pytest.mark.slow
 def test_workers_find_what_one_process_finds(tiny, tmp_path):
     alone = wanted(tmp_path, tiny, "figure2", seeds=1)
     reproduce(alone, QUIET)
