@@ -44,26 +44,24 @@ class Summed(NamedTuple):
     left_out: Tensor | None = None
 
 
-def summed(node: Tensor, params: tuple[Tensor, ...], last: Tensor, failed: bool = False) -> Summed | None:
+def summed(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Summed | None:
     """The forward recursion by products, which must not underflow; None if only log space can do it.
 
-    `node [T, B, N]` are scores, `params` those of a `Table`, and `last [B]` each last position. `failed` says that float32
-    had too narrow a range.
+    `node [T, B, N]` are scores, `params` those of a `Table`, and `last [B]` each last position.
     """
     narrow, (length, batch, n) = node.dtype == torch.float32, node.shape
     few = n <= SMALL and node.device.type == "cpu"
-    apart = _spread(node, params) if node.numel() and (few or (failed and has_room(node))) else 0.0
-    too_far = apart > RANGE and (failed or length * batch * n * n <= FEW) and has_room(node)
+    apart = _spread(node, params) if node.numel() and few else 0.0
+    too_far = apart > RANGE and length * batch * n * n <= FEW and has_room(node)
     too_coarse = narrow and length * apart * torch.finfo(node.dtype).eps > ROUNDING
     if not too_far and not too_coarse:
         table = Table(params)
         found = forward_scan(node, table, params)
         if in_range(node.detach(), table, *found, last):
             return Summed(node, params, table, *found)
-        failed = True
         del table, found
     if narrow:
-        return summed(node.double(), tuple(p.double() for p in params), last, failed)
+        return summed(node.double(), tuple(p.double() for p in params), last)
     if not has_room(node):
         return None
     other = gauged(node, params, last)
