@@ -6,10 +6,11 @@ faster, such as the log-partition or the k best, ask the structure for it: they 
 """
 
 import functools
+import math
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Num
+from jaxtyping import Bool, Float, Num
 from torch import Tensor
 
 from tailsum.compat.torch_struct.semirings.recursion import gradients
@@ -118,6 +119,20 @@ class Semiring:
             rows = totals if raw else cls.unconvert(totals)[None]
             found = [cls.unconvert(x) for x in gradients(rows, parts, recorded)]
         return torch.stack(found) if raw else found[0]
+
+
+class OfLogarithms(Semiring):
+    """Numbers that stand for logarithms, as scores do: a product is a sum."""
+
+    zero, one = -math.inf, 0.0
+
+    @classmethod
+    def mul(cls, a: Float[Tensor, "size ..."], b: Float[Tensor, "size ..."]) -> Float[Tensor, "size ..."]:
+        return a + b
+
+    @classmethod
+    def prod(cls, xs: Float[Tensor, "size ..."], dim: int = -1) -> Float[Tensor, "size ..."]:
+        return xs.sum(dim)
 
 
 def raw_or_plain(value: Any, raw: bool) -> Any:

@@ -4,20 +4,18 @@ A number is `(log-sum of p, value)`, or `(log-sum of p, log-sum of q, value)`. V
 mean of the values under p, plus what the choice itself contributes.
 """
 
-import math
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tailsum.compat.torch_struct.semirings.base import Semiring
+from tailsum.compat.torch_struct.semirings.base import OfLogarithms
 from tailsum.numerics.reduce import log_sum_exp
 from tailsum.numerics.tensors import finite
 
 
-class _Expectation(Semiring):
-    zero, one = -math.inf, 0.0
+class _Expectation(OfLogarithms):
     n_models = 1
 
     @classmethod
@@ -37,14 +35,6 @@ class _Expectation(Semiring):
     def zero_(cls, xs: Float[Tensor, "size ..."]) -> Float[Tensor, "size ..."]:
         xs[:-1], xs[-1] = cls.zero, 0.0
         return xs
-
-    @classmethod
-    def mul(cls, a: Float[Tensor, "size ..."], b: Float[Tensor, "size ..."]) -> Float[Tensor, "size ..."]:
-        return a + b
-
-    @classmethod
-    def prod(cls, xs: Float[Tensor, "size ..."], dim: int = -1) -> Float[Tensor, "size ..."]:
-        return xs.sum(dim)
 
     @classmethod
     def sum(cls, xs: Float[Tensor, "size ..."], dim: int = -1) -> Float[Tensor, "size ..."]:

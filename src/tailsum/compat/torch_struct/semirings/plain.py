@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int, Num
 from torch import Tensor
 
-from tailsum.compat.torch_struct.semirings.base import Semiring, raw_or_plain
+from tailsum.compat.torch_struct.semirings.base import OfLogarithms, Semiring, raw_or_plain
 from tailsum.numerics import reduce
 
 
@@ -26,22 +26,12 @@ class StdSemiring(Semiring):
         return a @ b
 
 
-class LogSemiring(Semiring):
+class LogSemiring(OfLogarithms):
     """Sums of exponentials in log space: log-partitions, whose gradients are marginals."""
-
-    zero, one = float("-inf"), 0.0
 
     @classmethod
     def sum(cls, xs: Float[Tensor, "size ..."], dim: int = -1) -> Float[Tensor, "size ..."]:
         return reduce.log_sum_exp(xs, dim)
-
-    @classmethod
-    def mul(cls, a: Float[Tensor, "size ..."], b: Float[Tensor, "size ..."]) -> Float[Tensor, "size ..."]:
-        return a + b
-
-    @classmethod
-    def prod(cls, xs: Float[Tensor, "size ..."], dim: int = -1) -> Float[Tensor, "size ..."]:
-        return xs.sum(dim)
 
     @classmethod
     def of_sum(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Tensor:

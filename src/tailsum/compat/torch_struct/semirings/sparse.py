@@ -6,16 +6,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tailsum.compat.torch_struct.semirings.base import Semiring
+from tailsum.compat.torch_struct.semirings.base import OfLogarithms
 
 
-class SparseMaxSemiring(Semiring):
+class SparseMaxSemiring(OfLogarithms):
     """The highest mean score less half the sum of squared weights, over all weights of the choices; its gradient is the weights.
 
     A sum of sums depends on their order, so values belong to a recursion. That of chains takes products of neighbouring steps.
     """
-
-    zero, one = -math.inf, 0.0
 
     @classmethod
     def sum(cls, xs: Float[Tensor, "size ..."], dim: int = -1) -> Float[Tensor, "size ..."]:
@@ -23,14 +21,6 @@ class SparseMaxSemiring(Semiring):
         mean = torch.where(weights > 0, weights * xs, 0.0).sum(dim)
         value = mean + 0.5 * (1 - weights.square().sum(dim))  # of a single choice, its score
         return value.masked_fill(~(weights > 0).any(dim), -math.inf)
-
-    @classmethod
-    def mul(cls, a: Float[Tensor, "size ..."], b: Float[Tensor, "size ..."]) -> Float[Tensor, "size ..."]:
-        return a + b
-
-    @classmethod
-    def prod(cls, xs: Float[Tensor, "size ..."], dim: int = -1) -> Float[Tensor, "size ..."]:
-        return xs.sum(dim)
 
 
 def sparsemax(xs: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
