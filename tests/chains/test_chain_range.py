@@ -263,3 +263,29 @@ def test_long_cold_chains_in_float32(offset):
     torch.testing.assert_close(chain.log_partition().double(), log_partition, rtol=6e-8, atol=0)
     torch.testing.assert_close(chain.entropy().double(), entropy, rtol=1e-3, atol=1e-6)
     torch.testing.assert_close(chain.marginals().double(), marginals, rtol=0, atol=1e-5)
+
+
+def test_gradients_of_the_entropy_of_a_long_left_to_right_chain():
+    """Two states, the first of which is left once: a small entropy beside a log Z of hundreds, whose rounding added up."""
+    for seed in range(3):
+        torch.manual_seed(seed)
+        nodes, pairs = torch.randn(1000, 2), torch.randn(2, 2)
+        pairs[1, 0] = -math.inf
+
+        def gradients(dtype, scores=(nodes, pairs)):
+            leaves = [x.to(dtype).requires_grad_() for x in scores]
+            return torch.autograd.grad(ts.LinearChain(*leaves).entropy(), leaves)
+
+        for single, double in zip(gradients(torch.float32), gradients(torch.float64), strict=True):
+            assert (single - double).abs().max() < 1e-4 * double.abs().max()
+
+
+def test_a_large_offset_is_no_sign_of_underflow(monkeypatch):
+    """A state that only paths through masks reach: sums with and without it differ by the rounding of the offset alone."""
+    monkeypatch.setattr(forward_module, "gauged", lambda *_: pytest.fail("took another gauge"))
+    generator = torch.Generator().manual_seed(0)
+    nodes, pairs = (torch.randn(*shape, generator=generator).double() for shape in ((300, 60), (60, 60)))
+    nodes[torch.rand(300, 60, generator=generator) < 0.5] = -1e4
+    pairs[torch.rand(60, 60, generator=generator) < 0.6] = -1e4
+    pairs[:, 7], nodes[100, :7], nodes[100, 8:] = -1e4, 0.0, 0.0
+    ts.LinearChain(nodes, pairs).entropy()

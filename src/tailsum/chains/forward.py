@@ -25,8 +25,8 @@ LogStep = Callable[[Tensor, tuple[Tensor, ...]], Tensor]  # from log masses `[B,
 Normalise = Callable[[Tensor], Forward]
 
 ROUNDING = 1e-3  # nats: how much may be lost to rounding in float32
+FREE_ROUNDING = 2e-4  # the same where steps are so small that float64 takes no longer
 RANGE = 600.0  # nats: what is further apart underflows in float64 too, unless all paths that matter avoid it
-FEW = 1 << 22  # scores of pairs of all steps: another gauge takes no longer than finding out whether it is needed
 
 
 class Summed(NamedTuple):
@@ -52,8 +52,9 @@ def summed(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Summed | N
     narrow, (length, batch, n) = node.dtype == torch.float32, node.shape
     few = n <= SMALL and node.device.type == "cpu"
     apart = _spread(node, params) if node.numel() and few else 0.0
-    too_far = apart > RANGE and length * batch * n * n <= FEW and has_room(node)
-    too_coarse = narrow and length * apart * torch.finfo(node.dtype).eps > ROUNDING
+    too_far = apart > RANGE and has_room(node) and not _avoids_masks(node, params, last)
+    limit = FREE_ROUNDING if batch * n <= SMALL else ROUNDING
+    too_coarse = narrow and length * apart * torch.finfo(node.dtype).eps > limit
     if not too_far and not too_coarse:
         table = Table(params)
         found = forward_scan(node, table, params)
@@ -87,6 +88,17 @@ def _spread(node: Tensor, params: tuple[Tensor, ...]) -> float:
         return (highest - lowest).nan_to_num_(0.0).max().item()
 
     return widest(node, (-1,)) + widest(block_scores(params), (-2, -1))
+
+
+def _avoids_masks(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> bool:
+    """Whether every sequence has a path of scores within the range of each other, so that sums in float64 may do."""
+
+    def near(scores: Tensor, dims: tuple[int, ...]) -> Tensor:
+        return scores.masked_fill(scores < scores.amax(dims, keepdim=True) - RANGE, -math.inf)
+
+    with torch.no_grad():
+        reached = _reachable(near(node, (-1,)), Table((near(block_scores(params), (-2, -1)),)))
+    return bool(reached[last, torch.arange(len(last), device=last.device)].any(-1).all())
 
 
 def forward_messages(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Forward:
@@ -130,7 +142,9 @@ def in_range(node: Tensor, table: Table, result: Forward, total: Tensor, last: T
     low, high = (
         table.summed(r.log_mass[last, batch].exp()).log().double() + r.offset[last, batch] for r in (result, raised)
     )
-    agree = (high - low <= 16 * torch.finfo(node.dtype).eps) | (high == -math.inf)
+    # Both are rounded: their steps as numbers of this type, and their offsets in float64.
+    rounding = 16 * (torch.finfo(node.dtype).eps + torch.finfo(torch.float64).eps * high.abs())
+    agree = (high - low <= rounding) | (high == -math.inf)
     return bool(agree.all())
 
 

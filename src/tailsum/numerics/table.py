@@ -189,7 +189,9 @@ class Table:
                 from tailsum.numerics.fused.table_products import weights  # noqa: PLC0415
 
                 return weights(x, y, params, scale, self.precision)
-            return (block_scores(params) - scale).exp() * product(x, y)
+            # Where each table has one row of its own, the product is of a column and a row: matrix products are slow at that.
+            pairs = x * y if x.shape[-1] == 1 else product(x, y)
+            return (block_scores(params) - scale).exp() * pairs
 
         if len(params) == 1:
 
