@@ -27,8 +27,8 @@ from triton.runtime.jit import JITFunction
 
 import tailsum as ts
 from harness.poison import fill_empty
-from tailsum.dependencies.around import around
 from tailsum.dependencies.dependency_sweep import _halves
+from tailsum.dependencies.inside_outside import inside_outside
 from tailsum.numerics import fused
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -172,7 +172,7 @@ def chosen() -> Iterator[Callable[[], Any]]:
     nodes, pairs, arcs = torch.randn(2, 5, 7), torch.randn(2, 5, 5, 7, 7), torch.randn(2, 5, 5)
     lengths, roots = torch.tensor([5, 3]), arcs.diagonal(dim1=1, dim2=2)
     for multiroot in (True, False):
-        yield lambda multiroot=multiroot: around(nodes, pairs, arcs, roots, lengths, multiroot)
+        yield lambda multiroot=multiroot: inside_outside(nodes, pairs, arcs, roots, lengths, multiroot)
     yield lambda: _halves(torch.randn(2, 5, 5, 130))
 
 

@@ -154,8 +154,8 @@ def test_saved_and_loaded(tmp_path):
 def test_too_few_rivals_are_an_error(monkeypatch):
     """A user's structure that does not say which parts exclude one another."""
     _, model = possible("ring-shared")
-    monkeypatch.setattr(type(model), "rivals", lambda _, demanded: [torch.zeros_like(x) for x in demanded])
-    with pytest.raises(ValueError, match="rivals names too few parts"):
+    monkeypatch.setattr(type(model), "exclusions", lambda _, demanded: [torch.zeros_like(x) for x in demanded])
+    with pytest.raises(ValueError, match="exclusions names too few parts"):
         model.sample_distinct(8, generator=seeded(0))
 
 

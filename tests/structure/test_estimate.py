@@ -265,13 +265,13 @@ def attracting(strength):
 
 
 def test_other_fixed_points_are_noticed(generator):
-    assert any("another fixed point" in text for text in attracting(2.0).doubts())
+    assert any("another fixed point" in text for text in attracting(2.0).diagnostics())
     assert "another fixed point" in warned(attracting(2.0), k=2, replicates=4, generator=generator)
-    assert attracting(0.2).doubts() == []
+    assert attracting(0.2).diagnostics() == []
 
 
 def test_messages_that_do_not_converge_are_noticed():
     graph = ts.PairwiseGraph(
         torch.randn(9, 3), ts.grid_edges(3, 3), 3 * torch.randn(3, 3), method="propagation", iterations=2
     )
-    assert any("did not converge in 2 iterations" in text for text in graph.doubts())
+    assert any("did not converge in 2 iterations" in text for text in graph.diagnostics())

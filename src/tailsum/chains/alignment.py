@@ -116,7 +116,7 @@ class Alignment(Structure[MoveTerms, Tensor]):
         moves = super().marginals()
         return moves[..., 1:, :, 1], moves[..., 1:, 2]
 
-    def rivals(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
+    def exclusions(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
         """The moves that neither lead to a demanded one nor follow it: a path without them has it."""
         (wanted,) = demanded
         heads, moves = wanted.any(-1).long(), wanted.long().unbind(-1)
@@ -129,11 +129,11 @@ class Alignment(Structure[MoveTerms, Tensor]):
         )  # how many demanded moves start at a cell or later
         lead = heads.cumsum(-2).cumsum(-1)  # how many end at a cell or earlier
         total = heads.sum((-2, -1), keepdim=True)
-        rivals = []
+        exclusions = []
         for move, (rows, columns) in zip(moves, steps, strict=True):
             before = F.pad(lead, (columns, 0, rows, 0))[..., : lead.shape[-2], : lead.shape[-1]]
-            rivals.append(follow + before + move < total)
-        return [torch.stack(rivals, -1)]
+            exclusions.append(follow + before + move < total)
+        return [torch.stack(exclusions, -1)]
 
     def after_batch(self) -> dict[str, int]:
         return {"columns": 0, "tables": 2}

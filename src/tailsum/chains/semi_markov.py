@@ -325,7 +325,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
             )
         return Segments(starts, durations, states)
 
-    def rivals(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
+    def exclusions(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
         """All other segments over the positions of a demanded one: a segmentation without them has it."""
         return [overlapping(segments) for segments in demanded]
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.dependencies.around import Around
+from tailsum.dependencies.inside_outside import InsideOutside
 from tailsum.numerics.kernels import fused
 from tailsum.numerics.reduce import column_tops, log_product
 from tailsum.numerics.tensors import finite
@@ -32,7 +32,7 @@ class DependencySweep(LandmarkSweep):
         nodes: Float[Tensor, "*batch T n"],
         pairs: Potential,
         length: Int[Tensor, " B"],
-        sums: Callable[[Subset], Around],
+        sums: Callable[[Subset], InsideOutside],
     ) -> None:
         super().__init__(nodes, nodes.shape[-2:-1], self._given)
         self.pairs, self.length, self.sums = pairs, length, sums
@@ -58,35 +58,35 @@ class DependencySweep(LandmarkSweep):
 
     def _given(self, kept: Subset) -> Beliefs:
         *shape, length, _ = self.nodes.shape
-        around = self.sums(kept)
-        index = kept.index.expand(*shape, -1, -1).reshape(len(around.arc), length, kept.index.shape[-1])
+        sums = self.sums(kept)
+        index = kept.index.expand(*shape, -1, -1).reshape(len(sums.arc), length, kept.index.shape[-1])
         tables = _Tables(self._pairs, index, shared=not self.pairs.lead)
-        return lambda word: self._belief(around, tables, word)
+        return lambda word: self._belief(sums, tables, word)
 
-    def _belief(self, around: Around, tables: "_Tables", word: int) -> Tensor:
+    def _belief(self, sums: InsideOutside, tables: "_Tables", word: int) -> Tensor:
         """Log beliefs `[*batch, N]` in the states of one word, without its node scores."""
         *shape, length, size = self.nodes.shape
         # Half subtrees of the word, for all its states: by last word, and by first word from the right.
-        rights = _halves(self._children(around, tables, word, range(word + 1, length)))
-        lefts = _halves(self._children(around, tables, word, range(word)).transpose(1, 2).flip(1, 2)).flip(1)
-        ways = lefts[:, :, None] + rights[:, None] + self._heads(around, tables, word)
+        rights = _halves(self._children(sums, tables, word, range(word + 1, length)))
+        lefts = _halves(self._children(sums, tables, word, range(word)).transpose(1, 2).flip(1, 2)).flip(1)
+        ways = lefts[:, :, None] + rights[:, None] + self._heads(sums, tables, word)
         belief = ways.flatten(1, 2).logsumexp(1)
         return torch.where(word < self.length[:, None], belief, 0.0).reshape(*shape, size)
 
-    def _children(self, around: Around, tables: "_Tables", word: int, words: range) -> Tensor:
+    def _children(self, sums: InsideOutside, tables: "_Tables", word: int, words: range) -> Tensor:
         """Messages `[B, w, w, N]` (first, last) from every subtree of some words, as a child, to the states of `word`."""
         if not words:
-            return self.nodes.new_empty(len(around.arc), 0, 0, self.nodes.shape[-1])
+            return self.nodes.new_empty(len(sums.arc), 0, 0, self.nodes.shape[-1])
         some = slice(words.start, words.stop)
-        rows = around.inside[:, some, some, some] + around.arc[:, None, None, word, some, None]
+        rows = sums.inside[:, some, some, some] + sums.arc[:, None, None, word, some, None]
         return tables.summed(rows, word, words, as_children=True)
 
-    def _heads(self, around: Around, tables: "_Tables", word: int) -> Tensor:
+    def _heads(self, sums: InsideOutside, tables: "_Tables", word: int) -> Tensor:
         """Outside log sums `[B, word + 1, T - word, N]` (first, last) of subtrees headed by `word`, by its state."""
         first, last = slice(0, word + 1), slice(word, None)
-        rows = around.outside[:, first, last] + around.arc[:, None, None, :, word, None]
+        rows = sums.outside[:, first, last] + sums.arc[:, None, None, :, word, None]
         found = tables.summed(rows, word, range(rows.shape[3]), as_children=False)
-        as_root = around.free[:, first, last] + around.root[:, word, None, None]
+        as_root = sums.free[:, first, last] + sums.root[:, word, None, None]
         return torch.logaddexp(found, as_root[..., None])
 
     def _pairs(self, head: int, child: int) -> Potential:

@@ -22,9 +22,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tailsum.dependencies import arborescence
-from tailsum.dependencies.around import Around, around
 from tailsum.dependencies.configuration import Dependencies, RelaxedDependencies, are_trees
 from tailsum.dependencies.dependency_sweep import DependencySweep
+from tailsum.dependencies.inside_outside import InsideOutside, inside_outside
 from tailsum.dependencies.projective import Charts, attach_by, eisner, eisner_total, read_dependencies, roots, stateful
 from tailsum.numerics.check import (
     check_broadcast,
@@ -234,15 +234,15 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
     def sweep(self) -> DependencySweep:
         if not self.stateful:
             raise ValueError("this tree has no latent states to sketch: give node and transition")
-        sums = lambda kept: self.restrict(kept).around()  # noqa: E731
+        sums = lambda kept: self.restrict(kept).inside_outside()  # noqa: E731
         return DependencySweep(self.weighted_nodes(), self.transition, self.sequence_lengths(), sums)
 
-    def around(self) -> Around:
+    def inside_outside(self) -> InsideOutside:
         """The inside and outside sums of all subtrees of a model with states."""
         with torch.inference_mode(False):
             terms = self.weighted(each(lambda term: term.map(lambda x: x.detach().clone()), self.unmasked()))
             arc, root = self._arcs(terms, log_sum_exp)
-            return around(*self._flat_states(terms), arc, root, self.sequence_lengths(), self.multiroot)
+            return inside_outside(*self._flat_states(terms), arc, root, self.sequence_lengths(), self.multiroot)
 
     # Trees.
 
@@ -431,11 +431,11 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
         assert configuration.states is not None
         return configuration.states
 
-    def rivals(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
+    def exclusions(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
         """Every word has one head and one label, and one state."""
         arcs, *states = demanded
         over = (-3, -1) if self.labelled else (-2,)
-        return [arcs.sum(over, keepdim=True).bool() & ~arcs, *super().rivals(states)]
+        return [arcs.sum(over, keepdim=True).bool() & ~arcs, *super().exclusions(states)]
 
     def to_global(self, configuration: Dependencies) -> Dependencies:
         if configuration.states is None:

@@ -92,14 +92,14 @@ def compare(shards: Shards, form: Form, error: Exception | None) -> None:
     if not failed and not apart[2] and max(apart[3:]) <= tolerance:
         return
     text = None if error is None else _text(error)
-    told: list[tuple[Form, str | None]] = [(form, text)] * shards.count
-    dist.all_gather_object(told, (form, text), group=shards.group)
+    reported: list[tuple[Form, str | None]] = [(form, text)] * shards.count
+    dist.all_gather_object(reported, (form, text), group=shards.group)
     if text is not None:
         raise RanksError(text) from error
-    for p, (_, wrong) in enumerate(told):
+    for p, (_, wrong) in enumerate(reported):
         if wrong is not None:
             raise RanksError(f"rank {p}: {wrong}")
-    raise RanksError(different(form for form, _ in told))
+    raise RanksError(different(form for form, _ in reported))
 
 
 def _text(error: Exception) -> str:

@@ -275,7 +275,7 @@ class Graph(Structure[GraphTerms, Tensor]):
         return super().state_chances() if self.is_exact else (self.log_partition(), self.marginals())
 
     @torch.no_grad()
-    def doubts(self) -> list[str]:
+    def diagnostics(self) -> list[str]:
         """Messages that do not converge, or that end at another value from a random start or by stronger damping."""
         if self.is_exact:
             return []

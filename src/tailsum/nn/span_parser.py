@@ -56,7 +56,7 @@ class SpanParser(nn.Module):
         model = self(encoded, lengths)
         gold = self._chart(model, constituents)
         wanted = F.one_hot(gold, self.n_labels + 1).bool() & (gold > 0)[..., None]
-        (barred,) = model.rivals([wanted])
+        (barred,) = model.exclusions([wanted])
         label = torch.arange(self.n_labels + 1, device=gold.device) > 0
         span = model.node_scores().masked_fill(barred | ((gold == 0)[..., None] & label), -math.inf)
         found = SpanTree(span, model.lengths).log_partition() - model.log_partition()

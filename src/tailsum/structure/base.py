@@ -181,7 +181,7 @@ class Structure(  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether sums are exact given the scores, so that those of sketches are unbiased."""
         return True
 
-    def doubts(self) -> list[str]:
+    def diagnostics(self) -> list[str]:
         """What speaks against this model's own sums, whatever states are kept: nothing where they are exact."""
         return []
 
@@ -445,10 +445,10 @@ class Structure(  # pyright: ignore[reportIncompatibleVariableOverride]
             terms = in_float64(self.distinct())
             parts = [term.tensors[0] for term in terms[: self.part_terms]]
             bonus = 1.0 + 2 * self.n_scores() * sum(term.bound() for term in terms)
-            configurations, _ = k_best(k, parts, self.batch_shape, Constraints(self.rivals, bonus), solve)
+            configurations, _ = k_best(k, parts, self.batch_shape, Constraints(self.exclusions, bonus), solve)
         return Best(configurations, self.score(configurations))
 
-    def rivals(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
+    def exclusions(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
         """Parts of each part term that no configuration has beside the demanded ones; they are banned to demand parts.
 
         At best so many that whatever has none of them has the demanded parts: by default, if each node has one state.

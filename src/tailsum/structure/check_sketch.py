@@ -81,11 +81,11 @@ def check_sketch(small: Structure[Any, Any], generator: torch.Generator | None =
             *_too_low(found, _of(others)),
             *_too_high(found, _of(others)),
             *_below_bound(small.whole, found, (own, others)),
-            *small.doubts(),
+            *small.diagnostics(),
         ]
 
 
-def doubts(
+def diagnostics(
     model: Structure, own: Replicates, proposal: Propose | None, confidence: float, generator: torch.Generator | None
 ) -> list[str]:
     """What speaks against the sum of some replicates."""

@@ -72,7 +72,7 @@ def sample_distinct(model: Any, k: int, generator: torch.Generator | None) -> Di
             return Found(drawn, cells.used(drawn), gumbel(mass, generator))
 
         parts = [term.tensors[0] for term in terms[: model.part_terms]]
-        constraints = Constraints(model.rivals, bonus=None)
+        constraints = Constraints(model.exclusions, bonus=None)
         found, perturbed = k_best(k + 1, parts, model.batch_shape, constraints, solve, _below)
         found = model.to_global(stacked([found], lambda x: x[0][:k]))
         perturbed = perturbed.to(model.dtype)

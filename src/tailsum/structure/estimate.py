@@ -16,7 +16,7 @@ from tailsum.sketch.model import Propose
 from tailsum.sketch.proposal import Lookahead, proposal_from
 from tailsum.sketch.selection import Selection, selection_from
 from tailsum.structure.base import Structure
-from tailsum.structure.check_sketch import ADVICE, Replicates, SketchWarning, doubts, instances
+from tailsum.structure.check_sketch import ADVICE, Replicates, SketchWarning, diagnostics, instances
 from tailsum.structure.sketches import sketches
 
 Quantity = Callable[[Structure[Any, Any]], Tensor]
@@ -27,7 +27,7 @@ NAMED: dict[str, tuple[Quantity, bool]] = {
     "entropy": (lambda small: small.entropy(), True),
     "marginals": (lambda small: small.scattered_marginals(), False),
 }
-# Intervals that say little: how they are named, and their width. That of the log-partition is looked at by `doubts`.
+# Intervals that say little: how they are named, and their width. That of the log-partition is looked at by `diagnostics`.
 WIDE = {"entropy": ("the entropy, in nats,", 2.0), "marginals": ("a marginal", 0.5)}
 
 
@@ -92,13 +92,13 @@ def estimate(
         values.append(_checked(quantity(small), small))
         log_z.append(values[-1] if what == "log_partition" else small.log_partition())
         if check:
-            texts += [] if seen else small.doubts()
+            texts += [] if seen else small.diagnostics()
             seen.append(Replicates.of(small))
     each = torch.cat(values)
     found = combine(torch.cat(log_z), each, logarithm=logarithm, confidence=confidence)
     if check:
         texts += _of_width(what, found, each, len(model.batch_shape))
-        texts += doubts(model, Replicates.joined(seen), chosen, confidence, generator)
+        texts += diagnostics(model, Replicates.joined(seen), chosen, confidence, generator)
     for text in texts:
         warnings.warn(text, SketchWarning, stacklevel=frames_of_ours())
     value, error, low, high = (x.to(each.dtype) for x in found)

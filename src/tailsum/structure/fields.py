@@ -58,7 +58,7 @@ def over_batch(model: Any, change: ChangeBatch, change_scores: ChangeBatch | Non
 
     `change_scores` is for the tensors of scores and of kept states; if it is None, they stay as they are.
     """
-    told, scores = model.after_batch(), change_scores or (lambda x, _: x)
+    reported, scores = model.after_batch(), change_scores or (lambda x, _: x)
 
     def of(name: str, value: Any, count: Any) -> Any:
         if isinstance(value, Tensor):
@@ -75,7 +75,7 @@ def over_batch(model: Any, change: ChangeBatch, change_scores: ChangeBatch | Non
             return Subset(index, log_weight, of(name, value.pilot, count))
         return value
 
-    counts = {name: told.get(name, "unknown") for name in vars(model)}
+    counts = {name: reported.get(name, "unknown") for name in vars(model)}
     return {name: x if counts[name] is None else of(name, x, counts[name]) for name, x in vars(model).items()}
 
 

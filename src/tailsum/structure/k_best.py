@@ -2,8 +2,8 @@
 
 The configurations other than the best are partitioned by the first of its parts that they lack: those without the
 first part, those with the first and without the second, and so on. A part is banned by the score minus infinity, and
-demanded by a ban on its rivals, the parts that no configuration has beside it: other scores are unchanged, so that those
-of any size cost no digits. Only where a structure does not name enough rivals is the search repeated with a bonus for
+demanded by a ban on its exclusions, the parts that no configuration has beside it: other scores are unchanged, so that those
+of any size cost no digits. Only where a structure does not name enough exclusions is the search repeated with a bonus for
 demanded parts. Each further configuration costs one search for each of its parts, as many in one batch as `_TOGETHER` allows.
 
 A class is remembered by the numbers of its parts, and only the classes whose best may still be among the k: memory
@@ -44,12 +44,12 @@ class Found(NamedTuple):
 class Constraints(NamedTuple):
     """How to demand parts.
 
-    `rivals` maps the demanded parts of each table, booleans `[M, *batch, *part]`, to parts that are incompatible with one
+    `exclusions` maps the demanded parts of each table, booleans `[M, *batch, *part]`, to parts that are incompatible with one
     of them. `bonus` exceeds any difference between two scores; None where scores must not be changed, so that too few
-    rivals are an error.
+    exclusions are an error.
     """
 
-    rivals: Callable[[list[Tensor]], Sequence[Tensor]]
+    exclusions: Callable[[list[Tensor]], Sequence[Tensor]]
     bonus: float | None
 
 
@@ -202,14 +202,14 @@ class _Search:
             [x.reshape(shape) for x, shape in zip(flags.split(self.sizes, -1), shapes, strict=True)]
             for flags in (demanded, banned)
         )
-        rivals, bonus = self.constraints
-        given = zip(self.tables, less, rivals(wanted), strict=True)
+        exclusions, bonus = self.constraints
+        given = zip(self.tables, less, exclusions(wanted), strict=True)
         tables = [table.masked_fill(out | rival, -math.inf) for table, out, rival in given]
         found = self._held(tables, demanded)
         if found is None:
             if bonus is None:
                 raise ValueError(
-                    "rivals names too few parts: some configurations have none of them, nor the demanded ones"
+                    "exclusions names too few parts: some configurations have none of them, nor the demanded ones"
                 )
             tables = [table + more * bonus for table, more in zip(tables, wanted, strict=True)]
             found = self._held(tables, demanded, strict=False)

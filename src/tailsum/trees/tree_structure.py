@@ -102,7 +102,7 @@ class TreeStructure(Structure[Terms, Trees]):
         table = torch.full((*states.shape[:-1], length * length + 1), -1, device=self.device)
         return table.scatter(-1, place, states)[..., :-1].unflatten(-1, self.node_shape)
 
-    def rivals(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
+    def exclusions(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
         """The other states of demanded spans, and all spans that cross one: a tree without them has the span."""
         (wanted,) = demanded
         spans = wanted.any(-1).long()

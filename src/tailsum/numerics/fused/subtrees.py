@@ -1,6 +1,6 @@
 """Inside and outside sums of all subtrees of dependency trees with states: three launches a width, up and down.
 
-The reference is `dependencies/around.py`, whose items and squares these are. Between the kernels stands one product: of the
+The reference is `dependencies/inside_outside.py`, whose items and squares these are. Between the kernels stands one product: of the
 states of all heads of a subtree with the scores to the states of all words outside it.
 """
 

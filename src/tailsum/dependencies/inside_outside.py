@@ -20,7 +20,7 @@ _MOST_FUSED = 512  # states of a word
 
 
 @dataclass(frozen=True)
-class Around:
+class InsideOutside:
     """Arc and root scores of the restricted model, and its inside and outside log sums by first word, last word, head."""
 
     arc: Tensor  # [B, T, T]
@@ -31,7 +31,9 @@ class Around:
 
 
 @torch.no_grad()
-def around(nodes: Tensor, pairs: Tensor, arc: Tensor, root: Tensor, length: Tensor, multiroot: bool) -> Around:
+def inside_outside(
+    nodes: Tensor, pairs: Tensor, arc: Tensor, root: Tensor, length: Tensor, multiroot: bool
+) -> InsideOutside:
     """The inside and outside sums from scores `nodes [B, T, K]`, `arc [B, T, T]`, `root [B, T]` and pairs of states.
 
     `pairs` is `[K, K]` (state of the head, state of the child), or `[G, T, T, K, K]` for each head and child. Products that may
@@ -46,13 +48,15 @@ def around(nodes: Tensor, pairs: Tensor, arc: Tensor, root: Tensor, length: Tens
         if found is not None:
             return found
     products = _Products(scores)
-    found = _Sums(nodes, root, length, multiroot, products).around(arc)
+    found = _Sums(nodes, root, length, multiroot, products).inside_outside(arc)
     if products.suspect():
-        found = _Sums(nodes, root, length, multiroot, _Checked(products.scores)).around(arc)
+        found = _Sums(nodes, root, length, multiroot, _Checked(products.scores)).inside_outside(arc)
     return found
 
 
-def _fused(nodes: Tensor, scores: Tensor, arc: Tensor, root: Tensor, length: Tensor, multiroot: bool) -> Around | None:
+def _fused(
+    nodes: Tensor, scores: Tensor, arc: Tensor, root: Tensor, length: Tensor, multiroot: bool
+) -> InsideOutside | None:
     """The same by kernels; None if a product may have underflowed."""
     from tailsum.numerics.fused.subtrees import Squares  # noqa: PLC0415  (needs Triton)
 
@@ -60,7 +64,7 @@ def _fused(nodes: Tensor, scores: Tensor, arc: Tensor, root: Tensor, length: Ten
     found.fill()
     free = _under_roots(found.trees, root, length, multiroot)
     found.pass_down(root, free)
-    return None if bool(found.low.any()) else Around(arc, root, found.trees, found.outside, free)
+    return None if bool(found.low.any()) else InsideOutside(arc, root, found.trees, found.outside, free)
 
 
 class _Products:
@@ -119,8 +123,8 @@ class _Sums:
         for width in range(size, 0, -1):
             self._pass_down(width)
 
-    def around(self, arc: Tensor) -> Around:
-        return Around(arc, self.root, self.trees, self.outside, self.free)
+    def inside_outside(self, arc: Tensor) -> InsideOutside:
+        return InsideOutside(arc, self.root, self.trees, self.outside, self.free)
 
     def _spans(self, width: int) -> tuple[Tensor, Tensor]:
         first = self.position[: len(self.position) - width + 1]
