@@ -14,7 +14,7 @@ from tailsum.scores.potential import Potential
 from tailsum.sketch.neighbours import Neighbours
 from tailsum.sketch.proposal import LocalGlobal, Lookahead
 from tailsum.sketch.selection import Optimal, TopAndSample, TopK
-from tailsum.structure.base import RelaxedSample
+from tailsum.structure.relaxed import RelaxedSample
 
 EXACT_UP_TO = 20_000  # states: with a transition that all steps and sentences share, sums over more are slow
 
