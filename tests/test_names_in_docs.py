@@ -74,8 +74,6 @@ def known():
         found |= set(dir(module))
     for path in files():
         found |= set(Path(path).with_suffix("").parts) | identifiers((ROOT / path).read_text("utf-8"))
-    for path in (ROOT / "Makefile", ROOT / "pyproject.toml", *ROOT.glob(".github/workflows/*.yml")):
-        found |= set(re.findall(r"\w+", path.read_text("utf-8")))
     return found
 
 
