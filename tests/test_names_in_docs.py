@@ -25,6 +25,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     *sorted(ROOT.glob("docs/**/*.md")),
+    *sorted(ROOT.glob("src/**/*.md")),
     *sorted(ROOT.glob("studies/**/*.md")),
 ]
 SOURCES = sorted((ROOT / "src" / "tailsum").rglob("*.py"))
