@@ -156,14 +156,14 @@ def test_help_fits(command):
     )
 
 
-# The README.
+# The documentation.
 
 
-def test_the_readme_has_the_table_of_the_last_run():
+def test_the_documentation_has_the_table_of_the_last_run():
     folder = ROOT / "docs" / "bench"
     results = Results(folder / "results.csv", read_rows(folder / "results.csv"))
     expected = (folder / "when.md").read_text(encoding="utf-8")
     assert when_markdown(results, read_plan(folder), read_machine(folder)) == expected
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (found,) = re.findall(r"<!-- docs/bench/when.md -->\n(.*?)<!-- end -->", readme, re.DOTALL)
+    page = (ROOT / "docs" / "exact_or_sketch.md").read_text(encoding="utf-8")
+    (found,) = re.findall(r"<!-- docs/bench/when.md -->\n(.*?)<!-- end -->", page, re.DOTALL)
     assert found == expected
