@@ -53,7 +53,9 @@ class ShardedSweep(ChainSweep):
         own = replace(kept, index=picked.local, log_weight=kept.log_weight.masked_fill(~picked.here, -math.inf))
         return self.pairs.itself.at_step(t).joined(sent, value, own)
 
-    def filled(self, sent: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    def filled(self, sent: Float[Tensor, "*batch n"], landmarks: int) -> Float[Tensor, "*batch n"]:
+        if landmarks >= self.shards.n_states:
+            return sent
         here = reached(sent, self.shards.highest(sent)[..., None])
         known = torch.stack((sent.masked_fill(~here, 0.0).sum(-1), here.sum(-1).to(sent.dtype)))
         found = self.shards.all_reduce(known)

@@ -151,12 +151,12 @@ class GraphSweep(Sweep):
             for given, message in zip(layer.given, arrived, strict=True):
                 own = Subset(chosen.index.index_select(1, given.put), chosen.log_weight.index_select(1, given.put))
                 total, near = q.index_select(1, given.put), self.near[given.group]
+                cavity = torch.where(total > -math.inf, total - message, -math.inf)
                 if guess and near is not None:
                     if not given.earlier:
-                        near.send(given.factors, 1 - given.position, total - message, own)
+                        near.send(given.factors, 1 - given.position, cavity, own)
                     continue
-                total = total.gather(-1, own.index)
-                cavity = torch.where(total > -math.inf, total - message.gather(-1, own.index), -math.inf)
+                cavity = cavity.gather(-1, own.index)
                 senders.cavities[given.group][given.position].index_copy_(1, given.factors, cavity + own.log_weight)
         assert kept is not None  # a graph has at least one variable
         return kept

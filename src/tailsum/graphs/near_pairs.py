@@ -37,7 +37,10 @@ class NearPairs:
         value = cavity.gather(-1, landmarks.index) + landmarks.log_weight
         sent = message(self._towards(to, factors), landmarks.index, value)
         sent = near.joined(sent, cavity, landmarks)
-        self.messages[to].index_copy_(1, factors, normalised(fill_unreached(sent)))
+        sent = (
+            sent if landmarks.index.shape[-1] >= cavity.shape[-1] else fill_unreached(sent)
+        )  # that of all states is exact
+        self.messages[to].index_copy_(1, factors, normalised(sent))
 
     def correction(
         self, factors: Int[Tensor, " m"], to: int, kept: Subset, states: Int[Tensor, "B m K"]
