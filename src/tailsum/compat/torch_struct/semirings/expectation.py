@@ -1,7 +1,7 @@
 """Semirings that carry an expectation along with log-sums: entropy, cross-entropy and Kullback-Leibler divergence.
 
-A number is `(log-sum of p, value)`, or `(log-sum of p, log-sum of q, value)`. Values of products add up; that of a sum is the
-mean of the values under p, plus what the choice itself contributes.
+A number is `(log-sum of p, value)`, or `(log-sum of p, log-sum of q, value)`. The value of a product is the sum of the values.
+The value of a sum is the mean of the values under p, plus the contribution of the choice among the terms.
 """
 
 from typing import Any
@@ -42,8 +42,14 @@ class _Expectation(OfLogarithms):
         totals = log_sum_exp(xs[:-1], dim)
         log_share = xs[:-1] - finite(totals).unsqueeze(dim)
         share = log_share[0].exp()
-        own = torch.where(share > 0, share * (xs[-1] + cls.choice(*finite(log_share))), 0.0)
-        return torch.cat((totals, own.sum(dim)[None]))
+        values = torch.where(share > 0, share * (xs[-1] + cls.choice(*finite(log_share))), 0.0)
+        return torch.cat((totals, values.sum(dim)[None]))
+
+    @classmethod
+    def of_sum(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Tensor:
+        models = [struct.distribution(x, lengths) for x in (potentials if cls.n_models > 1 else [potentials])]
+        value = cls.value(*models)
+        return torch.stack((*(model.partition for model in models), value)) if raw else value
 
     @classmethod
     def of_marginals(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Any:
@@ -54,7 +60,12 @@ class _Expectation(OfLogarithms):
 
     @staticmethod
     def choice(*log_share: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """What a choice contributes, from its log-probability under each model."""
+        """The contribution of a choice, from its log-probability under each model."""
+        raise NotImplementedError
+
+    @staticmethod
+    def value(*models: Any) -> Tensor:
+        """The expectation, as the distributions compute it."""
         raise NotImplementedError
 
 
@@ -65,10 +76,9 @@ class EntropySemiring(_Expectation):
     def choice(*log_share: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         return -log_share[0]
 
-    @classmethod
-    def of_sum(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Tensor:
-        model = struct.distribution(potentials, lengths)
-        return torch.stack((model.partition, model.entropy)) if raw else model.entropy
+    @staticmethod
+    def value(*models: Any) -> Tensor:
+        return models[0].entropy
 
 
 class CrossEntropySemiring(_Expectation):
@@ -80,11 +90,9 @@ class CrossEntropySemiring(_Expectation):
     def choice(*log_share: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         return -log_share[1]
 
-    @classmethod
-    def of_sum(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Tensor:
-        p, q = (struct.distribution(x, lengths) for x in potentials)
-        value = p.cross_entropy(q)
-        return torch.stack((p.partition, q.partition, value)) if raw else value
+    @staticmethod
+    def value(*models: Any) -> Tensor:
+        return models[0].cross_entropy(models[1])
 
 
 class KLDivergenceSemiring(_Expectation):
@@ -96,7 +104,6 @@ class KLDivergenceSemiring(_Expectation):
     def choice(*log_share: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         return log_share[0] - log_share[1]
 
-    @classmethod
-    def of_sum(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Tensor:
-        p, q = (struct.distribution(x, lengths) for x in potentials)
-        return torch.stack((p.partition, q.partition, p.kl(q))) if raw else p.kl(q)
+    @staticmethod
+    def value(*models: Any) -> Tensor:
+        return models[0].kl(models[1])

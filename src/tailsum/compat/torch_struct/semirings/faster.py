@@ -1,4 +1,4 @@
-"""Semirings that save time or memory in torch-struct. Inference here needs neither: they are those that they stand for."""
+"""Semirings that save time or memory in torch-struct. Here they are the plain semirings, as there is nothing to save."""
 
 from typing import TypeVar
 
@@ -12,7 +12,7 @@ FastLogSemiring, FastMaxSemiring, FastSampleSemiring = LogSemiring, MaxSemiring,
 
 
 def CheckpointSemiring(cls: Kind, min_size: int = 0) -> Kind:
-    """The semiring itself: nothing that grows with products of tables is kept for backward passes."""
+    """The semiring itself: backward passes keep no products of tables."""
     return cls
 
 

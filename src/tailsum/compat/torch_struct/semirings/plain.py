@@ -11,7 +11,7 @@ from tailsum.numerics import reduce
 
 
 class StdSemiring(Semiring):
-    """Sums and products of weights; a dynamic program takes weights in place of their logarithms, of any dtype."""
+    """Sums and products of weights: a dynamic program takes weights of any dtype, not their logarithms."""
 
     @classmethod
     def sum(cls, xs: Num[Tensor, "size ..."], dim: int = -1) -> Num[Tensor, "size ..."]:
@@ -29,21 +29,25 @@ class StdSemiring(Semiring):
 class LogSemiring(OfLogarithms):
     """Sums of exponentials in log space: log-partitions, whose gradients are marginals."""
 
+    sum_from, marginals_from = "partition", "marginals"  # the attributes of a distribution
+
     @classmethod
     def sum(cls, xs: Float[Tensor, "size ..."], dim: int = -1) -> Float[Tensor, "size ..."]:
         return reduce.log_sum_exp(xs, dim)
 
     @classmethod
     def of_sum(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Tensor:
-        return raw_or_plain(struct.distribution(potentials, lengths).partition, raw)
+        return raw_or_plain(getattr(struct.distribution(potentials, lengths), cls.sum_from), raw)
 
     @classmethod
     def of_marginals(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Any:
-        return raw_or_plain(struct.distribution(potentials, lengths).marginals, raw)
+        return raw_or_plain(getattr(struct.distribution(potentials, lengths), cls.marginals_from), raw)
 
 
 class MaxSemiring(LogSemiring):
     """Maxima, whose gradients are the best configuration."""
+
+    sum_from, marginals_from = "max", "argmax"
 
     @classmethod
     def sum(cls, xs: Float[Tensor, "size ..."], dim: int = -1) -> Float[Tensor, "size ..."]:
@@ -53,14 +57,6 @@ class MaxSemiring(LogSemiring):
     def sparse_sum(
         cls, xs: Num[Tensor, "size ..."], dim: int = -1
     ) -> tuple[Num[Tensor, "size ..."], tuple[Int[Tensor, "size ..."], Int[Tensor, "size ..."]]]:
-        """The sum, and where it comes from: which of the semiring's numbers (the first), and the place in `dim`."""
+        """The maximum, and where it comes from: which of the semiring's numbers (the first), and the place in `dim`."""
         best = torch.max(xs, dim)
         return best.values, (torch.zeros_like(best.indices), best.indices)
-
-    @classmethod
-    def of_sum(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Tensor:
-        return raw_or_plain(struct.distribution(potentials, lengths).max, raw)
-
-    @classmethod
-    def of_marginals(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Any:
-        return raw_or_plain(struct.distribution(potentials, lengths).argmax, raw)

@@ -1,4 +1,4 @@
-"""Sums by sparsemax, whose gradients are sparse: a recursion under them gives marginals with many zeros (Mensch & Blondel 2018)."""
+"""Sums by sparsemax, whose gradients are sparse: recursions give marginals with many zeros (Mensch & Blondel 2018)."""
 
 import math
 
@@ -10,9 +10,9 @@ from tailsum.compat.torch_struct.semirings.base import OfLogarithms
 
 
 class SparseMaxSemiring(OfLogarithms):
-    """The highest mean score less half the sum of squared weights, over all weights of the choices; its gradient is the weights.
+    """The highest mean score minus half the sum of squared weights, over all weights of the choices; the weights are its gradient.
 
-    A sum of sums depends on their order, so values belong to a recursion. That of chains takes products of neighbouring steps.
+    Sums of sums depend on their order, so values depend on the recursion: chains multiply neighbouring steps.
     """
 
     @classmethod
@@ -29,11 +29,11 @@ def sparsemax(xs: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
     >>> sparsemax(torch.tensor([1.0, 0.5, -2.0]), 0)
     tensor([0.7500, 0.2500, 0.0000])
     """
-    given = xs.detach()
-    ranked = given.sort(dim, descending=True).values
+    scores = xs.detach()
+    ranked = scores.sort(dim, descending=True).values
     rank = torch.ones_like(ranked).cumsum(dim)
     lowest = torch.where(1 + rank * ranked > ranked.cumsum(dim), ranked, math.inf).amin(dim, keepdim=True)
-    used = given >= lowest
+    used = scores >= lowest
     count = used.sum(dim, keepdim=True)
     threshold = (torch.where(used, xs, 0.0).sum(dim, keepdim=True) - 1) / count.clamp(min=1)
     return torch.where(used, xs - threshold, 0.0)
