@@ -40,14 +40,12 @@ class BoundaryStates(SemiMarkov):
         """The probability of each edge by its start, its duration less one, and its states (from, to), over all states."""
         (pairs,) = self.term_gradients(1)
         if self.kept is not None:
-            early, late = self.states[..., self._starts(), :], self.states[..., 1:, None, :]
+            # Where an edge to each boundary but the first starts, by its duration less one.
+            boundary = torch.arange(self.node_shape[0] - 1, device=self.device)[:, None]
+            start = (boundary - torch.arange(self.longest, device=self.device)).clamp(min=0)
+            early, late = self.states[..., start, :], self.states[..., 1:, None, :]
             pairs = over_all_states(pairs, early, late, self.whole.n_states)
         begun, more = (torch.arange(count, device=self.device) for count in (self.node_shape[0] - 1, self.longest))
         ends = begun[:, None] + more
         inside = (ends < len(begun))[..., None, None]
         return torch.where(inside, pairs[..., ends.clamp(max=len(begun) - 1), more, :, :], 0.0) if len(begun) else pairs
-
-    def _starts(self) -> Int[Tensor, "M D"]:
-        """Where an edge to each boundary but the first starts, by its duration less one."""
-        boundary = torch.arange(1, self.node_shape[0], device=self.device)[:, None]
-        return (boundary - 1 - torch.arange(self.longest, device=self.device)).clamp(min=0)

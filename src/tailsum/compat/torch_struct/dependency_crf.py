@@ -114,6 +114,7 @@ class DependencyCRF(StructDistribution):
     """
 
     form, projective = "[B, N, N] or [B, N, N, L]", True
+    programs: ClassVar = {True: DepTree, False: SingleRootDepTree}  # by `multiroot`
 
     def __init__(
         self, log_potentials: Float[Tensor, "batch N N ..."], lengths: Lengths = None,
@@ -121,7 +122,7 @@ class DependencyCRF(StructDistribution):
     ) -> None:  # fmt: skip
         self.multiroot = multiroot
         self.labelled = isinstance(log_potentials, Tensor) and log_potentials.dim() == 4
-        self.struct = DepTree if multiroot else SingleRootDepTree
+        self.struct = self.programs[bool(multiroot)]
         super().__init__(log_potentials, lengths, args)
 
     @staticmethod

@@ -1,6 +1,6 @@
 """Dependency trees whose arcs may cross: `log_potentials` as in `DependencyCRF`."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int, Num
@@ -70,13 +70,13 @@ class NonProjectiveDependencyCRF(DependencyCRF):
     """
 
     projective = False
+    programs: ClassVar = {True: MultirootNonProjectiveDepTree, False: NonProjectiveDepTree}
 
     def __init__(
         self, log_potentials: Float[Tensor, "batch N N ..."], lengths: Lengths = None,
         args: dict[str, Any] | None = None, multiroot: bool = False, validate_args: bool | None = False,
     ) -> None:  # fmt: skip
         super().__init__(log_potentials, lengths, args, multiroot)
-        self.struct = MultirootNonProjectiveDepTree if multiroot else NonProjectiveDepTree
 
 
 def deptree_part(

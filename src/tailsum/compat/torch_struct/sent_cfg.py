@@ -177,7 +177,7 @@ class SentCFG(StructDistribution):
         inner = spans[..., :heads] * (last > 0)[..., None]
         whole = torch.arange(self._longest(), device=spans.device)[:, None] == last
         roots = (inner[..., 0, :, :] * whole).sum(-2)
-        return spans[..., :leaves].diagonal(0, -3, -2).mT, rules, roots, by_width(inner)
+        return spans[..., :leaves].diagonal(0, -3, -2).mT, rules, roots, _by_width(inner)
 
     def _expanded(self, shape: torch.Size) -> dict[str, Any]:
         return {
@@ -185,7 +185,7 @@ class SentCFG(StructDistribution):
         }
 
 
-def by_width(spans: Tensor) -> Tensor:
+def _by_width(spans: Tensor) -> Tensor:
     """Spans of two words and more by width and first word, `[.., w, i, nt]` for w+2 words, from `[.., first, last, nt]`."""
     length = spans.shape[-2]
     first = torch.arange(length, device=spans.device)

@@ -4,7 +4,8 @@ A number is `(log-sum of p, value)`, or `(log-sum of p, log-sum of q, value)`. T
 The value of a sum is the mean of the values under p, plus the contribution of the choice among the terms.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -17,6 +18,8 @@ from tailsum.numerics.tensors import finite
 
 class _Expectation(OfLogarithms):
     n_models = 1
+    choice: ClassVar[Callable[..., Tensor]]  # the contribution of a choice, from its log-probability under each model
+    value: ClassVar[Callable[..., Tensor]]  # the expectation, as the distributions compute it
 
     @classmethod
     def size(cls) -> int:
@@ -58,52 +61,25 @@ class _Expectation(OfLogarithms):
             "For that gradient, call torch.autograd.grad on the sum"
         )
 
-    @staticmethod
-    def choice(*log_share: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """The contribution of a choice, from its log-probability under each model."""
-        raise NotImplementedError
-
-    @staticmethod
-    def value(*models: Any) -> Tensor:
-        """The expectation, as the distributions compute it."""
-        raise NotImplementedError
-
 
 class EntropySemiring(_Expectation):
     """The log-sum and the entropy."""
 
-    @staticmethod
-    def choice(*log_share: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        return -log_share[0]
-
-    @staticmethod
-    def value(*models: Any) -> Tensor:
-        return models[0].entropy
+    choice = staticmethod(lambda p: -p)
+    value = staticmethod(lambda p: p.entropy)
 
 
 class CrossEntropySemiring(_Expectation):
     """The log-sums of p and q, and the cross-entropy of q under p; potentials are a list of two."""
 
     n_models = 2
-
-    @staticmethod
-    def choice(*log_share: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        return -log_share[1]
-
-    @staticmethod
-    def value(*models: Any) -> Tensor:
-        return models[0].cross_entropy(models[1])
+    choice = staticmethod(lambda _, q: -q)
+    value = staticmethod(lambda p, q: p.cross_entropy(q))
 
 
 class KLDivergenceSemiring(_Expectation):
     """The log-sums of p and q, and the divergence of p from q; potentials are a list of two."""
 
     n_models = 2
-
-    @staticmethod
-    def choice(*log_share: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        return log_share[0] - log_share[1]
-
-    @staticmethod
-    def value(*models: Any) -> Tensor:
-        return models[0].kl(models[1])
+    choice = staticmethod(lambda p, q: p - q)
+    value = staticmethod(lambda p, q: p.kl(q))

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int, Num
+from jaxtyping import Float, Num
 from torch import Tensor
 
 from tailsum.compat.torch_struct.semirings.plain import LogSemiring
@@ -38,9 +38,7 @@ class _KMax(LogSemiring):
         return cls.sparse_sum(xs, dim)[0]
 
     @classmethod
-    def sparse_sum(
-        cls, xs: Num[Tensor, "size ..."], dim: int = -1
-    ) -> tuple[Num[Tensor, "size ..."], tuple[Int[Tensor, "size ..."], Int[Tensor, "size ..."]]]:
+    def sparse_sum(cls, xs: Num[Tensor, "size ..."], dim: int = -1) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """The k largest, and where they come from: which of the k numbers, and the place in `dim`."""
         best = xs.movedim(dim, 0).flatten(0, 1).topk(cls.k, 0)
         return best.values, (best.indices % cls.k, best.indices // cls.k)

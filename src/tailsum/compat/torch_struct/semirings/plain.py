@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int, Num
+from jaxtyping import Float, Num
 from torch import Tensor
 
 from tailsum.compat.torch_struct.semirings.base import OfLogarithms, Semiring, raw_or_plain
@@ -54,9 +54,7 @@ class MaxSemiring(LogSemiring):
         return torch.max(xs, dim).values
 
     @classmethod
-    def sparse_sum(
-        cls, xs: Num[Tensor, "size ..."], dim: int = -1
-    ) -> tuple[Num[Tensor, "size ..."], tuple[Int[Tensor, "size ..."], Int[Tensor, "size ..."]]]:
+    def sparse_sum(cls, xs: Num[Tensor, "size ..."], dim: int = -1) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """The maximum, and where it comes from: which of the semiring's numbers (the first), and the place in `dim`."""
         best = torch.max(xs, dim)
         return best.values, (torch.zeros_like(best.indices), best.indices)
