@@ -18,8 +18,8 @@ Configuration = TypeVar("Configuration", Tensor, Trees, Dependencies, Segments)
 def stack(configurations: Sequence[Configuration]) -> tuple[Configuration, Int[Tensor, " B"]]:
     """The configurations of several sentences in one batch, padded, and the lengths of the sentences.
 
-    They are all of one kind: `Trees`, `Dependencies`, `Segments`, or states of positions `[T]`. `batch.at(i)` is the i-th,
-    padded as it is.
+    All are of one kind: `Trees`, `Dependencies`, `Segments`, or states of positions `[T]`. `batch.at(i)` is the i-th, with
+    its padding.
 
     >>> batch, lengths = stack([torch.tensor([4, 2]), torch.tensor([1, 5, 3])])
     >>> batch.tolist(), lengths.tolist()
@@ -32,10 +32,10 @@ def _stacked(configurations: Any) -> Any:
     if not configurations:
         raise ValueError("configurations must be at least one: got none")
     kind = type(configurations[0])
-    for i, given in enumerate(configurations):
-        if type(given) is not kind:
-            raise ValueError(f"configurations must be of one kind, {kind.__name__}: got {type(given).__name__} at {i}")
-        if (given if isinstance(given, Tensor) else given[-1 if kind is Trees else 0]).dim() != 1:
+    for i, item in enumerate(configurations):
+        if type(item) is not kind:
+            raise ValueError(f"configurations must be of one kind, {kind.__name__}: got {type(item).__name__} at {i}")
+        if (item if isinstance(item, Tensor) else item[-1 if kind is Trees else 0]).dim() != 1:
             raise ValueError(f"configurations must be of one sentence each: got a batch at {i}")
     if kind is Tensor:
         return _padded(configurations, -1), torch.tensor([len(x) for x in configurations])
@@ -45,7 +45,7 @@ def _stacked(configurations: Any) -> Any:
         if present and len(present) < len(column):
             raise ValueError(f"configurations must all have {name}, or none of them: got both")
         fields.append(_padded(present, 0 if name == "durations" else -1) if present else None)
-    sizes = torch.tensor([len(given[0]) for given in configurations])
+    sizes = torch.tensor([len(item[0]) for item in configurations])
     return kind(*fields), (sizes + 1) // 2 if kind is Trees else sizes
 
 
