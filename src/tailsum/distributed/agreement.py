@@ -9,7 +9,7 @@ the group can be used. An error later on, between the exchanges of an operation,
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,37 +22,30 @@ class RanksError(ValueError):
     """An error that all ranks raise at the same place, so that no rank waits for another."""
 
 
-class Sharded(Protocol):
-    """An object with slices on all ranks."""
-
-    _shards: Shards
-
-
-Self = TypeVar("Self", bound=Sharded)
 P = ParamSpec("P")
 Result = TypeVar("Result")
-Method = Callable[Concatenate[Self, P], Result]
 
 
 def together(
     prepare: Callable[..., Mapping[str, Any]] = lambda _: {}, unshared: tuple[str, ...] = ()
-) -> Callable[[Method[Self, P, Result]], Method[Self, P, Result]]:
-    """Decorate a method that every rank calls with the same arguments, except those named in `unshared`.
+) -> Callable[[Callable[P, Result]], Callable[P, Result]]:
+    """Decorate a method of an object with `_shards`, called by every rank with the same arguments unless `unshared`.
 
     `prepare` checks the user's arguments, and returns the arguments of the method by name.
     """
 
-    def decorated(method: Method[Self, P, Result]) -> Method[Self, P, Result]:
+    def decorated(method: Callable[P, Result]) -> Callable[P, Result]:
         @functools.wraps(method)
-        def operation(self: Self, *args: P.args, **kwargs: P.kwargs) -> Result:
-            checked = functools.partial(prepare, self, *args, **kwargs)
-            arguments: Any = agreed(self._shards, method.__name__, checked, unshared)
+        def operation(*args: P.args, **kwargs: P.kwargs) -> Result:
+            self: Any = args[0]
+            shards: Shards = self._shards
+            arguments = agreed(shards, method.__name__, functools.partial(prepare, *args, **kwargs), unshared)
             try:
                 return method(self, **arguments)  # pyright: ignore[reportCallIssue]
             except RanksError:
                 raise
             except BaseException as error:
-                self._shards.abandon(error)
+                shards.abandon(error)
                 raise
 
         return operation

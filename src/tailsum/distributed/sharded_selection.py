@@ -40,7 +40,9 @@ class ShardedOptimal(Selection):
             return Subset(everything, log_q.new_zeros(everything.shape))
         inclusion = self._inclusion(log_q)
         reach = self._reach(inclusion)
-        mark = self._mark(lead, log_q.device, generator)
+        # Every rank draws, so that generators in the same state stay in the same state; the first rank's number counts.
+        drawn = uniform((*lead, 1), log_q.device, generator)
+        mark = shards.all_reduce(drawn if shards.rank == 0 else torch.zeros_like(drawn))
         place = (reach - inclusion - mark).ceil_()
         taken = place < reach - mark
         place = torch.where(taken, place, self.k).long().clamp_(0, self.k)
@@ -78,8 +80,3 @@ class ShardedOptimal(Selection):
         total = by_rank.sum(0)
         before = total.cumsum(-1) - total + by_rank[: self.shards.rank].sum(0)
         return reach + before.gather(-1, level)
-
-    def _mark(self, lead: torch.Size, device: torch.device, generator: torch.Generator | None) -> Tensor:
-        # Every rank draws, so that generators in the same state stay in the same state.
-        drawn = uniform((*lead, 1), device, generator)
-        return self.shards.all_reduce(drawn if self.shards.rank == 0 else torch.zeros_like(drawn))

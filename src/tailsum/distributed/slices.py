@@ -55,7 +55,8 @@ class Slices:
         shape = check_broadcast("transition", pairs.lead[:-1], torch.Size(batch), "emission's")
         self.batch_shape, self.lengths = checked_lengths(lengths, shape, self.length, self.device)
         self._nodes, self._pairs, self.lead = nodes, pairs, pairs.lead
-        check_nodes("emission", self._blanked(nodes.map(torch.detach)))
+        blanked = self._blanked(nodes.map(torch.detach), 0)
+        check_nodes("emission", blanked)
         check_potential("transition", self._blanked(pairs.map(torch.detach), 1))
         self.dtype = working_type(*nodes.tensors, *pairs.tensors)
         self.form = {
@@ -70,8 +71,7 @@ class Slices:
             "what requires gradients": [x.requires_grad for x in (*nodes.tensors, *pairs.tensors)],
         }
         if isinstance(nodes, Factored):
-            context = self._blanked(nodes.map(torch.detach)).tensors[0]
-            self.form["the context of emission"] = Contents.of(context)
+            self.form["the context of emission"] = Contents.of(blanked.tensors[0])
 
     def check_columns(self, shards: Shards) -> None:
         """Check that there is at least one state on all ranks, and a table column for each."""
@@ -83,7 +83,7 @@ class Slices:
                 f"got {self._pairs.n_to}"
             )
 
-    def _blanked(self, scores: Factored | Dense, first: int = 0) -> Factored | Dense:
+    def _blanked(self, scores: Factored | Dense, first: int) -> Factored | Dense:
         """Scores of the positions from `first` on, zero in the padding."""
         if self.lengths is None:
             return scores

@@ -108,7 +108,8 @@ class Node(NamedTuple):
             if first == last:
                 done.append(_split(cls, label.removesuffix(ADDED), (words[first],)))
                 continue
-            children = [part for child in (done.pop(), done.pop()) for part in _without_added(child)]
+            pair = done.pop(), done.pop()
+            children = [part for node in pair for part in (node.children if node.label.endswith(ADDED) else (node,))]
             done.append(cls(label, tuple(children)) if label.endswith(ADDED) else _split(cls, label, tuple(children)))
         (top,) = done
         return cls(top.label.removesuffix(ADDED), top.children)
@@ -213,10 +214,6 @@ def _split(kind: type[Node], label: str, children: "tuple[Node | str, ...]") -> 
     for name in reversed(above):
         node = kind(name, (node,))
     return node
-
-
-def _without_added(node: Node) -> "tuple[Node | str, ...]":
-    return node.children if node.label.endswith(ADDED) else (node,)
 
 
 class _Open(NamedTuple):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Int, Shaped
 from torch import Tensor, nn
 
 from tailsum.nn.crf import CRF
@@ -129,7 +129,9 @@ class CRFForTokenClassification(PreTrainedModel):
         """
         read = self.backbone(input_ids=input_ids, attention_mask=attention_mask, return_dict=True, **inputs)
         logits = self.classifier(self.dropout(read.last_hidden_state))
-        mask = self._counted(logits, attention_mask, labels, label_mask)
+        mask = label_mask if label_mask is not None or labels is None else labels != IGNORED
+        mask = attention_mask if mask is None else mask
+        mask = torch.ones_like(logits[..., 0], dtype=torch.bool) if mask is None else mask.bool()
         rows = mask.any(1)  # a window of a long text may have no label at all
         loss = None
         if labels is not None:
@@ -142,21 +144,6 @@ class CRFForTokenClassification(PreTrainedModel):
             tags[mask] = torch.tensor([tag for path in paths for tag in path], dtype=torch.long, device=mask.device)
         output = CRFTokenOutput(loss, logits, read.get("hidden_states"), read.get("attentions"), tags)
         return output if return_dict is not False else output.to_tuple()
-
-    def _counted(
-        self,
-        logits: Float[Tensor, "B T num_tags"],
-        attention_mask: Shaped[Tensor, "B T"] | None,
-        labels: Int[Tensor, "B T"] | None,
-        label_mask: Shaped[Tensor, "B T"] | None,
-    ) -> Bool[Tensor, "B T"]:
-        if label_mask is not None:
-            return label_mask.bool()
-        if labels is not None:
-            return labels != IGNORED
-        if attention_mask is not None:
-            return attention_mask.bool()
-        return torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
 
 
 def first_pieces(encoding: Any) -> Bool[Tensor, "B T"]:

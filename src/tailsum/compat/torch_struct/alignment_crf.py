@@ -22,7 +22,7 @@ _OPS = [2, 0, 1]  # insert, match and delete among the moves of a tailsum alignm
 
 
 class Alignment(Struct):
-    """Alignments. An event says by which op each cell is entered; it is its own short form."""
+    """Alignments. An event says by which op each cell is entered; there is no shorter form."""
 
     def distribution(self, log_potentials: Tensor, lengths: Lengths) -> "AlignmentCRF":
         return AlignmentCRF(log_potentials, lengths=lengths)

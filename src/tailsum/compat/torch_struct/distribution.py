@@ -55,7 +55,7 @@ class StructDistribution(Distribution):
 
     def _begin(self, batch: torch.Size, event: torch.Size, lengths: Lengths) -> None:
         super().__init__(batch, event, validate_args=False)
-        checked_lengths(lengths, batch, self._longest(), self._scores()[0].device)
+        checked_lengths(lengths, batch, self._longest(), self._tensors()[0].device)
         self.lengths = lengths
 
     # What a class says about its structure.
@@ -70,7 +70,7 @@ class StructDistribution(Distribution):
         return self.event_shape[0]
 
     def _usable(self) -> Bool[Tensor, "*batch_part"]:
-        """Which parts lie within their sequence; by default, a row of parts for each position."""
+        """Which parts lie within their sequence; by default, parts of single positions."""
         return self._inside()[..., None]
 
     @abstractmethod
@@ -115,7 +115,7 @@ class StructDistribution(Distribution):
 
     def _positions(self) -> Tensor:
         """The lengths `[*batch]`, as a tensor."""
-        device = self._scores()[0].device
+        device = self._tensors()[0].device
         lengths = checked_lengths(self.lengths, self.batch_shape, self._longest(), device)[1]
         return torch.full(self.batch_shape, self._longest(), device=device) if lengths is None else lengths
 

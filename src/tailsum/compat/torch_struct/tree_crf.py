@@ -12,7 +12,7 @@ from tailsum.trees.span_tree import SpanTree
 
 
 class CKY_CRF(Struct):
-    """Trees. An event says which spans and nonterminals are used; it is its own short form."""
+    """Trees. An event says which spans and nonterminals are used; there is no shorter form."""
 
     def distribution(self, log_potentials: Tensor, lengths: Lengths) -> "TreeCRF":
         return TreeCRF(log_potentials, lengths)

@@ -34,7 +34,7 @@ class Semiring:
 
     @classmethod
     def size(cls) -> int:
-        """How many numbers stand for each score."""
+        """How many numbers the semiring keeps for each score."""
         return 1
 
     @classmethod
@@ -124,7 +124,7 @@ class Semiring:
 
 
 class OfLogarithms(Semiring):
-    """Numbers that stand for logarithms, as scores do: a product is a sum."""
+    """A semiring of logarithms, such as scores: a product is a sum."""
 
     zero, one = -math.inf, 0.0
 

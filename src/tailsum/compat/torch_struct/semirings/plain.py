@@ -1,8 +1,7 @@
-"""Semirings of one number for each score: sums of weights, of scores in log space, and maxima."""
+"""Sums of weights, and of scores in log space, with one number for each score."""
 
 from typing import Any
 
-import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
@@ -44,17 +43,15 @@ class LogSemiring(OfLogarithms):
         return raw_or_plain(getattr(struct.distribution(potentials, lengths), cls.marginals_from), raw)
 
 
-class MaxSemiring(LogSemiring):
-    """Maxima, whose gradients are the best configuration."""
+# These save time or memory in torch-struct. Here they are the plain semirings, as there is nothing to save.
+FastLogSemiring = LogSemiring
 
-    sum_from, marginals_from = "max", "argmax"
 
-    @classmethod
-    def sum(cls, xs: Float[Tensor, "size ..."], dim: int = -1) -> Float[Tensor, "size ..."]:
-        return torch.max(xs, dim).values
+def CheckpointSemiring(cls: type[Semiring], min_size: int = 0) -> type[Semiring]:
+    """The semiring itself: backward passes keep no products of tables."""
+    return cls
 
-    @classmethod
-    def sparse_sum(cls, xs: Num[Tensor, "size ..."], dim: int = -1) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """The maximum, and where it comes from: which of the semiring's numbers (the first), and the place in `dim`."""
-        best = torch.max(xs, dim)
-        return best.values, (torch.zeros_like(best.indices), best.indices)
+
+def CheckpointShardSemiring(cls: type[Semiring], max_size: int, min_size: int = 0) -> type[Semiring]:
+    """The semiring itself."""
+    return cls

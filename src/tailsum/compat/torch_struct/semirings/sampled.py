@@ -27,6 +27,9 @@ class SampledSemiring(LogSemiring):
         return raw_or_plain(struct.distribution(potentials, lengths).sample(()), raw)
 
 
+FastSampleSemiring = SampledSemiring  # faster in torch-struct only
+
+
 class MultiSampledSemiring(LogSemiring):
     """Log-sums whose gradients are 16 exact samples, with replacement: sample j is in the bit of weight `2^(j+1)`."""
 
