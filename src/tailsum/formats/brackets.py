@@ -99,7 +99,7 @@ class Node(NamedTuple):
             row for row in zip(tree.spans.tolist(), tree.states.tolist(), strict=True) if row[1] >= 0
         ]
         if not rows:
-            raise ValueError("tree must have spans: got none, as where no tree is possible")
+            raise ValueError("tree must have spans: got none, as for a sentence without a possible tree")
         if len(words) != (len(rows) + 1) // 2:
             raise ValueError(f"words must have one for each of {(len(rows) + 1) // 2} positions: got {len(words)}")
         done: list[Node] = []
@@ -144,7 +144,7 @@ def parse_brackets(text: str) -> list[Node]:
         if name == "(":
             opened.append(_Open(at, [], []))
         elif not opened:
-            raise ValueError(f"{_place(text, at)}: {name!r} stands outside of all brackets")
+            raise ValueError(f"{_place(text, at)}: {name!r} is outside all brackets")
         elif name == ")":
             node = _closed(text, opened.pop(), outermost=not opened)
             (opened[-1].children if opened else trees).append(node)

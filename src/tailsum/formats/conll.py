@@ -59,7 +59,7 @@ class Sentence(NamedTuple):
         labels = ["_"] * len(heads)
         if names is not None:
             if tree.labels is None:
-                raise ValueError("tree must have labels for names to be of use: got none")
+                raise ValueError("tree must have labels if names are given: got none")
             numbers = tree.labels.tolist()[: len(heads)]
             labels = [name_of(number, names, f"word {i}") for i, number in enumerate(numbers, 1)]
         return cls(list(words), heads, labels, ["_"] * len(heads) if tags is None else list(tags))

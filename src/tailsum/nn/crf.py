@@ -67,7 +67,7 @@ class CRF(nn.Module):
         super().__init__()
         at_least(1, num_tags=num_tags, **{k: v for k, v in {"rank": rank, "kept": kept}.items() if v is not None})
         if rank is not None and allowed is not None:
-            raise ValueError("allowed needs a table of transitions, which rank does without: give one of the two")
+            raise ValueError("allowed needs a table of transitions, and rank has none: give one of the two")
         self.num_tags, self.batch_first, self.rank = num_tags, batch_first, rank
         self.kept, self.proposal = kept, proposal
         self.tags: list[str] | None = None
@@ -109,7 +109,7 @@ class CRF(nn.Module):
         else:
             got = "none of them" if tags is None else "both"
             raise ValueError(
-                f"either labels (the names of segments) or tags (those of all tags) must be given: got {got}"
+                f"either labels (the names of segments) or tags (the names of all tags) must be given: got {got}"
             )
         start, pairs, end = allowed_by(scheme, names)
         crf = cls(len(names), batch_first, allowed=pairs, allowed_start=start, allowed_end=end)
@@ -179,7 +179,7 @@ class CRF(nn.Module):
         # type: (Tensor, Optional[Tensor], Optional[int]) -> List[List[int]]
         if torch.jit.is_scripting():  # pyright: ignore[reportPrivateImportUsage]
             if kept is not None:
-                raise ValueError("kept has no place in a scripted CRF: it searches among all tags")
+                raise ValueError("a scripted CRF searches among all tags: kept must be None")
             return best_paths(emissions, mask, self.batch_first, self._tables())  # pyright: ignore[reportArgumentType]
         return self._decode(emissions, mask, kept)
 
@@ -227,8 +227,8 @@ class CRF(nn.Module):
         """The emissions, batch first and without holes, with start and end scores."""
         if torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
             raise ValueError(
-                "torch.jit.trace takes the loss of a CRF without kept, of emissions that are a tensor: all else would depend on "
-                "the values that it was traced with. For decode, torch.jit.script the module"
+                "torch.jit.trace takes only the loss of a CRF without kept, with a tensor of emissions: other results would "
+                "depend on the values in the trace. For decode, use torch.jit.script"
             )
         shape = _checked_shape(emissions, self.num_tags)
         if shape[self.batch_first] == 0:

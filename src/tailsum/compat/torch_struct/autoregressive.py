@@ -65,7 +65,7 @@ class Autoregressive(Distribution):
         *samples, batch, length = classes.shape
         count = math.prod(samples)
         flat = F.pad(classes.reshape(count * batch, length), (1, 0), value=self.start_class)
-        logits, _ = self.model(flat, self._states(count))
+        logits, _ = self.model(flat, self._start(count)[0])
         self._check(logits, (count * batch, length + 1, self.n_classes))
         return self._scored(logits)[:, :-1].gather(-1, flat[:, 1:, None]).sum((-2, -1)).reshape(*samples, batch)
 
@@ -79,7 +79,7 @@ class Autoregressive(Distribution):
 
         Its inputs are `[B, 1]` at the first step, and then `[B, 1, C]` (Goyal et al. 2017).
         """
-        state, tokens = self._states(1), self._starts(1)
+        state, tokens = self._start(1)
         steps = list[Tensor]()
         for _ in range(self.n_length):
             logits, state = self._step(tokens, state, 1)
@@ -111,7 +111,7 @@ class Autoregressive(Distribution):
         """Samples `[*sample_shape, B, N, C]`."""
         check_sample_shape(sample_shape)
         count, drawn = math.prod(sample_shape), list[Tensor]()
-        state, tokens = self._states(count), self._starts(count)
+        state, tokens = self._start(count)
         for _ in range(self.n_length):
             logits, state = self._step(tokens, state, count)
             drawn.append(gumbel(logits, None).argmax(-1))
@@ -121,11 +121,9 @@ class Autoregressive(Distribution):
 
     # Calls of the network, with K sequences for each element of the batch.
 
-    def _states(self, count: int) -> State:
-        return tuple(x.expand(count, *x.shape).flatten(0, 1) for x in self.init)
-
-    def _starts(self, count: int) -> Int[Tensor, "all 1"]:
-        return torch.full((count * self.batch_shape[0], 1), self.start_class, device=self.device)
+    def _start(self, count: int) -> tuple[State, Int[Tensor, "all 1"]]:
+        state = tuple(x.expand(count, *x.shape).flatten(0, 1) for x in self.init)
+        return state, torch.full((count * self.batch_shape[0], 1), self.start_class, device=self.device)
 
     def _step(self, tokens: Tensor, state: State, count: int) -> tuple[Float[Tensor, "K batch C"], State]:
         logits, state = self.model(tokens, state)
@@ -148,7 +146,7 @@ class Autoregressive(Distribution):
         """Events `[k, B, N, C]` and their scores, best first, and the logits along the best; `perturbed` adds noise to ranks."""
         (batch,) = self.batch_shape
         row = torch.arange(batch, device=self.device)
-        state, tokens = self._states(k), self._starts(k)
+        state, tokens = self._start(k)
         paths = torch.zeros(k, batch, 0, dtype=torch.long, device=self.device)
         total, rank, steps = torch.zeros(()), torch.zeros(()), list[Tensor]()
         for t in range(self.n_length):

@@ -41,7 +41,7 @@ class HMM(LinearChainCRF):
         observations = check_whole("observations", observations)
         if observations.dim() != 2 or 0 in observations.shape[1:]:
             raise ValueError(f"observations must be [B, N], N at least 1: got {list(observations.shape)}")
-        self.transition, self.emission, self.init, self.observations = transition, emission, init, observations
+        self.transition, self.emission, self.init = transition, emission, init
         self.args: dict[str, Any] = {}
         batch, length = observations.shape
         self._begin(torch.Size((batch,)), torch.Size((length - 1, size, size)), lengths)

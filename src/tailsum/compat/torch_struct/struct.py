@@ -134,7 +134,7 @@ def one_hot(sequence: Int[Tensor, "*batch N"], size: int, lengths: Lengths) -> I
 def added(place: Int[Tensor, "*lead n"], values: Num[Tensor, "*lead n"], sizes: Sequence[int]) -> Num[Tensor, "..."]:
     """Zeros `[*lead, *sizes]` with values added at flat indices."""
     total = values.new_zeros(*place.shape[:-1], math.prod(sizes))
-    return total.scatter_add(-1, place, values).unflatten(-1, tuple(sizes))
+    return total.scatter_add_(-1, place, values).unflatten(-1, tuple(sizes))
 
 
 def over_all_states(
