@@ -54,7 +54,7 @@ class Shards:
         return slice(self.offsets[p], self.offsets[p] + self.sizes[p])
 
     def all_reduce(self, x: Tensor, op: Any = dist.ReduceOp.SUM) -> Tensor:
-        """The sum, or another reduction, over the ranks, in a new tensor."""
+        """The sum, or another reduction, over the ranks: a new tensor, or `x` itself if there is one rank."""
         if self.count == 1:
             return x
         x = x.clone(memory_format=torch.contiguous_format)
