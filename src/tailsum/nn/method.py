@@ -1,4 +1,4 @@
-"""The names of the ways to sum over the states in training; apart, so that the command line need not load torch."""
+"""The names of the ways to sum over the states in training, in a file that does not load torch, for the command line."""
 
 from typing import Literal
 
