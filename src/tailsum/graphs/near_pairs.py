@@ -1,5 +1,7 @@
 """Messages of a group of pair factors to all states, the part of each state's neighbours exact."""
 
+import math
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -46,8 +48,8 @@ class NearPairs:
         self, factors: Int[Tensor, " m"], to: int, kept: Subset, states: Int[Tensor, "B m K"]
     ) -> Float[Tensor, "B m K"]:
         """How much more than the message last sent the given states receive from the kept states, with their cavities."""
-        exact = message(self._towards(to, factors).gather(kept.index, states), None, kept.log_weight)
-        return normalised(exact) - self.sent(factors, to).gather(-1, states)
+        exact = normalised(message(self._towards(to, factors).gather(kept.index, states), None, kept.log_weight))
+        return torch.where(exact > -math.inf, exact - self.sent(factors, to).gather(-1, states), -math.inf)
 
     def _towards(self, to: int, factors: Int[Tensor, " m"]) -> Potential:
         pairs = pairs_of(self.pairs, factors, self.batch)
