@@ -1,8 +1,8 @@
-"""Factors: scores of the joint states of a few variables, and the messages that they send to them.
+"""Factors: scores of the joint states of a few variables, and the messages that they send to these variables.
 
-The *cavity* of a factor at one of its positions is the score of the variable there with the messages of all its other
-factors added; `[B, F, N]` for each position of F factors. A factor with fewer than N states at some position reads the
-first of them, and sends minus infinity to the others.
+The *cavity* of a factor at one of its positions is the score of the variable there plus the messages of all its other
+factors; `[B, F, N]` for each position of F factors. A factor with fewer than N states at a position reads only so many
+of the N, and sends minus infinity to the others.
 """
 
 import math
@@ -23,10 +23,10 @@ class PairFactors(PairProduct):
 
     def send(self, cavities: Cavities, to: int) -> Tensor:
         """The messages `[B, F, N]` to one position, up to a constant each, from the cavities of the others."""
-        given = cavities[1 - to]
-        assert given is not None
-        sent = self.forth(given[..., : self.n]) if to == 1 else self.back(given[..., : self.m])
-        return padded(sent, given.shape[-1])
+        cavity = cavities[1 - to]
+        assert cavity is not None
+        sent = self.forth(cavity[..., : self.n]) if to == 1 else self.back(cavity[..., : self.m])
+        return padded(sent, cavity.shape[-1])
 
     def total(self, cavities: Sequence[Tensor]) -> Tensor:
         """The reduction over all joint states, `[B, F]` in float64."""
@@ -35,7 +35,7 @@ class PairFactors(PairProduct):
 
 
 class TableFactors:
-    """Factors over any number of variables, from tables `[b, f, n_1, .., n_r]`; methods as of `PairFactors`."""
+    """Factors over any number of variables, from tables `[b, f, n_1, .., n_r]`, with the methods of `PairFactors`."""
 
     def __init__(self, scores: Tensor, reduce: Reduce) -> None:
         self.sizes, self.reduce = scores.shape[2:], reduce
@@ -65,5 +65,5 @@ Factors = PairFactors | TableFactors
 
 
 def padded(scores: Tensor, size: int) -> Tensor:
-    """Scores of `size` states, minus infinity for those that are missing."""
+    """Scores padded with minus infinity to `size` states."""
     return scores if scores.shape[-1] == size else F.pad(scores, (0, size - scores.shape[-1]), value=-math.inf)

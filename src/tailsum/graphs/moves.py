@@ -1,7 +1,7 @@
-"""Moves of a search on a graph with loops: sets of variables such that no loop passes through them alone.
+"""Moves of a search on a graph with loops: sets of variables that contain no loop.
 
-With all other variables held fixed, messages find the best states of all variables of a set. Changes of one variable,
-and of two that share a factor, are among the moves of a cover.
+With all other variables held fixed, messages find the best states of all variables of a set. The moves of a cover
+include every change of one variable, or of two that share a factor.
 """
 
 import functools
@@ -19,7 +19,7 @@ _LARGEST_COVER = 16
 
 @functools.lru_cache(maxsize=64)
 def cover(scopes: Scopes, n_nodes: int, seed: int) -> Bool[Tensor, "moves V"]:
-    """Random sets, of which each pair of variables that share a factor is in one; in dense graphs not each pair is."""
+    """Random sets; each pair of variables that share a factor is in one of them, except for some pairs of dense graphs."""
     random = Random(seed)
     factors: list[list[int]] = [[] for _ in range(n_nodes)]
     for f, scope in enumerate(scopes):
@@ -31,15 +31,14 @@ def cover(scopes: Scopes, n_nodes: int, seed: int) -> Bool[Tensor, "moves V"]:
         pairs = random.sample(sorted(missing), len(missing))
         rest = random.sample(range(n_nodes), n_nodes)
         free = _forest([*pairs, *((node,) for node in rest)], factors, n_nodes + len(scopes))
-        found = {(u, v) for u, v in missing if free[u] and free[v]}
         moves.append(free)
-        missing -= found
+        missing = {(u, v) for u, v in missing if not (free[u] and free[v])}
     with torch.inference_mode(False):
         return torch.tensor(moves)
 
 
-def _forest(wanted: Sequence[tuple[int, ...]], factors: list[list[int]], size: int) -> list[bool]:
-    """Which variables are in a set, to which the wanted ones are added as long as they close no loop with factors."""
+def _forest(candidates: Sequence[tuple[int, ...]], factors: list[list[int]], size: int) -> list[bool]:
+    """Which variables are in a set: candidates in order, except for those that would close a loop."""
     parent, free = list(range(size)), [False] * len(factors)
 
     def root(x: int) -> int:
@@ -48,11 +47,10 @@ def _forest(wanted: Sequence[tuple[int, ...]], factors: list[list[int]], size: i
             x = parent[x]
         return x
 
-    for nodes in wanted:
-        for node in nodes:
-            roots = [root(f) for f in factors[node]]
-            if not free[node] and len(set(roots)) == len(roots):
-                free[node] = True
-                for other in roots:
-                    parent[other] = node
+    for node in itertools.chain(*candidates):
+        roots = [root(f) for f in factors[node]]
+        if not free[node] and len(set(roots)) == len(roots):
+            free[node] = True
+            for other in roots:
+                parent[other] = node
     return free

@@ -1,7 +1,7 @@
-"""Orders in which the variables of a graph can be summed out one by one, and the tables that this takes.
+"""Orders in which the variables of a graph are summed out one by one, and the tables that this needs.
 
-Summing out a variable joins all scores that it has a part in: a table over it and its neighbours, which are neighbours of
-each other from then on. A good order keeps all tables small; the best one is hard to find, and these are greedy.
+Summing out a variable joins all its scores in a table over it and its neighbours, which are then neighbours of each
+other. A good order keeps all tables small; the best one is hard to find, so these are greedy.
 """
 
 import functools
@@ -24,9 +24,9 @@ class Bucket(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def elimination_order(scopes: Scopes, sizes: tuple[int, ...]) -> tuple[Bucket, ...] | None:
-    """An order by which all tables together have at most `LIMIT` entries; None if neither of two greedy ones does.
+    """An order whose tables have at most `LIMIT` entries together; None if neither of two greedy orders is so good.
 
-    `sizes` are the numbers of states. Variables of one state are left out: they join nothing.
+    `sizes` are the numbers of states. Variables with one state are left out: they join nothing.
     """
 
     def weight(node: int, near: dict[int, set[int]]) -> int:
@@ -38,17 +38,17 @@ def elimination_order(scopes: Scopes, sizes: tuple[int, ...]) -> tuple[Bucket, .
 
     if math.prod(sizes[node] for node in max(scopes, key=len, default=())) > LIMIT:
         return None
-    found = _greedy(scopes, sizes, weight)
-    if found is None and len(sizes) <= _FEW_NODES:  # slower, and often better
-        found = _greedy(scopes, sizes, fill)
-    return found
+    order = _greedy(scopes, sizes, weight)
+    if order is None and len(sizes) <= _FEW_NODES:  # slower, and often better
+        order = _greedy(scopes, sizes, fill)
+    return order
 
 
 Cost = Callable[[int, dict[int, set[int]]], int]
 
 
 def _greedy(scopes: Scopes, sizes: tuple[int, ...], cost: Cost) -> tuple[Bucket, ...] | None:
-    """The order by which the next variable is always the one of lowest cost; None if it needs too many entries."""
+    """The order in which the next variable always has the lowest cost; None if it needs too many entries."""
     near: dict[int, set[int]] = {node: set() for node, size in enumerate(sizes) if size > 1}
     for scope in scopes:
         wide = [node for node in scope if node in near]

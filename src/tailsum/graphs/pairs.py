@@ -3,7 +3,7 @@
 Shapes: `x [B, F, n]` for a batch of B and F pairs; scores `[b, f, n, m]` or their factors `[b, f, n, d]` and
 `[b, f, m, d]`, with b = 1 where the batch shares them and f = 1 where the pairs do. All messages that share a table are
 one product with it. Messages are defined up to a constant, so the *centre* of a table, its largest score, is left out:
-added to every entry it would cost digits.
+adding it to every entry would cost digits.
 """
 
 import torch
@@ -19,7 +19,7 @@ from tailsum.numerics.tensors import finite
 class PairProduct:
     """`log sum_i exp(x_i + score(i, j)) - centre` for every j, or the maximum; and the same over j for every i.
 
-    The exponentials are kept for both directions where they fit the table budget, or as `keep` demands. Otherwise, and
+    The exponentials are kept for both directions if they fit the table budget; `keep` overrides this. Otherwise, and
     where the product may have underflowed, the scores are streamed in tiles, which a backward pass recomputes.
     """
 

@@ -23,14 +23,14 @@ from tailsum.numerics.table import tile_size
 
 _STARTS = 8
 _COVERS = 6
-_ITERATIONS = 30  # to decode, messages need not converge; those of a move, on a forest, do so in a few
+_ITERATIONS = 30  # messages need not converge to be decoded; those of a move, on a forest, converge in a few
 
 
 @torch.no_grad()
 def best_states(
     unary: Tensor, params: Params, variables: Sequence[Tensor], plan: Plan, passing: Passing
 ) -> Int[Tensor, "B V"]:
-    """The best states found for `unary [B, V, N]` and the parameters of factors; -1 throughout where there are none."""
+    """The best states found for `unary [B, V, N]` and the parameters of factors; -1 throughout where none is possible."""
     first = Solver(unary, params, variables, plan, passing, highest).decode(1, lambda logits: logits.argmax(-1))
     if plan.forest or not len(unary):
         return first[0]
@@ -39,22 +39,19 @@ def best_states(
     size = sum(len(v) * unary.shape[-1] ** v.shape[1] for v in variables)  # scores of all joint states of all factors
     starts = max(2, min(_STARTS, tile_size(unary.device) // max(1, size)))
     together = max(1, 4 * tile_size(unary.device) // (starts * size))
-    return torch.cat([search(rows, unary[rows], first[:, rows], starts) for rows in _slices(len(unary), together)])
-
-
-def _slices(size: int, step: int) -> list[slice]:
-    return [slice(start, min(start + step, size)) for start in range(0, size, step)]
+    slices = (slice(start, start + together) for start in range(0, len(unary), together))
+    return torch.cat([search(rows, unary[rows], first[:, rows], starts) for rows in slices])
 
 
 class _Search:
-    """A search for some rows of the batch."""
+    """Searches a few rows of the batch at a time."""
 
     def __init__(self, params: Params, variables: Sequence[Tensor], plan: Plan, passing: Passing) -> None:
         self.params, self.variables, self.plan, self.passing = params, variables, plan, passing
         self.scopes = tuple(tuple(scope) for v in variables for scope in v.tolist())
 
     def _of(self, rows: slice, times: int) -> Params:
-        """The parameters of some rows, each several times."""
+        """The parameters of some rows, each `times` times."""
         return tuple(
             tuple(p if len(p) == 1 else p[rows].repeat_interleave(times, 0) for p in group) for group in self.params
         )
@@ -63,10 +60,10 @@ class _Search:
         """The best states `[b, V]` from `first [1, b, V]` and others."""
         generator = torch.Generator(unary.device).manual_seed(0)
         sums = Solver(unary, self._of(rows, 1), self.variables, self.plan, self.passing, log_sum_exp)
-        found = [first, sums.decode(1, lambda logits: logits.argmax(-1))]
+        start = [first, sums.decode(1, lambda logits: logits.argmax(-1))]
         if starts > 2:
-            found.append(sums.decode(starts - 2, lambda logits: gumbel(logits, generator).argmax(-1)))
-        states = torch.cat(found).transpose(0, 1).flatten(0, 1)  # [b * starts, V]
+            start.append(sums.decode(starts - 2, lambda logits: gumbel(logits, generator).argmax(-1)))
+        states = torch.cat(start).transpose(0, 1).flatten(0, 1)  # [b * starts, V]
         states, score = self._improved(unary.repeat_interleave(starts, 0), self._of(rows, starts), states)
         states, score = states.unflatten(0, (-1, starts)), score.unflatten(0, (-1, starts))
         place = score.argmax(1, keepdim=True)
