@@ -144,7 +144,9 @@ class PairwiseGraph(Graph):
         return beliefs[0] if beliefs else torch.zeros(shape, dtype=self.dtype, device=self.device)
 
     def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
-        return embedding_norms(self.unary, self.pairwise, "a Factored pairwise shared by all edges, or a Factored unary")
+        return embedding_norms(
+            self.unary, self.pairwise, "a Factored pairwise shared by all edges, or a Factored unary"
+        )
 
 
 def grid_edges(height: int, width: int) -> Int[Tensor, "E 2"]:

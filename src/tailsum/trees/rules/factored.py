@@ -1,4 +1,4 @@
-"""Rules scored from embeddings."""
+"""Rules scored from embeddings by a trilinear product."""
 
 import math
 
@@ -12,11 +12,9 @@ from tailsum.numerics.tensors import largest, take
 from tailsum.numerics.transforms import every
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Potential
-from tailsum.trees.rules.pair_sweep import Role
 from tailsum.trees.rules.vector_rule import FactorRule, SpanFactors, VectorRule
 
-# In place of minus infinity, which would become NaN in a product of matrices.
-_NEVER = -1e30
+_NEVER = -1e30  # in place of minus infinity, which would become NaN in a product of matrices
 
 
 class Trilinear(VectorRule):
@@ -48,13 +46,13 @@ class SpanTrilinear(Trilinear, SpanFactors):
         if factor:
             return super().reduced(head, left, right, before, after, reduce, *factor)
         # The children's inside scores are two more dimensions of the vectors, so that the product adds them.
-        one, other = torch.ones_like(before)[..., None], head.new_ones(*head.shape[:-1], 2)
+        one, ones = torch.ones_like(before)[..., None], head.new_ones(*head.shape[:-1], 2)
         before, after = (x.clamp(min=_NEVER)[..., None] for x in (before, after))
         table = self.scores(
-            torch.cat((head, other), -1), torch.cat((left, before, one), -1), torch.cat((right, one, after), -1)
+            torch.cat((head, ones), -1), torch.cat((left, before, one), -1), torch.cat((right, one, after), -1)
         )
-        found = reduce(reduce(table.flatten(-2), -1), 1)
-        return found.masked_fill(found < _NEVER / 2, -math.inf)
+        total = reduce(reduce(table.flatten(-2), -1), 1)
+        return total.masked_fill(total < _NEVER / 2, -math.inf)
 
 
 class FactoredRule(Trilinear, FactorRule):
@@ -73,8 +71,7 @@ class FactoredRule(Trilinear, FactorRule):
         if not all(every(tensor > -math.inf) for tensor in self.tensors):
             raise ValueError("rule must have finite factors: got -inf")
 
-    def fan(self, role: Role, first: Int[Tensor, "G m"], second: Int[Tensor, "G m"], rest: slice) -> Potential:
-        head, left, right = self.tensors
-        by_role = {"head": (left, right, head), "left": (head, right, left), "right": (head, left, right)}
-        one, other, third = by_role[role]
-        return Factored(take(one, first) * take(other, second), third[..., rest, :])
+    def fan(self, role: int, first: Int[Tensor, "G m"], second: Int[Tensor, "G m"], rest: slice) -> Potential:
+        vectors = list(self.tensors)
+        to = vectors.pop(role)
+        return Factored(take(vectors[0], first) * take(vectors[1], second), to[..., rest, :])
