@@ -1,21 +1,27 @@
 """The best configuration of a graph by messages: exact on a forest; with loops, the best that a local search finds.
 
 With loops max-product messages may not converge, or decode to a configuration that a change of a few states improves. So
-several configurations are decoded, from the messages of the maximum and of the sum, and improved until no move of a
-cover (see `moves.py`) improves any of them. Results do not depend on the global random state.
+several configurations are decoded, from the messages of the maximum and of the sum, and improved until no move improves
+any of them. Results do not depend on the global random state.
+
+A move frees a set of variables that contains no loop and holds all others fixed: messages then find the best states of
+the whole set. The moves of a cover include every change of one variable, or of two that share a factor.
 """
 
+import functools
+import itertools
 import math
 from collections.abc import Sequence
+from random import Random
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from tailsum.graphs.factor_scores import Params
 from tailsum.graphs.layers import Plan
 from tailsum.graphs.monitor import Passing
-from tailsum.graphs.moves import cover
+from tailsum.graphs.order import Scopes
 from tailsum.graphs.solver import Solver
 from tailsum.numerics.noise import gumbel
 from tailsum.numerics.reduce import highest, log_sum_exp
@@ -23,6 +29,7 @@ from tailsum.numerics.table import tile_size
 
 _STARTS = 8
 _COVERS = 6
+_LARGEST_COVER = 16
 _ITERATIONS = 30  # messages need not converge to be decoded; those of a move, on a forest, converge in a few
 
 
@@ -90,3 +97,42 @@ class _Search:
 
     def _solver(self, unary: Tensor, params: Params) -> Solver:
         return Solver(unary, params, self.variables, self.plan, self.passing._replace(damping=0.0), highest)
+
+
+@functools.lru_cache(maxsize=64)
+def cover(scopes: Scopes, n_nodes: int, seed: int) -> Bool[Tensor, "moves V"]:
+    """Random sets; each pair of variables that share a factor is in one of them, except for some pairs of dense graphs."""
+    random = Random(seed)
+    factors: list[list[int]] = [[] for _ in range(n_nodes)]
+    for f, scope in enumerate(scopes):
+        for node in scope:
+            factors[node].append(n_nodes + f)
+    missing = {pair for scope in scopes for pair in itertools.combinations(scope, 2)}
+    moves: list[list[bool]] = []
+    while (missing or not moves) and len(moves) < _LARGEST_COVER:
+        pairs = random.sample(sorted(missing), len(missing))
+        rest = random.sample(range(n_nodes), n_nodes)
+        free = _forest([*pairs, *((node,) for node in rest)], factors, n_nodes + len(scopes))
+        moves.append(free)
+        missing = {(u, v) for u, v in missing if not (free[u] and free[v])}
+    with torch.inference_mode(False):
+        return torch.tensor(moves)
+
+
+def _forest(candidates: Sequence[tuple[int, ...]], factors: list[list[int]], size: int) -> list[bool]:
+    """Which variables are in a set: candidates in order, except for those that would close a loop."""
+    parent, free = list(range(size)), [False] * len(factors)
+
+    def root(x: int) -> int:
+        while parent[x] != x:
+            parent[x] = parent[parent[x]]
+            x = parent[x]
+        return x
+
+    for node in itertools.chain(*candidates):
+        roots = [root(f) for f in factors[node]]
+        if not free[node] and len(set(roots)) == len(roots):
+            free[node] = True
+            for other in roots:
+                parent[other] = node
+    return free

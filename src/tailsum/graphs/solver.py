@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from tailsum.graphs.factor_scores import FactorTable, Params
-from tailsum.graphs.factors import Factors, PairFactors, TableFactors, padded
+from tailsum.graphs.factors import Factors, PairFactors, TableFactors, padded, table_size
 from tailsum.graphs.layers import Block, Links, Plan, visits
 from tailsum.graphs.monitor import Monitor, Passing
-from tailsum.graphs.pairs import table_size
 from tailsum.graphs.propagate import Gathered, Messages, Propagation, bethe, by_group, gathered, normalised
 from tailsum.numerics.fixed_point import Iteration, fixed_point, stationary
 from tailsum.numerics.noise import Choose
