@@ -12,6 +12,7 @@ from tailsum.scores.base import Scores
 from tailsum.scores.potential import Potential
 
 Params = tuple[tuple[Tensor, ...], ...]  # for each group of factors, `[b, f, ...]`
+Scopes = tuple[tuple[int, ...], ...]  # the variables of each factor
 
 
 class FactorTable(Scores):

@@ -15,12 +15,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.graphs.elimination import Elimination
+from tailsum.graphs.elimination import LIMIT, Bucket, Elimination, elimination_order
 from tailsum.graphs.factor_scores import FactorGroups, Params
 from tailsum.graphs.graph_sweep import GraphSweep
 from tailsum.graphs.layers import plan
 from tailsum.graphs.monitor import Convergence, Passing, default_tolerance
-from tailsum.graphs.order import LIMIT, Bucket, elimination_order
 from tailsum.graphs.search import best_states
 from tailsum.graphs.solver import Solver
 from tailsum.graphs.unary import padded_unary

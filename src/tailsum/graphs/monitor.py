@@ -56,18 +56,16 @@ class Monitor:
         moving = iterated.change > self.passing.tolerance
         if self.forest or not self.passing.warn or not moving.any():
             return
+        damping = self.passing.damping
+        advice = "damping 0.5, more iterations"
+        if damping >= 0.5:
+            advice = f"more damping than {damping:g} ({0.5 + 0.5 * damping:g}) together with more iterations"
         moved = f"the gradient through the messages of the {self.of}" if of_gradient else f"messages of the {self.of}"
         warnings.warn(
             f"{moved} on this graph did not converge: after {self.passing.iterations} iterations the last change of "
             f"{int(moving.sum())} of {len(moving)} instances is up to {iterated.change.max().item():.1e}, above the "
-            f"tolerance {self.passing.tolerance:.1e} (see convergence({self.of!r})). Try {self._advice()}, or a larger "
+            f"tolerance {self.passing.tolerance:.1e} (see convergence({self.of!r})). Try {advice}, or a larger "
             f"tolerance",
             ConvergenceWarning,
             stacklevel=frames_of_ours(),
         )
-
-    def _advice(self) -> str:
-        damping = self.passing.damping
-        if damping < 0.5:
-            return "damping 0.5, more iterations"
-        return f"more damping than {damping:g} ({0.5 + 0.5 * damping:g}) together with more iterations"

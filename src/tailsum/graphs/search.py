@@ -18,10 +18,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from tailsum.graphs.factor_scores import Params
+from tailsum.graphs.factor_scores import Params, Scopes
 from tailsum.graphs.layers import Plan
 from tailsum.graphs.monitor import Passing
-from tailsum.graphs.order import Scopes
 from tailsum.graphs.solver import Solver
 from tailsum.numerics.noise import gumbel
 from tailsum.numerics.reduce import highest, log_sum_exp

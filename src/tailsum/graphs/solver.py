@@ -64,11 +64,8 @@ class Network:
         """The Bethe value at messages `[B, Z]`."""
         unary, groups = self.split(params)
         factors = [(v, self._factors(p)) for v, p in zip(self.variables, groups, strict=True)]
-        return bethe(unary, factors, self.by_group(z), self.reduce, hard=self.hard)
-
-    def by_group(self, z: Tensor) -> Messages:
-        """For each group of factors and each position, the messages to its variables, `[B, F, N]`."""
-        return by_group(self.plan, z, self.n, self.variables)
+        messages = by_group(self.plan, z, self.n, self.variables)
+        return bethe(unary, factors, messages, self.reduce, hard=self.hard)
 
     def _factors(self, params: tuple[Tensor, ...], block: Block | None = None, keep: bool | None = None) -> Factors:
         """All factors of a group, or those of a block with its order of axes."""
@@ -104,7 +101,7 @@ class Solver:
     @functools.cached_property
     def messages(self) -> Messages:
         """For each group of factors and each position, the messages to its variables, `[B, F, N]`."""
-        return self.network.by_group(self._packed())
+        return by_group(self.plan, self._packed(), self.n, self.variables)
 
     def _packed(self) -> Tensor:
         """The messages of all blocks in one tensor, computed anew."""

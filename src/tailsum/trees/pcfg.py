@@ -12,7 +12,7 @@ of the means only if the factors are independent.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -169,17 +169,17 @@ class PCFG(TreeStructure[GrammarTerms]):
 
     def rule_marginals(self) -> Float[Tensor, "*batch N C C"]:
         """The expected number of uses of each rule in a tree: `[*batch, N, N+P, N+P]`, over all states even in a sketch."""
-        return self.rule.counts(self.term_gradients(1, self._for_each_sentence()), self.states).to(self.dtype)
+        return self.rule.counts(self.term_gradients(1, self._for_each_sentence), self.states).to(self.dtype)
 
     def span_and_rule_marginals(self) -> tuple[Float[Tensor, "*batch T T n"], Float[Tensor, "*batch N C C"]]:
         """`marginals` and `rule_marginals`, in one pass."""
-        (spans,), rules = self.gradients_of_terms({0: lambda x: x, 1: self._for_each_sentence()})
+        (spans,), rules = self.gradients_of_terms({0: lambda x: x, 1: self._for_each_sentence})
         return spans, self.rule.counts(rules, self.states).to(self.dtype)
 
-    def _for_each_sentence(self) -> Callable[[Tensor], Tensor]:
-        """A function that expands a table of rules to one for every sentence."""
-        dims = self.rule.tabled().trailing
-        return lambda table: table.expand(*self.batch_shape, *table.shape[-dims:])
+    def _for_each_sentence(self, table: Tensor) -> Tensor:
+        """A table of rules expanded to one for every sentence."""
+        trailing = 5 if self.rule.by_span else 3  # dimensions of `SpanTables` or of a `DenseRule`
+        return table.expand(*self.batch_shape, *table.shape[-trailing:])
 
 
 def _checked_rule(rule: Tensor | WholeRule, n_heads: int, n_leaves: int, device: torch.device) -> WholeRule:

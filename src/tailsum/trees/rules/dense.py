@@ -16,7 +16,7 @@ from tailsum.numerics.tensors import take, without_common
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.sweep import Sweep
 from tailsum.trees.rules.exact_sweep import ExactSweep, padded_to
-from tailsum.trees.rules.whole_rule import Ids, Kind, Scores, WholeRule, splits_by_kind
+from tailsum.trees.rules.whole_rule import Between, Heads, Ids, Kind, Lefts, Rights, Scores, WholeRule, splits_by_kind
 
 
 class DenseRule(WholeRule):
@@ -49,12 +49,7 @@ class DenseRule(WholeRule):
         flat = (head * self.n_children + left) * self.n_children + right
         return take(self.scores.flatten(-3)[..., None], flat)[..., 0]
 
-    def between(
-        self,
-        head: Int[Tensor, "*#lead #n #split a"],
-        left: Int[Tensor, "*#lead #n #split b"],
-        right: Int[Tensor, "*#lead #n #split c"],
-    ) -> Float[Tensor, "*lead n split a b c"]:
+    def between(self, head: Heads, left: Lefts, right: Rights) -> Between:
         pairs = head[..., :, None, None] * self.n_children + left[..., None, :, None]
         flat = pairs * self.n_children + right[..., None, None, :]
         return take(self.scores.flatten(-3)[..., None], flat.flatten(-5))[..., 0].unflatten(-1, flat.shape[-5:])

@@ -14,7 +14,6 @@ from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import LogProduct, Reduce, highest, log_sum_exp
 from tailsum.numerics.table import tile_size
 from tailsum.numerics.tensors import largest, scaled
-from tailsum.scores.potential import Potential
 from tailsum.sketch.sweep import Sweep
 from tailsum.trees.reader import Reader
 from tailsum.trees.rules.best_pairs import best_pairs
@@ -91,9 +90,6 @@ class LowRankRule(LowRank, FactorRule):
     """
 
     span_kind = SpanLowRank
-
-    def fan(self, role: int, first: Int[Tensor, "G m"], second: Int[Tensor, "G m"], rest: slice) -> Potential:
-        raise NotImplementedError("exact sums through the ranks need no messages from pairs")
 
     def rank_chart(self, spans: list[Tensor], watch: Watch) -> list[Tensor]:
         head, left, right = self.tensors

@@ -7,14 +7,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.table import fits_budget, tile_size
 from tailsum.numerics.transforms import every
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.sweep import Sweep
 from tailsum.trees.rules.dense import DenseRule
 from tailsum.trees.rules.pair_sweep import PairSweep
-from tailsum.trees.rules.whole_rule import Kind, WholeRule
+from tailsum.trees.rules.whole_rule import WholeRule
 
 
 class ScoredRule(WholeRule):
@@ -77,13 +76,6 @@ class ScoredRule(WholeRule):
         chunk = max(1, tile_size(spans.device) // self.n_children**2)
         table = torch.cat([self.between(part, children, children) for part in heads.split(chunk)])
         return DenseRule(table[None]).sweep(spans, length, batch)
-
-    def rows(self, batch: Int[Tensor, " r"], head: Int[Tensor, " r"]) -> Float[Tensor, "r C C"]:
-        children = torch.arange(self.n_children, device=head.device)
-        return self.between(head[:, None], children, children)[:, 0]
-
-    def contract_pairs(self, pairs: Float[Tensor, "G r pair"], kind: Kind, reduce: Reduce) -> Float[Tensor, "G r N"]:
-        return self.tabled().contract_pairs(pairs, kind, reduce)
 
     def between(
         self, head: Int[Tensor, "*#lead a"], left: Int[Tensor, "*#lead b"], right: Int[Tensor, "*#lead c"]

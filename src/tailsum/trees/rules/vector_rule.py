@@ -24,7 +24,7 @@ from tailsum.trees.rules.dense import DenseRule
 from tailsum.trees.rules.grammar_reader import Expansion
 from tailsum.trees.rules.rule import Norms, Rule
 from tailsum.trees.rules.span_rule import SpanRule, SpanTables, child_ids, taken
-from tailsum.trees.rules.whole_rule import Ids, Kind, Scores, WholeRule
+from tailsum.trees.rules.whole_rule import Between, Heads, Ids, Kind, Lefts, Rights, Scores, WholeRule
 
 This = TypeVar("This", bound="VectorRule")
 
@@ -119,12 +119,7 @@ class FactorRule(VectorRule, WholeRule):
         vectors = (take(x, i)[..., None, :] for x, i in zip(self.tensors, (head, left, right), strict=True))
         return self.scored(self.factor, *vectors)[..., 0, 0, 0]
 
-    def between(
-        self,
-        head: Int[Tensor, "*#lead #n #split a"],
-        left: Int[Tensor, "*#lead #n #split b"],
-        right: Int[Tensor, "*#lead #n #split c"],
-    ) -> Float[Tensor, "*lead n split a b c"]:
+    def between(self, head: Heads, left: Lefts, right: Rights) -> Between:
         pairs = zip(self.tensors, (head, left, right), strict=True)
         return self.scored(self.factor, *(take(x, i.flatten(-3)).unflatten(-2, i.shape[-3:]) for x, i in pairs))
 

@@ -20,6 +20,11 @@ from tailsum.trees.rules.span_rule import SpanRule, SpanTables, sets_of_width
 Kind = tuple[bool, bool]  # whether the left and the right child are leaves (preterminals)
 Ids = Int[Tensor, "*lead m"]
 Scores = Float[Tensor, "*lead m"]
+# Heads, left and right children of n spans with several splits each, and the scores of all rules between them.
+Heads = Int[Tensor, "*#lead #n #split a"]
+Lefts = Int[Tensor, "*#lead #n #split b"]
+Rights = Int[Tensor, "*#lead #n #split c"]
+Between = Float[Tensor, "*lead n split a b c"]
 
 
 class WholeRule(Rule):
@@ -30,25 +35,23 @@ class WholeRule(Rule):
         """Scores of single rules."""
 
     @abstractmethod
-    def between(
-        self,
-        head: Int[Tensor, "*#lead #n #split a"],
-        left: Int[Tensor, "*#lead #n #split b"],
-        right: Int[Tensor, "*#lead #n #split c"],
-    ) -> Float[Tensor, "*lead n split a b c"]:
-        """Scores of all given heads with all given left and right children, for n spans and their splits."""
+    def between(self, head: Heads, left: Lefts, right: Rights) -> Between:
+        """Scores of all given heads with all given left and right children."""
 
-    @abstractmethod
+    # Rules need the next one only if `sweep` passes messages from pairs, and the others only if charts are not made from
+    # a table of the rules (`evaluated`).
+
     def fan(self, role: int, first: Int[Tensor, "G m"], second: Int[Tensor, "G m"], rest: slice) -> Potential:
         """Scores from m pairs of states in a rule's other two roles, in its order, to the states `rest` in this role."""
+        raise NotImplementedError
 
-    @abstractmethod
     def rows(self, batch: Int[Tensor, " r"], head: Int[Tensor, " r"]) -> Float[Tensor, "r C C"]:
         """All rules of one head, of sentence `batch`, for each row."""
+        raise NotImplementedError
 
-    @abstractmethod
     def contract_pairs(self, pairs: Float[Tensor, "G r pair"], kind: Kind, reduce: Reduce) -> Float[Tensor, "G r N"]:
         """For each head, the reduction over pairs of children of their score and the rule's."""
+        raise NotImplementedError
 
     def children(self, leaf: bool) -> slice:
         """The ids of the children that are leaves, or of those that are not."""
