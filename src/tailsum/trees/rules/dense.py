@@ -16,7 +16,7 @@ from tailsum.numerics.tensors import take, without_common
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.sweep import Sweep
 from tailsum.trees.rules.exact_sweep import ExactSweep, padded_to
-from tailsum.trees.rules.whole_rule import Between, Heads, Ids, Kind, Lefts, Rights, Scores, WholeRule, splits_by_kind
+from tailsum.trees.rules.whole_rule import Between, Heads, Kind, Lefts, Rights, WholeRule, splits_by_kind
 
 
 class DenseRule(WholeRule):
@@ -44,10 +44,6 @@ class DenseRule(WholeRule):
     def block(self) -> Float[Tensor, "*lead N C C"]:
         """The whole table."""
         return self.scores
-
-    def at(self, head: Ids, left: Ids, right: Ids) -> Scores:
-        flat = (head * self.n_children + left) * self.n_children + right
-        return take(self.scores.flatten(-3)[..., None], flat)[..., 0]
 
     def between(self, head: Heads, left: Lefts, right: Rights) -> Between:
         pairs = head[..., :, None, None] * self.n_children + left[..., None, :, None]

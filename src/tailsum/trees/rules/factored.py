@@ -7,14 +7,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.numerics.precision import product
-from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.tensors import largest, take
 from tailsum.numerics.transforms import every
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Potential
 from tailsum.trees.rules.vector_rule import FactorRule, SpanFactors, VectorRule
-
-_NEVER = -1e30  # in place of minus infinity, which would become NaN in a product of matrices
 
 
 class Trilinear(VectorRule):
@@ -39,20 +36,6 @@ class Trilinear(VectorRule):
 
 class SpanTrilinear(Trilinear, SpanFactors):
     """Over the states that spans keep."""
-
-    def reduced(
-        self, head: Tensor, left: Tensor, right: Tensor, before: Tensor, after: Tensor, reduce: Reduce, *factor: Tensor
-    ) -> Tensor:
-        if factor:
-            return super().reduced(head, left, right, before, after, reduce, *factor)
-        # The children's inside scores are two more dimensions of the vectors, so that the product adds them.
-        one, ones = torch.ones_like(before)[..., None], head.new_ones(*head.shape[:-1], 2)
-        before, after = (x.clamp(min=_NEVER)[..., None] for x in (before, after))
-        table = self.scores(
-            torch.cat((head, ones), -1), torch.cat((left, before, one), -1), torch.cat((right, one, after), -1)
-        )
-        total = reduce(reduce(table.flatten(-2), -1), 1)
-        return total.masked_fill(total < _NEVER / 2, -math.inf)
 
 
 class FactoredRule(Trilinear, FactorRule):

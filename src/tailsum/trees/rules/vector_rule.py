@@ -24,7 +24,7 @@ from tailsum.trees.rules.dense import DenseRule
 from tailsum.trees.rules.grammar_reader import Expansion
 from tailsum.trees.rules.rule import Norms, Rule
 from tailsum.trees.rules.span_rule import SpanRule, SpanTables, child_ids, taken
-from tailsum.trees.rules.whole_rule import Between, Heads, Ids, Kind, Lefts, Rights, Scores, WholeRule
+from tailsum.trees.rules.whole_rule import Between, Heads, Kind, Lefts, Rights, WholeRule
 
 This = TypeVar("This", bound="VectorRule")
 
@@ -114,10 +114,6 @@ class FactorRule(VectorRule, WholeRule):
 
     def tabled(self) -> DenseRule:
         return DenseRule(self.block())
-
-    def at(self, head: Ids, left: Ids, right: Ids) -> Scores:
-        vectors = (take(x, i)[..., None, :] for x, i in zip(self.tensors, (head, left, right), strict=True))
-        return self.scored(self.factor, *vectors)[..., 0, 0, 0]
 
     def between(self, head: Heads, left: Lefts, right: Rights) -> Between:
         pairs = zip(self.tensors, (head, left, right), strict=True)
@@ -209,18 +205,11 @@ class SpanFactors(VectorRule, SpanRule):
         rows = (x.expand(*lead, *x.shape[2:]).reshape(lead.numel(), x.shape[2:].numel()) for x in inputs)
 
         def tile(parts: Parts) -> Parts:
-            head, left, right, before, after = (
-                x.reshape(-1, *shape) for x, shape in zip(parts.rows, shapes, strict=True)
-            )
-            return Parts((self.reduced(head[:, None], left, right, before, after, reduce, *parts.whole),))
+            pieces = (x.reshape(-1, *shape) for x, shape in zip(parts.rows, shapes, strict=True))
+            head, left, right, before, after = pieces
+            table = self.scored(parts.whole, head[:, None], left, right)
+            table = table + before[..., None, :, None] + after[..., None, None, :]
+            return Parts((reduce(reduce(table.flatten(-2), -1), 1),))
 
         chunk = max(1, 4 * tile_size(after.device) // max(1, splits * size**3))
         return streamed(tile, Parts(tuple(rows), self.factor), chunk, 1).rows[0].reshape(*lead, size)
-
-    def reduced(
-        self, head: Tensor, left: Tensor, right: Tensor, before: Tensor, after: Tensor, reduce: Reduce, *factor: Tensor
-    ) -> Tensor:
-        """The reduction over splits and children, whose inside scores are `before` and `after`."""
-        table = self.scored(factor, head, left, right)
-        table = table + before[..., None, :, None] + after[..., None, None, :]
-        return reduce(reduce(table.flatten(-2), -1), 1)

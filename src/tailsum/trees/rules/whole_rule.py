@@ -30,9 +30,9 @@ Between = Float[Tensor, "*lead n split a b c"]
 class WholeRule(Rule):
     """Scores `[*lead, N, N+P, N+P]` (head, left, right)."""
 
-    @abstractmethod
     def at(self, head: Ids, left: Ids, right: Ids) -> Scores:
         """Scores of single rules."""
+        return self.between(*(ids[..., None, None] for ids in (head, left, right)))[..., 0, 0, 0, 0]
 
     @abstractmethod
     def between(self, head: Heads, left: Lefts, right: Rights) -> Between:
