@@ -120,7 +120,7 @@ class Elimination:
         def tile(parts: Parts) -> Parts:
             rows, whole = iter(parts.rows), iter(parts.whole)
             kinds = zip(separate, shapes, strict=True)
-            params = [next(rows).unflatten(-1, shape) if own else next(whole) for own, shape in kinds]
+            params = [next(rows).unflatten(-1, shape) if row else next(whole) for row, shape in kinds]
             return Parts((self._sum(params)[0][:, None],))
 
         rows = tuple(p.flatten(1) for p in self.params if len(p) > 1)
@@ -192,9 +192,9 @@ class Elimination:
     def _joint(self, scope: tuple[int, ...], tables: list[Table]) -> Tensor:
         """The sum of tables over the variables of `scope`, in this order."""
         joint: Tensor | None = None
-        for own, table in sorted(tables, key=lambda x: len(x[0])):
-            axes = sorted(range(len(own)), key=lambda axis: scope.index(own[axis]))
-            shape = [self.sizes[node] if node in own else 1 for node in scope]
+        for variables, table in sorted(tables, key=lambda x: len(x[0])):
+            axes = sorted(range(len(variables)), key=lambda axis: scope.index(variables[axis]))
+            shape = [self.sizes[node] if node in variables else 1 for node in scope]
             aligned = table.permute(0, *(1 + axis for axis in axes)).reshape(len(table), *shape)
             joint = aligned if joint is None else joint + aligned
         assert joint is not None  # every variable has scores of its own

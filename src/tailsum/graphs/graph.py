@@ -274,10 +274,10 @@ class Graph(Structure[GraphTerms, Tensor]):
             other = self.replaced(damping=0.5 + 0.5 * self.damping, iterations=2 * self.iterations)
             again = other.solver(self.summed(), log_sum_exp, warn=False)
             again.noise, again.generator = 3.0, torch.Generator(self.device).manual_seed(0)
-            there = again.total().to(self.dtype).reshape(self.batch_shape)
-            here = self.solver(self.summed(), log_sum_exp, warn=False).total().reshape(self.batch_shape)
+            second = again.total().to(self.dtype).reshape(self.batch_shape)
+            first = self.solver(self.summed(), log_sum_exp, warn=False).total().reshape(self.batch_shape)
         both = converged & (again.monitor.change <= self.tolerance).reshape(self.batch_shape)
-        apart = torch.where(both, (there - here).abs(), 0.0).nan_to_num(0.0)
+        apart = torch.where(both, (second - first).abs(), 0.0).nan_to_num(0.0)
         if (apart > 0.01).any():
             reasons.append(
                 f"messages of {int((apart > 0.01).sum())} of {apart.numel()} sums have another fixed point, whose value "
@@ -332,9 +332,9 @@ class Graph(Structure[GraphTerms, Tensor]):
         return check_states(configuration, self.inside(), self.node_shape, self.n_states, "V")
 
     def score_of(self, configuration: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
-        none, states = (configuration < 0).all(-1), configuration.clamp(min=0)
+        empty, states = (configuration < 0).all(-1), configuration.clamp(min=0)
         total = self.unary.block(None, states[..., None])[..., 0, 0].sum(-1) + self.factor_score(states)
-        return total.masked_fill(none, -math.inf)
+        return total.masked_fill(empty, -math.inf)
 
 
 def _probability(belief: Tensor, kept: Tensor) -> Tensor:

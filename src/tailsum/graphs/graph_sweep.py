@@ -148,15 +148,16 @@ class GraphSweep(Sweep):
             kept.index.index_copy_(1, layer.nodes, chosen.index)
             kept.log_weight.index_copy_(1, layer.nodes, chosen.log_weight)
             for links, message in zip(layer.links, arrived, strict=True):
-                own = Subset(chosen.index.index_select(1, links.put), chosen.log_weight.index_select(1, links.put))
+                index = chosen.index.index_select(1, links.put)
+                log_weight = chosen.log_weight.index_select(1, links.put)
                 total, near = q.index_select(1, links.put), self.near[links.group]
                 if guess and near is not None:
                     if not links.earlier:
-                        near.send(links.factors, 1 - links.position, total - message, own)
+                        near.send(links.factors, 1 - links.position, total - message, Subset(index, log_weight))
                     continue
-                total = total.gather(-1, own.index)
-                cavity = torch.where(total > -math.inf, total - message.gather(-1, own.index), -math.inf)
-                senders.cavities[links.group][links.position].index_copy_(1, links.factors, cavity + own.log_weight)
+                total = total.gather(-1, index)
+                cavity = torch.where(total > -math.inf, total - message.gather(-1, index), -math.inf)
+                senders.cavities[links.group][links.position].index_copy_(1, links.factors, cavity + log_weight)
         assert kept is not None  # a graph has at least one variable
         return kept
 

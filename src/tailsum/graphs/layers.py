@@ -176,6 +176,6 @@ def visits_of(groups: Sequence[Int[Tensor, "_ _"]], layer: list[int], device: to
                 links[layer[node]].setdefault((g, position, earlier), []).append((f, local[node]))
     with torch.device(device):
         return [
-            Visit(torch.tensor(here), tuple(Links(*key, *torch.tensor(pairs).T) for key, pairs in sorted(of.items())))
-            for here, of in zip(nodes, links, strict=True)
+            Visit(torch.tensor(ids), tuple(Links(*key, *torch.tensor(pairs).T) for key, pairs in sorted(of.items())))
+            for ids, of in zip(nodes, links, strict=True)
         ]

@@ -42,7 +42,7 @@ class NearPairs:
     def correction(
         self, factors: Int[Tensor, " m"], to: int, kept: Subset, states: Int[Tensor, "B m K"]
     ) -> Float[Tensor, "B m K"]:
-        """What to add to the last messages to `states` to get those of the kept states, given with their cavities."""
+        """The difference between exact messages to `states`, from kept states with their cavities, and the last messages."""
         exact = message(self._towards(to, factors).gather(kept.index, states), None, kept.log_weight)
         return normalised(exact) - self.sent(factors, to).gather(-1, states)
 

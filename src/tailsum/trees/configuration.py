@@ -125,8 +125,8 @@ def check_tree(tree: Trees, lengths: Int[Tensor, "*batch"], longest: int) -> Tre
     present = spans[..., 0] >= 0
     states = torch.where(present, states, -1)
     within = (spans[..., 0] <= spans[..., 1]) & (spans[..., 1] < lengths[..., None]) & (states >= 0)
-    none = ~present.any(-1)
-    valid = (within | ~present).all(-1) & (none | (present.sum(-1) == 2 * lengths - 1))
+    empty = ~present.any(-1)
+    valid = (within | ~present).all(-1) & (empty | (present.sum(-1) == 2 * lengths - 1))
     if valid.all():
         once = tree_parts(Trees(spans, torch.where(present, 0, -1)), longest, 1, torch.float32)[..., 0]
         splits = once @ F.pad(
@@ -134,7 +134,7 @@ def check_tree(tree: Trees, lengths: Int[Tensor, "*batch"], longest: int) -> Tre
         )  # the number of pairs of neighbouring spans that make up each span
         whole = once[..., 0, :].gather(-1, lengths.expand(shape)[..., None] - 1)[..., 0]
         made = (once <= 1) & ((splits == 1) | (once.triu(1) == 0))
-        valid = none | (made.all((-2, -1)) & (whole == 1))
+        valid = empty | (made.all((-2, -1)) & (whole == 1))
     if not valid.all():
         raise ValueError("tree must be a binary tree over its whole sentence: got one that is not")
     return Trees(spans, states)

@@ -87,7 +87,7 @@ class DenseRule(WholeRule):
     @torch.no_grad()
     def beliefs(self, spans: Float[Tensor, "B T T n"], is_whole: Bool[Tensor, "B T T"]) -> tuple[Tensor, Tensor]:
         """Inside sums and log marginals, unnormalised, of the states of all spans: `[B, T, T, n]`."""
-        scores = [self.own(width, entry) for width, entry in enumerate(by_width(spans), 1)]
+        scores = [self.of_width(width, entry) for width, entry in enumerate(by_width(spans), 1)]
         inside = self.chart(scores, log_sum_exp)
         outside = [
             torch.full_like(entry, -math.inf).masked_fill_(whole[..., None], 0.0)

@@ -102,9 +102,9 @@ class LowRankRule(LowRank, FactorRule):
             return product(entry.flatten(0, 1)[None])[0].unflatten(0, entry.shape[:2])
 
         return _fill(
-            self.own(1, spans[0]),
+            self.of_width(1, spans[0]),
             lambda width, entry: [rows(product, entry) for product in to_rank[width == 1]],
-            lambda width, ranks: self.own(width, spans[width - 1]) + rows(from_rank, ranks),
+            lambda width, ranks: self.of_width(width, spans[width - 1]) + rows(from_rank, ranks),
             watch,
         )
 

@@ -103,7 +103,7 @@ class PairSweep(Sweep):
         for width in range(1, length + 1):
             first = torch.arange(length - width + 1, device=self.spans.device)
             last = first + width - 1
-            own = sure = self.spans[:, first, last]
+            scores = certain = self.spans[:, first, last]
             outside = None if self.outside is None else self.outside[:, first, last]
             if marks is not None:
                 split = first[:, None] + torch.arange(width - 1, device=first.device)
@@ -111,19 +111,19 @@ class PairSweep(Sweep):
                 right = marks.at(split + 1, last[:, None].expand_as(split))
                 guides = None if outside is None else self._guides(outside[..., :n_heads], 0, generator)
                 sent, exact = self._send(HEAD, left, right, guides, slice(0, n_heads), generator)
-                heads, others = own[..., :n_heads], (0, own.shape[-1] - n_heads)
-                own = pad(heads + fill_unreached(sent), others, value=-math.inf)
+                heads, others = scores[..., :n_heads], (0, scores.shape[-1] - n_heads)
+                scores = pad(heads + fill_unreached(sent), others, value=-math.inf)
                 # Only an exact message from the kept states may rule out states; one from selected pairs may be wrong.
-                sure = pad(heads + sent, others, value=-math.inf) if exact else own
-            inside[:, first, last] = own
-            chosen = selection(sure if outside is None else sure + outside, generator)
+                certain = pad(heads + sent, others, value=-math.inf) if exact else scores
+            inside[:, first, last] = scores
+            chosen = selection(certain if outside is None else certain + outside, generator)
             kept.append(chosen)
             if marks is None:
                 shape = (*self.spans.shape[:3], chosen.index.shape[-1])
                 marks = Marks(chosen.index.new_zeros(shape), inside.new_full(shape, -math.inf))
             index = chosen.index + self.n_heads if width == 1 else chosen.index
             marks.index[:, first, last] = index.clamp(max=self.n_children - 1)
-            marks.value[:, first, last] = own.gather(-1, chosen.index) + chosen.log_weight
+            marks.value[:, first, last] = scores.gather(-1, chosen.index) + chosen.log_weight
         return inside, square_subset(kept, length, self.spans.shape[:1])
 
     @staticmethod
@@ -204,9 +204,9 @@ class PairSweep(Sweep):
             as_left, _ = self._send(LEFT, self._heads(parents, every > high), siblings, guides, rest, generator)
             parents, siblings = above.at(every, high), below.at(every, (low - 1).clamp(min=0))
             as_right, _ = self._send(RIGHT, self._heads(parents, every < low), siblings, guides, rest, generator)
-            own = outside[:, first, last]
-            own[..., states] = torch.logaddexp(own[..., states], torch.logaddexp(as_left, as_right))
-            outside[:, first, last] = own
+            entry = outside[:, first, last]
+            entry[..., states] = torch.logaddexp(entry[..., states], torch.logaddexp(as_left, as_right))
+            outside[:, first, last] = entry
         allowed = self.spans > -math.inf
         return torch.where(allowed, fill_unreached(outside.masked_fill(~allowed, -math.inf)), 0.0)
 

@@ -107,7 +107,7 @@ class Rule(Scores):
 
         return self.map(flat)
 
-    def own(self, width: int, entry: Tensor) -> Tensor:
+    def of_width(self, width: int, entry: Tensor) -> Tensor:
         """The scores of the states that spans of this width can have, from `[.., S]`."""
         count = self.n_children - self.n_heads if width == 1 else self.n_heads
         return entry if self.by_span else entry[..., :count]
@@ -119,15 +119,15 @@ class Rule(Scores):
         """
 
         def combine(width: int, left: list[Tensor], right: list[Tensor]) -> Tensor:
-            return self.own(width, spans[width - 1]) + self.contract(width, left, right, reduce)
+            return self.of_width(width, spans[width - 1]) + self.contract(width, left, right, reduce)
 
-        return fill_chart(self.own(1, spans[0]), combine, watch)
+        return fill_chart(self.of_width(1, spans[0]), combine, watch)
 
     def total(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, " B"]:
         """The reduction over all trees of each sentence; minus infinity for a single word, which has none."""
         chart = self.chart(by_width(spans), reduce)
-        none = torch.full_like(chart[0][:, 0, 0], -math.inf)
-        totals = torch.stack([none, *(reduce(entry[:, 0], -1) for entry in chart[1:])])
+        no_tree = torch.full_like(chart[0][:, 0, 0], -math.inf)
+        totals = torch.stack([no_tree, *(reduce(entry[:, 0], -1) for entry in chart[1:])])
         return totals.gather(0, length[None] - 1)[0]
 
     def reader(self, spans: list[Tensor], length: Tensor, choose: Choose, reduce: Reduce) -> Reader:
