@@ -12,8 +12,8 @@ from tailsum.chains.semi_markov import SemiMarkov
 from tailsum.dependencies.configuration import Dependencies, RelaxedDependencies
 from tailsum.dependencies.dependency_tree import DependencyTree
 from tailsum.graphs.factor_graph import FactorGraph
-from tailsum.graphs.graph import Convergence, Graph
-from tailsum.graphs.monitor import ConvergenceWarning
+from tailsum.graphs.graph import Graph
+from tailsum.graphs.monitor import Convergence, ConvergenceWarning
 from tailsum.graphs.pairwise_graph import PairwiseGraph, grid_edges
 from tailsum.graphs.uai import read_uai
 from tailsum.numerics.kernels import kernels, precision

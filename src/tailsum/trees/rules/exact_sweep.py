@@ -1,7 +1,7 @@
-"""Lookahead by exact messages, where they cost no more than those of landmarks.
+"""Lookahead by exact messages, where they cost no more than messages of landmarks.
 
-That is the case with rules of low rank, with a table of rules that fits the memory (products with it are far faster than
-look-ups of the rules of selected pairs), and in a grammar that is a sketch already.
+That is so for rules of low rank, for a table of rules that fits in memory (products with it are far faster than look-ups
+of the rules of selected pairs), and for a grammar that is already a sketch.
 """
 
 import math
@@ -88,7 +88,7 @@ def beliefs_by_gradient(
 
 
 def padded_to(entry: Float[Tensor, "B n s"], size: int) -> Float[Tensor, "B n size"]:
-    """Minus infinity for states that spans of this width cannot have."""
+    """The entry with minus infinity for states that spans of this width cannot have."""
     return pad(entry, (0, size - entry.shape[-1]), value=-math.inf)
 
 
