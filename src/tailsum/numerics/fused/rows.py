@@ -1,6 +1,6 @@
-"""Sums over pairs of rows, within kernels: the two operations of every chart without states.
+"""Sums over pairs of rows within kernels, as every chart without states needs them.
 
-A chart of one sentence is kept twice, `[T, T]` by first and last position and transposed, so that the left parts of a span
+The chart of a sentence is kept twice, `[T, T]` by first and last position and transposed, so that the left parts of a span
 and its right parts are both contiguous. Pointers are tensors `[I]`, one for each of I rows.
 """
 
@@ -23,7 +23,7 @@ def add_exp(top, total, scores):
 
 @triton.jit
 def log_of(top, total):
-    """The logarithm of a sum from its running maximum and its exponentials; minus infinity if there is nothing."""
+    """The logarithm of a sum from its running maximum and its exponentials; minus infinity if the sum is empty."""
     return tl.where(total > 0, tl.log(tl.where(total > 0, total, 1.0)) + top, -float("inf"))
 
 
@@ -43,7 +43,7 @@ def log_sum_of_rows(a, b, valid, count, K: tl.constexpr):
 
 @triton.jit
 def share(grad, x, whole):
-    """The part `grad exp(x - whole)` of a gradient, zero where x is minus infinity; x is a term of the log sum `whole`."""
+    """The part `grad exp(x - whole)` of a gradient, where x is a term of the log sum `whole`; zero where x is minus infinity."""
     possible = x > -float("inf")
     return tl.where(possible, grad * exp(tl.where(possible, x, 0.0) - tl.where(possible, whole, 0.0)), 0.0)
 
@@ -52,7 +52,7 @@ def share(grad, x, whole):
 def shares_of_rows(grad, whole, b, own, low, high, K: tl.constexpr):
     """`sum_k grad[k] exp(own + b[k] - whole[k])` over low <= k < high, `[I]`: zero where something is minus infinity.
 
-    `whole` is a log sum that has `own + b` among its terms, so that exponents are never positive but for rounding.
+    `own + b` is among the terms of the log sum `whole`, so that no exponent is positive except by rounding.
     """
     total = tl.where(own == 0.0, 0.0, 0.0)
     for start in range(0, tl.max(high - low, 0), K):
@@ -63,3 +63,8 @@ def shares_of_rows(grad, whole, b, own, low, high, K: tl.constexpr):
         x = own[:, None] + tl.load(b[:, None] + k, inside, -float("inf"))
         total += tl.sum(share(g, x, w), 1)
     return total
+
+
+def tiles(length: int) -> dict[str, int]:
+    """The launch options of charts of sentences of this length."""
+    return {"I": 16 if length <= 64 else 32, "K": 32 if length <= 32 else 64, "num_warps": 4}
