@@ -1,4 +1,4 @@
-"""Where a warning points: at the line of the user's that led to it."""
+"""The stack level of warnings, so that they point at the user's line."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""What another library needs from this one, done when that library is loaded: nobody waits for one that they do not use."""
+"""Actions at the moment another library is loaded, so that importing this one does not load libraries that users may not need."""
 
 import importlib.util
 import sys
@@ -11,7 +11,7 @@ Act = Callable[[ModuleType], object]
 
 
 def when_loaded(name: str, act: Act) -> None:
-    """Calls `act(module)` now if the module of this name is loaded, or else as soon as anyone loads it.
+    """Calls `act(module)` now if the module of this name is loaded, or else as soon as it is loaded.
 
     >>> when_loaded("math", lambda math: print(math.floor(1.5)))
     1
@@ -23,7 +23,7 @@ def when_loaded(name: str, act: Act) -> None:
 
 
 class _Watch(MetaPathFinder):
-    """Finds one module where it would be found anyway, and acts on it once it is loaded."""
+    """Finds one module by the usual way, and acts on it once it is loaded."""
 
     def __init__(self, name: str, act: Act) -> None:
         self.name, self.act = name, act

@@ -1,4 +1,4 @@
-"""Triton kernels, each with a reference in plain torch elsewhere in `numerics` or beside its caller.
+"""Triton kernels, each with a reference in plain torch, in `numerics` or beside its caller.
 
 Nothing here is imported unless `numerics.kernels.fused` says that kernels are used.
 """

@@ -12,6 +12,7 @@ below `FLOOR` are suspect. All totals are checked together at the end.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl

@@ -194,10 +194,11 @@ def entering_sums(weight: Tensor, lengths: Tensor, multiroot: bool, reference: C
             _eliminate[(batch,)](*arguments, MULTIROOT=multiroot, **_tiles(length))
         return entering, (matrices,)
 
-    def backward(kept: Saved, grad: Tensor, _: Sequence[bool]) -> Saved:
+    def backward(kept: Saved, grad: Tensor, _wanted: Sequence[bool]) -> Saved:
+        (matrices,) = kept
         of_weight = grad.new_zeros(batch, length + 1, length)
         if batch:
-            arguments = (*kept, lengths, grad.contiguous(), of_weight, length)
+            arguments = (matrices, lengths, grad.contiguous(), of_weight, length)
             _restore[(batch,)](*arguments, MULTIROOT=multiroot, **_tiles(length))
         return (of_weight,)
 

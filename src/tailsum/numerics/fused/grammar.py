@@ -205,7 +205,7 @@ def grammar_sum(spans: Tensor, rules: Tensor, lengths: Tensor, reference: Callab
     if lost:
         return reference(spans, rules)
 
-    def backward(_: Saved, grad: Tensor, wanted: Sequence[bool]) -> tuple[Tensor, Tensor | None]:
+    def backward(_kept: Saved, grad: Tensor, wanted: Sequence[bool]) -> tuple[Tensor, Tensor | None]:
         return grammar.gradients(lengths, grad, wanted[1])
 
     return with_reference(lambda *_: (grammar.chart.log_sums(lengths), ()), backward, reference, spans, rules)

@@ -1,7 +1,7 @@
 """Steps of a chain in log space: sums, or maxima, over the states before.
 
-For tables of each sequence's own, and for few states: the exponential of every score is taken for every sequence, with a
-running maximum, so that scores may have any range. The loop over time is within the kernel.
+For few states, or for a table per sequence: every score is exponentiated for every sequence, with a running maximum, so
+scores may have any range. The loop over time is within the kernel.
 
 Scores of states are `[B, T, N]`, messages `[T, B, N]`; pair scores are a table `[G, S, N, N]`, or factors `[G, S, N, d]`, as in
 `numerics.table`. The reference is `chains.forward.log_space_scan`.
@@ -58,7 +58,7 @@ def _enter_kernel(
         top = -float("inf")
         for start in range(program * J, n, programs * J):
             j = start + tl.arange(0, J)
-            found = tl.zeros([J], tl.float32)
+            entered = tl.zeros([J], tl.float32)
             if t > 0:
                 step = tl.minimum(tl.cast(t - 1, tl.int64), table_steps - 1)
                 base = tl.load(centre + b // per_group * table_steps + step)
@@ -68,45 +68,31 @@ def _enter_kernel(
                 for i_start in range(0, n, I):
                     i = i_start + tl.arange(0, I)
                     sent = tl.load(before + i, i < n, -float("inf"), cache_modifier=".cg") - shift
-                    scores = score_tile(
-                        left + step * step_l,
-                        right + step * step_r,
-                        i,
-                        j,
-                        n,
-                        n,
-                        row_l,
-                        column_l,
-                        row_r,
-                        width,
-                        SIZE,
-                    )
+                    rows, columns = left + step * step_l, right + step * step_r
+                    scores = score_tile(rows, columns, i, j, n, n, row_l, column_l, row_r, width, SIZE)
                     reach = sent[:, None] + (scores - base)
                     new = tl.maximum(most, tl.max(reach, 0))
                     if not MAXIMUM:
                         finite = tl.where(new == -float("inf"), 0.0, new)
-                        found = found * exp(most - finite) + tl.sum(exp(reach - finite[None, :]), 0)
+                        entered = entered * exp(most - finite) + tl.sum(exp(reach - finite[None, :]), 0)
                     most = new
                 if MAXIMUM:
-                    found = most
+                    entered = most
                 else:
-                    found = tl.where(most == -float("inf"), most, most + tl.log(found))
-                    tl.store(entering + here + j, found, j < n)
-            value = unmasked(tl.load(own + j * node_n, j < n, -float("inf"))) - common + found
+                    entered = tl.where(most == -float("inf"), most, most + tl.log(entered))
+                    tl.store(entering + here + j, entered, j < n)
+            value = unmasked(tl.load(own + j * node_n, j < n, -float("inf"))) - common + entered
             tl.store(alpha + here + j, value, j < n)
             top = tl.maximum(top, tl.max(value, 0))
         tl.atomic_max(highest + t * batch + b, top)
-        if MEET:
-            meet(counter + b, (t + 1) * programs)
-        else:
-            tl.debug_barrier()
+        meet(counter + b, (t + 1) * programs, MEET)
 
 
 @triton.jit
 def _finish_kernel(
     alpha, highest, peak, last, centre, log_z, batch, n, per_group, table_steps, J: tl.constexpr, T: tl.constexpr
 ):
-    """Log Z `[B]` in float64 from the messages at each last position and all that was taken out on the way."""
+    """Log Z `[B]` in float64 from the messages at each last position, and all that was subtracted on the way."""
     b = tl.program_id(0).to(tl.int64)
     end = tl.load(last + b)
     offset = tl.zeros([T], tl.float64)
@@ -153,7 +139,7 @@ def log_partition(messages: Messages, pairs: Pairs, last: Tensor) -> Tensor:
 
 
 def launches(like: Tensor, length: int, block: int) -> list[tuple[int, int, int, Tensor]]:
-    """First step, last step, programs for each sequence, and their counters: one launch, where programs can meet."""
+    """First step, last step, programs for each sequence and their counters, by launch: one launch if programs can meet."""
     batch, _, n = like.shape
     programs = 1 if n <= ALONE else triton.cdiv(n, block)
     counter = torch.zeros(batch if programs > 1 else 1, dtype=torch.int32, device=like.device)

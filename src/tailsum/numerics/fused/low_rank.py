@@ -9,6 +9,7 @@ product over all spans.
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 
 from collections.abc import Callable, Sequence
+
 import torch
 import triton
 import triton.language as tl
@@ -137,7 +138,7 @@ def low_rank_sum(
     if lost:
         return reference(spans, *factors)
 
-    def backward(_: Saved, grad: Tensor, __: Sequence[bool]) -> Saved:
+    def backward(_kept: Saved, grad: Tensor, _wanted: Sequence[bool]) -> Saved:
         return grammar.gradients(lengths, grad)
 
     return with_reference(lambda *_: (grammar.chart.log_sums(lengths), ()), backward, reference, spans, *factors)

@@ -190,7 +190,7 @@ def projective_sum(arcs: Tensor, lengths: Tensor, multiroot: bool, reference: Ca
             _inside[(batch,)](arcs.contiguous(), lengths, chart, ends, length, MULTIROOT=multiroot, **tiles(length))
         return ends[torch.arange(batch, device=arcs.device), 2, lengths - 1], (chart, ends)
 
-    def backward(kept: Saved, grad: Tensor, _: Sequence[bool]) -> Saved:
+    def backward(kept: Saved, grad: Tensor, _wanted: Sequence[bool]) -> Saved:
         chart, ends = kept
         of_arcs = chart.new_zeros(batch, length, length)
         if batch:
