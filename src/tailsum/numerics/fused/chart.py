@@ -7,7 +7,6 @@ Sums in these units are products. They underflow only where a sum is far below t
 below `FLOOR` are suspect. All totals are checked together at the end.
 """
 
-# Kernels are called with plain numbers for Triton's own types.
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 
 from collections.abc import Callable

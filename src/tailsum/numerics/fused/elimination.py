@@ -4,7 +4,6 @@ The reference is `dependencies/arborescence.py`, in float64 as here. The log wei
 (the root first) and child. The matrices of all n are kept one after another, n descending, for the backward pass.
 """
 
-# Kernels are called with plain numbers for Triton's own types.
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 
 from collections.abc import Callable, Sequence
@@ -14,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tailsum.numerics.fused.exponential import finite, log_of
 from tailsum.numerics.fused.reference import Saved, with_reference
-from tailsum.numerics.fused.rows import log_of
 
 LONGEST = 1024  # words of a sentence: a row of weights is one tile
 
@@ -27,11 +26,6 @@ def _before(n):
 
 
 @triton.jit
-def _finite(x):
-    return tl.where(x == -float("inf"), 0.0, x)
-
-
-@triton.jit
 def _entering(matrix, n, MULTIROOT: tl.constexpr, C: tl.constexpr):
     """The scores of the heads of the last of n words, root first, and the log of their sum.
 
@@ -40,7 +34,7 @@ def _entering(matrix, n, MULTIROOT: tl.constexpr, C: tl.constexpr):
     h = tl.arange(0, C)
     there = (h < n) if MULTIROOT else ((h < n) & ((h > 0) | (h == n - 1)))
     into = tl.load(matrix + h * n + n - 1, there, -float("inf"))
-    top = _finite(tl.max(into, 0))
+    top = finite(tl.max(into, 0))
     return into, log_of(top, tl.sum(tl.exp(into - top), 0))
 
 
@@ -66,14 +60,14 @@ def _eliminate(weight, lengths, matrices, entering, T, MULTIROOT: tl.constexpr, 
         matrix, smaller = matrices + size - _before(n), matrices + size - _before(n - 1)
         _, enter = _entering(matrix, n, MULTIROOT, C)
         tl.store(entering + n - 1, enter)
-        out = tl.load(matrix + n * n + c, c < n - 1, -float("inf")) - _finite(enter)
+        out = tl.load(matrix + n * n + c, c < n - 1, -float("inf")) - finite(enter)
         for start in range(0, n, R):
             h = start + tl.arange(0, R)
             inside = (h < n)[:, None] & (c < n - 1)[None, :]
             into = tl.load(matrix + h * n + n - 1, h < n, -float("inf"))
             direct = tl.load(matrix + h[:, None] * n + c[None, :], inside, -float("inf"))
             through = into[:, None] + out[None, :]
-            high = _finite(tl.maximum(direct, through))
+            high = finite(tl.maximum(direct, through))
             total = tl.exp(direct - high) + tl.exp(through - high)
             tl.store(smaller + h[:, None] * (n - 1) + c[None, :], log_of(high, total), inside)
         tl.debug_barrier()
@@ -92,7 +86,7 @@ def _restore(matrices, lengths, seeds, grads, T, MULTIROOT: tl.constexpr, R: tl.
     for n in range(1, words + 1):
         matrix = matrices + size - _before(n)
         choices, enter = _entering(matrix, n, MULTIROOT, C)
-        divisor = _finite(enter)
+        divisor = finite(enter)
         out = tl.load(matrix + n * n + c, c < n - 1, -float("inf")) - divisor
         of_out = tl.where(c < 0, out, 0.0)
         for start in range(0, n, R):
@@ -101,7 +95,7 @@ def _restore(matrices, lengths, seeds, grads, T, MULTIROOT: tl.constexpr, R: tl.
             into = tl.load(matrix + h * n + n - 1, h < n, -float("inf"))
             direct = tl.load(matrix + h[:, None] * n + c[None, :], inside, -float("inf"))
             through = into[:, None] + out[None, :]
-            high = _finite(tl.maximum(direct, through))
+            high = finite(tl.maximum(direct, through))
             one, other = tl.exp(direct - high), tl.exp(through - high)
             total = one + other
             part = tl.load(grads + h[:, None] * T + c[None, :], inside, 0.0) / tl.where(total > 0, total, 1.0)
@@ -138,12 +132,12 @@ def _order(root, arc, lengths, order, T, R: tl.constexpr, C: tl.constexpr):
     gone = c >= words
     for step in range(words):
         # How far the best head is above the root: unbounded where the word cannot be a root, lowest where it has no head.
-        margin = tl.where(scores == -float("inf"), 1e300, best - _finite(scores))
+        margin = tl.where(scores == -float("inf"), 1e300, best - finite(scores))
         margin = tl.where(best == -float("inf"), -1e300, margin)
         word = tl.argmax(tl.where(gone, -float("inf"), margin), 0)
         tl.store(order + words - 1 - step, word)
         gone = gone | (c == word)
-        divisor = _finite(tl.sum(tl.where(c == word, best, 0.0), 0))
+        divisor = finite(tl.sum(tl.where(c == word, best, 0.0), 0))
         out = tl.load(arc + word * T + c, c < words, -float("inf")) - divisor
         scores = tl.maximum(scores, tl.sum(tl.where(c == word, scores, 0.0), 0) + out)
         best = tl.full((C,), -float("inf"), scores.dtype)

@@ -5,7 +5,6 @@ with the rules. Kinds of pairs: 0, two nonterminals; 1, a preterminal and a nont
 3, two preterminals, for spans of two words alone.
 """
 
-# Kernels are called with plain numbers for Triton's own types.
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,5 @@
 """Messages from landmarks and neighbours to all states. The references are `scores.message` and `sketch.neighbours`."""
 
-# Kernels are called with plain numbers for Triton's own types.
 # pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
 # pyright: reportPossiblyUnboundVariable=false
 

@@ -1,6 +1,5 @@
 """Gradients of a chain in log space, from the messages of `fused.log_steps`, with the same shapes."""
 
-# Kernels are called with plain numbers for Triton's own types.
 # pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
 # pyright: reportGeneralTypeIssues=false
 
@@ -9,10 +8,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tailsum.numerics.fused.exponential import exp
+from tailsum.numerics.fused.exponential import exp, finite
 from tailsum.numerics.fused.log_steps import Messages, launches
 from tailsum.numerics.fused.products import add_product
-from tailsum.numerics.fused.scores import Pairs, meet, score_tile
+from tailsum.numerics.fused.scores import Pairs, factor_rows, meet, score_tile
 from tailsum.numerics.kernels import ALIGNED
 
 
@@ -33,8 +32,7 @@ def _flow_kernel(
         step = tl.minimum(tl.cast(t, tl.int64), table_steps - 1)
         here, after = (t * batch + b) * n, ((t + 1) * batch + b) * n
         base = tl.load(centre + b // per_group * table_steps + step)
-        shift = tl.load(highest + t * batch + b)
-        shift = tl.where(shift == -float("inf"), 0.0, shift)
+        shift = finite(tl.load(highest + t * batch + b))
         weight = 0.0
         if not SOURCE and back == 0:
             total = tl.zeros([J], tl.float32)
@@ -89,8 +87,7 @@ def _table_gradient_kernel(
             inside = (row < stop) & (t < tl.load(last + tl.where(row < stop, b, 0)))
             place = tl.where(inside, t * batch + b, 0)
             limit = tl.where(inside, n, 0)
-            shift = tl.load(highest + place)
-            shift = tl.where(shift == -float("inf"), 0.0, shift)
+            shift = finite(tl.load(highest + place))
             mass = tl.load(alpha + place * n + i, i < limit, -float("inf")) - shift
             total = tl.load(entering + (place + batch) * n + j, j < limit, float("inf"))
             total = tl.where(total == -float("inf"), float("inf"), total)
@@ -124,8 +121,7 @@ def _factor_gradient_kernel(
             b = group * per_group + row % per_group
             if t < tl.load(last + b):
                 place = t * batch + b
-                shift = tl.load(highest + place)
-                shift = tl.where(shift == -float("inf"), 0.0, shift)
+                shift = finite(tl.load(highest + place))
                 if LEFT:
                     mass = tl.load(alpha + place * n + i, i < n, -float("inf"))[:, None] - shift
                     total = tl.load(entering + (place + batch) * n + j, j < n, float("inf"))[None, :]
@@ -136,10 +132,7 @@ def _factor_gradient_kernel(
                     sent = tl.load(x + b * x_b + (t + 1) * x_t + i, i < n, 0.0)[:, None]
                 total = tl.where(total == -float("inf"), float("inf"), total)
                 weight += exp(mass + scores - total) * sent
-        columns = tl.load(
-            other + j[:, None].to(tl.int64) * row_other + d[None, :], (j < n)[:, None] & (d < width)[None, :], 0.0
-        )
-        grads = add_product(grads, weight, columns, PRECISION)
+        grads = add_product(grads, weight, factor_rows(other, j, n, row_other, width, SIZE), PRECISION)
     place = (table * n + i[:, None]) * width + d[None, :]
     tl.store(out + place, grads, (i < n)[:, None] & (d < width)[None, :])
 
@@ -153,12 +146,11 @@ def flow_back(
     start = grad if source is None else source.contiguous()
     assert start is not None
     tile = pairs.tile(n)
-    for first, stop, programs, counter in launches(x, length, tile.rows):
+    for first, stop, programs, counter in launches(x, length, tile["I"]):
         _flow_kernel[programs, batch](
             start, start, x, messages.alpha, messages.entering, messages.highest, counter, last, *pairs.pointers, first, stop,
             batch, n, pairs.per_group(batch), pairs.steps, *x.stride()[:2], *pairs.strides, SIZE=pairs.size,
-            I=tile.rows, J=tile.columns, SOURCE=source is not None,
-            MEET=programs > 1 and stop > first + 1, num_warps=tile.warps,
+            SOURCE=source is not None, MEET=programs > 1 and stop > first + 1, **tile,
         )  # fmt: skip
     return x
 

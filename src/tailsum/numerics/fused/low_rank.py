@@ -5,7 +5,6 @@ splits are merged rank by rank, and ranks are summed into the states of the larg
 product over all spans.
 """
 
-# Kernels are called with plain numbers for Triton's own types.
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 
 from collections.abc import Callable, Sequence
@@ -105,13 +104,13 @@ class _Grammar:
         of_totals = self.ranks.new_empty(len(self.merged), chart.n_heads)
         nothing = torch.zeros_like(chart.of_width(grads, chart.length))
         for width in range(chart.length, 1, -1):
-            own, from_parents = chart.of_width(grads, width), nothing
+            of_states, from_parents = chart.of_width(grads, width), nothing
             if width < chart.length:
                 from_parents = product(of_ranks[chart.rows(width)], self.inner.mT)
                 from_parents.mul_(chart.of_width(chart.buffer, width))
             totals = self._of_width(of_totals, width)
-            totals.copy_(over_totals(own, from_parents, chart.totals[width]))
-            own += from_parents
+            totals.copy_(over_totals(of_states, from_parents, chart.totals[width]))
+            of_states += from_parents
             work = (self.ranks, chart.peaks, chart.tops, product(totals, self.head), of_ranks)
             _spread[self._grid(width)](*work, chart.batch, chart.length, self.rank, width, BLOCK=512)
         leaves, skip = chart.leaves(chart.buffer), chart.batch * chart.length

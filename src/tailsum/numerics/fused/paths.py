@@ -1,6 +1,5 @@
 """Best paths and sampled paths of a chain: maxima over the states before, and walks back along the messages."""
 
-# Kernels are called with plain numbers for Triton's own types.
 # pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
 # pyright: reportGeneralTypeIssues=false
 
@@ -9,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tailsum.numerics.fused.exponential import finite
 from tailsum.numerics.fused.scores import Pairs, score_tile
 
 FACTOR_TILE = {"I": 128, "J": 32, "num_warps": 4}
@@ -74,8 +74,7 @@ def _settle_kernel(node, parts, before, best, sent, shift, batch, n, splits, BLO
     top = tl.full([BLOCK], -float("inf"), tl.float32)
     for part in range(splits):
         top = tl.maximum(top, tl.load(parts + (part * batch + b) * n + j, j < n, -float("inf")))
-    common = tl.load(before + b)
-    common = tl.where(common == -float("inf"), 0.0, common)
+    common = finite(tl.load(before + b))
     value = tl.load(node + b * n + j, j < n, -float("inf")) + (top - common)
     tl.store(best + b * n + j, value, j < n)
     tl.store(sent + j.to(tl.int64) * batch + b, value, j < n)  # by state, its sequences together

@@ -5,7 +5,6 @@ The reference is `dependencies/projective.py`, with the same items: half subtree
 and last word, each also transposed; every sum has a running maximum.
 """
 
-# Kernels are called with plain numbers for Triton's own types.
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 
 from collections.abc import Callable, Sequence
@@ -15,8 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tailsum.numerics.fused.exponential import add_exp, log_of
 from tailsum.numerics.fused.reference import Saved, with_reference
-from tailsum.numerics.fused.rows import add_exp, log_of, log_sum_of_rows, share, shares_of_rows, tiles
+from tailsum.numerics.fused.rows import log_sum_of_rows, share, shares_of_rows, tiles
 
 # The squares of a sentence in this order, each followed by its transpose.
 _RIGHT, _LEFT, _JOIN, _TO_RIGHT, _TO_LEFT, _SQUARES = (tl.constexpr(2 * x) for x in range(6))
@@ -75,11 +75,11 @@ def _inside(arcs, lengths, chart, ends, T, MULTIROOT: tl.constexpr, I: tl.conste
             # The outermost child is nearer, or it is the last word: then its arc was just computed.
             a, c = _row(chart, _TO_RIGHT, i, T) + i + 1, _column(chart, _RIGHT, j, T) + i + 1
             top, total = log_sum_of_rows(a, c, valid, width - 2, K)
-            top, total = add_exp(top, total, to_right[:, None])
+            top, total = add_exp(top, total, to_right[:, None], 1)
             _store(chart, _RIGHT, i, j, T, log_of(top, total), valid)
             a, c = _row(chart, _LEFT, i, T) + i + 1, _column(chart, _TO_LEFT, j, T) + i + 1
             top, total = log_sum_of_rows(a, c, valid, width - 2, K)
-            top, total = add_exp(top, total, to_left[:, None])
+            top, total = add_exp(top, total, to_left[:, None], 1)
             _store(chart, _LEFT, i, j, T, log_of(top, total), valid)
         tl.debug_barrier()
     one = tl.arange(0, 1)
@@ -144,32 +144,32 @@ def _outside(
             valid = i <= step
             after, before = tl.where(valid, n, j + 1), tl.where(valid, i, 0)
             # A right half is the rest of a larger one, whose head is before it, and the left part of a join.
-            own = tl.load(_row(chart, _RIGHT, i, T) + j, valid, -float("inf"))
+            inside = tl.load(_row(chart, _RIGHT, i, T) + j, valid, -float("inf"))
             right = tl.load(_row(grads, _RIGHT, i, T) + j, valid, 0.0)
             g, w = _column(grads, _RIGHT, j, T), _column(chart, _RIGHT, j, T)
-            right += shares_of_rows(g, w, _column(chart, _TO_RIGHT, i, T), own, i * 0, before, K)
+            right += shares_of_rows(g, w, _column(chart, _TO_RIGHT, i, T), inside, i * 0, before, K)
             g, w = _row(grads, _JOIN, i, T), _row(chart, _JOIN, i, T)
-            right += shares_of_rows(g, w, _row(chart, _LEFT, j + 1, T), own, j + 1, after, K)
-            top_right = own
+            right += shares_of_rows(g, w, _row(chart, _LEFT, j + 1, T), inside, j + 1, after, K)
+            top_right = inside
             # A left half is the rest of a larger one, whose head is after it, and the right part of a join.
-            own = tl.load(_row(chart, _LEFT, i, T) + j, valid, -float("inf"))
+            inside = tl.load(_row(chart, _LEFT, i, T) + j, valid, -float("inf"))
             left = tl.load(_row(grads, _LEFT, i, T) + j, valid, 0.0)
             g, w = _row(grads, _LEFT, i, T), _row(chart, _LEFT, i, T)
-            left += shares_of_rows(g, w, _row(chart, _TO_LEFT, j, T), own, j + 1, after, K)
+            left += shares_of_rows(g, w, _row(chart, _TO_LEFT, j, T), inside, j + 1, after, K)
             g, w = _column(grads, _JOIN, j, T), _column(chart, _JOIN, j, T)
-            left += shares_of_rows(g, w, _column(chart, _RIGHT, i - 1, T), own, i * 0, before, K)
-            top_left = own
+            left += shares_of_rows(g, w, _column(chart, _RIGHT, i - 1, T), inside, i * 0, before, K)
+            top_left = inside
             _store(grads, _RIGHT, i, j, T, right, valid)
             _store(grads, _LEFT, i, j, T, left, valid)
             # An arc is the outermost of its half, or further words follow.
-            own = tl.load(_row(chart, _TO_RIGHT, i, T) + j, valid, -float("inf"))
-            to_right = share(right, own, top_right)
+            inside = tl.load(_row(chart, _TO_RIGHT, i, T) + j, valid, -float("inf"))
+            to_right = share(right, inside, top_right)
             g, w = _row(grads, _RIGHT, i, T), _row(chart, _RIGHT, i, T)
-            to_right += shares_of_rows(g, w, _row(chart, _RIGHT, j, T), own, j + 1, after, K)
-            own = tl.load(_row(chart, _TO_LEFT, i, T) + j, valid, -float("inf"))
-            to_left = share(left, own, top_left)
+            to_right += shares_of_rows(g, w, _row(chart, _RIGHT, j, T), inside, j + 1, after, K)
+            inside = tl.load(_row(chart, _TO_LEFT, i, T) + j, valid, -float("inf"))
+            to_left = share(left, inside, top_left)
             g, w = _column(grads, _LEFT, j, T), _column(chart, _LEFT, j, T)
-            to_left += shares_of_rows(g, w, _column(chart, _LEFT, i, T), own, i * 0, before, K)
+            to_left += shares_of_rows(g, w, _column(chart, _LEFT, i, T), inside, i * 0, before, K)
             _store(grads, _JOIN, i, j, T, to_right + to_left, valid)
             tl.store(of_arcs + i * T + j, to_right, valid)
             tl.store(of_arcs + j * T + i, to_left, valid)

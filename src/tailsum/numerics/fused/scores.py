@@ -1,10 +1,8 @@
 """Pair scores within a kernel (tiles read from a table, or made from factors), and programs that wait for one another."""
 
-# Kernels are called with plain numbers for Triton's own types.
 # pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
 
 from functools import cached_property
-from typing import NamedTuple
 
 import torch
 import triton
@@ -25,9 +23,9 @@ def score_tile(left, right, i, j, n, m, row_l, column_l, row_r, width, SIZE: tl.
     `width` numbers, padded to SIZE, with strides `row_l` and `row_r` between states.
     """
     inside = (i < n)[:, None] & (j < m)[None, :]
+    i, j = i.to(tl.int64), j.to(tl.int64)
     if SIZE == 0:
-        place = left + i[:, None].to(tl.int64) * row_l + j[None, :].to(tl.int64) * column_l
-        tile = unmasked(tl.load(place, inside, -float("inf")))
+        tile = unmasked(tl.load(left + i[:, None] * row_l + j[None, :] * column_l, inside, -float("inf")))
     else:
         rows, columns = factor_rows(left, i, n, row_l, width, SIZE), factor_columns(right, j, m, row_r, width, SIZE)
         tile = tl.where(inside, score_product(rows, columns), -float("inf"))
@@ -73,14 +71,6 @@ def meet(counter, target, MEET: tl.constexpr):
         tl.debug_barrier()
 
 
-class Tile(NamedTuple):
-    """The size of a tile of scores, and how many warps work on it."""
-
-    rows: int
-    columns: int
-    warps: int
-
-
 class Pairs:
     """Pair scores as kernels take them: a table `[G, S, N, M]`, or factors `[G, S, N, d]` and `[G, S, M, d]`."""
 
@@ -113,12 +103,14 @@ class Pairs:
         """How many sequences share a table."""
         return max(1, batch // max(1, self.groups))
 
-    def tile(self, n: int) -> Tile:
+    def tile(self, n: int) -> dict[str, int]:
+        """The size of a tile of scores, and how many warps work on it."""
         if self.size:
-            return Tile(64, 64, 4) if self.size <= 64 else Tile(32, 32, 4)
+            side = 64 if self.size <= 64 else 32
+            return {"I": side, "J": side, "num_warps": 4}
         largest = 128 if n % ALIGNED == 0 else 64  # of odd sizes, larger tiles spill
         side = min(largest, max(16, triton.next_power_of_2(n)))
-        return Tile(side, side, 8 if n > 64 else 4)
+        return {"I": side, "J": side, "num_warps": 8 if n > 64 else 4}
 
 
 def meets() -> bool:

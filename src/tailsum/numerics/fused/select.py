@@ -4,7 +4,6 @@ The states of a row are split among programs, which meet after each pass. Their 
 that a seed gives the same states.
 """
 
-# Kernels are called with plain numbers for Triton's own types.
 # pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
 
 import torch
@@ -12,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tailsum.numerics.fused.exponential import exp
+from tailsum.numerics.fused.exponential import exp, finite
 from tailsum.numerics.fused.scores import at_once, before_hopper, meet
 
 LEVELS = 16  # powers of two by which states are ordered, padded: the reference has nine
@@ -63,10 +62,8 @@ def _select_kernel(
     tl.store(partial + (b * 2 * P) + program, tl.max(top, 0).to(tl.float64))
     tl.store(partial + (b * 2 * P) + P + program, tl.max(top_value, 0).to(tl.float64))
     meet(counter, P, MEET)
-    peak = tl.max(tl.load(partial + b * 2 * P + each, cache_modifier=".cg"), 0).to(tl.float32)
-    peak_value = tl.max(tl.load(partial + b * 2 * P + P + each, cache_modifier=".cg"), 0).to(tl.float32)
-    peak = tl.where(peak == -float("inf"), 0.0, peak)
-    peak_value = tl.where(peak_value == -float("inf"), 0.0, peak_value)
+    peak = finite(tl.max(tl.load(partial + b * 2 * P + each, cache_modifier=".cg"), 0).to(tl.float32))
+    peak_value = finite(tl.max(tl.load(partial + b * 2 * P + P + each, cache_modifier=".cg"), 0).to(tl.float32))
     tl.store(highest + b, peak_value)
     # The threshold c from above: c' = (the sum of all q below c) / (k - the number of others).
     threshold = tl.full([], float("inf"), tl.float64)
@@ -101,8 +98,8 @@ def _select_kernel(
     for start in range(begin, stop, BLOCK):
         i = start + tl.arange(0, BLOCK)
         chance = _chance(_mass(log_q, i, stop, peak), share)
-        own = _level(chance, ordered, LAST)[None, :] == level_of[:, None]
-        sums += tl.sum(tl.where(own, chance[None, :], 0.0), 1)
+        at_level = _level(chance, ordered, LAST)[None, :] == level_of[:, None]
+        sums += tl.sum(tl.where(at_level, chance[None, :], 0.0), 1)
     tl.store(levels + (b * P + program) * LEVELS + level_of, sums)
     meet(counter + tl.num_programs(1), P, MEET)
     table = tl.load(levels + (b * P + each[:, None]) * LEVELS + level_of[None, :], cache_modifier=".cg")
@@ -113,9 +110,9 @@ def _select_kernel(
     for start in range(begin, stop, BLOCK):
         i = start + tl.arange(0, BLOCK)
         chance = _chance(_mass(log_q, i, stop, peak), share)
-        own = _level(chance, ordered, LAST)[None, :] == level_of[:, None]
-        spread = tl.where(own, chance[None, :], 0.0)
-        after = tl.sum(tl.where(own, tl.cumsum(spread, 1) + reach[:, None], 0.0), 0)
+        at_level = _level(chance, ordered, LAST)[None, :] == level_of[:, None]
+        spread = tl.where(at_level, chance[None, :], 0.0)
+        after = tl.sum(tl.where(at_level, tl.cumsum(spread, 1) + reach[:, None], 0.0), 0)
         reach += tl.sum(spread, 1)
         # State i is kept at place m if m + mark lies between the cumulative sums before and after it.
         place = tl.ceil(after - chance - uniform)

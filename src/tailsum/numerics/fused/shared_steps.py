@@ -4,7 +4,6 @@ The reference is `chains.scan`. One kernel has the products, what comes before a
 Entries of the table, `exp(score - scale)` with the highest score of each column as the scale, are read, or made from factors.
 """
 
-# Kernels are called with plain numbers for Triton's own types.
 # pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
 
 import torch
@@ -12,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tailsum.numerics.fused.exponential import exp
+from tailsum.numerics.fused.exponential import exp, finite
 from tailsum.numerics.fused.products import add_split_product, rounded, score_product
 from tailsum.numerics.fused.scores import at_once, factor_columns, factor_rows, meet, meets, padded
 from tailsum.numerics.table import Table
@@ -100,8 +99,7 @@ def _push_kernel(
             tl.atomic_max(shift + t * batch + r, tl.max(tl.where(within, value, -float("inf")), 1), inside)
         if MEET:
             meet(counter, (2 * (t - first) + 1) * programs, MEET)
-            common = tl.load(shift + t * batch + r, inside, 0.0, cache_modifier=".cg")
-            common = tl.where(common == -float("inf"), 0.0, common)
+            common = finite(tl.load(shift + t * batch + r, inside, 0.0, cache_modifier=".cg"))
             for block in range(program * J, n, programs * J):  # what this program has written
                 j = block + tl.arange(0, J)
                 within = inside[:, None] & (j < n)[None, :]

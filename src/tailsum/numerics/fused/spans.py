@@ -4,7 +4,6 @@ The reference is `numerics.charts.fill_chart` with `log_sum_exp`, as in `trees/s
 maximum, so results are right for scores of any range.
 """
 
-# Kernels are called with plain numbers for Triton's own types.
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 
 from collections.abc import Callable, Sequence
@@ -14,8 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tailsum.numerics.fused.exponential import log_of
 from tailsum.numerics.fused.reference import Saved, with_reference
-from tailsum.numerics.fused.rows import log_of, log_sum_of_rows, shares_of_rows, tiles
+from tailsum.numerics.fused.rows import log_sum_of_rows, shares_of_rows, tiles
 
 
 @triton.jit
@@ -29,9 +29,9 @@ def _inside(nodes, lengths, inside, merged, T, I: tl.constexpr, K: tl.constexpr)
     turned = inside + T * T
     for start in range(0, n, I):
         i = start + tl.arange(0, I)
-        own = tl.load(nodes + i * (T + 1), i < n, 0.0)
-        tl.store(inside + i * (T + 1), own, i < n)
-        tl.store(turned + i * (T + 1), own, i < n)
+        score = tl.load(nodes + i * (T + 1), i < n, 0.0)
+        tl.store(inside + i * (T + 1), score, i < n)
+        tl.store(turned + i * (T + 1), score, i < n)
     tl.debug_barrier()
     for width in range(2, n + 1):
         count = n - width + 1
@@ -41,9 +41,9 @@ def _inside(nodes, lengths, inside, merged, T, I: tl.constexpr, K: tl.constexpr)
             valid = i < count
             top, total = log_sum_of_rows(inside + i * (T + 1), turned + j * T + i + 1, valid, width - 1, K)
             split = log_of(top, total)
-            own = tl.load(nodes + i * T + j, valid, 0.0) + split
-            tl.store(inside + i * T + j, own, valid)
-            tl.store(turned + j * T + i, own, valid)
+            whole = tl.load(nodes + i * T + j, valid, 0.0) + split
+            tl.store(inside + i * T + j, whole, valid)
+            tl.store(turned + j * T + i, whole, valid)
             tl.store(merged + i * T + j, split, valid)
             tl.store(merged + T * T + j * T + i, split, valid)
         tl.debug_barrier()
@@ -64,12 +64,12 @@ def _outside(inside, merged, lengths, seeds, grads, T, I: tl.constexpr, K: tl.co
             i = start + tl.arange(0, I)
             j = i + width - 1
             valid = i <= step
-            own = tl.load(inside + i * T + j, valid, -float("inf"))
+            whole = tl.load(inside + i * T + j, valid, -float("inf"))
             # As the left child of spans that end later, and as the right child of spans that start earlier.
             last, first = tl.where(valid, n, j + 1), tl.where(valid, i, 0)
-            as_left = shares_of_rows(grads + i * T, merged + i * T, inside + (j + 1) * T, own, j + 1, last, K)
+            as_left = shares_of_rows(grads + i * T, merged + i * T, inside + (j + 1) * T, whole, j + 1, last, K)
             row, before = j * T, turned + (i - 1) * T
-            as_right = shares_of_rows(grads_turned + row, merged_turned + row, before, own, i * 0, first, K)
+            as_right = shares_of_rows(grads_turned + row, merged_turned + row, before, whole, i * 0, first, K)
             seed = tl.where(width == n, tl.load(seeds + b), 0.0)
             grad = as_left + as_right + seed
             tl.store(grads + i * T + j, grad, valid)

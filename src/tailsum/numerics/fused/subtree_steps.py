@@ -1,21 +1,11 @@
 """The kernels of `subtrees.py`: one launch each for all spans of a width, one program per span."""
 
-# Kernels are called with plain numbers for Triton's own types.
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 
 import triton
 import triton.language as tl
 
-from tailsum.numerics.fused.exponential import exp
-from tailsum.numerics.fused.rows import log_of
-
-
-@triton.jit
-def _add(top, total, scores):
-    """A running maximum and the sum of exponentials relative to it `[K]`, with the `scores [S, K]` added."""
-    higher = tl.maximum(top, tl.max(scores, 0))
-    base = tl.where(higher == -float("inf"), 0.0, higher)
-    return higher, total * exp(top - base) + tl.sum(exp(scores - base[None, :]), 0)
+from tailsum.numerics.fused.exponential import add_exp, exp, finite, log_of
 
 
 @triton.jit
@@ -26,7 +16,7 @@ def _add_rows(top, total, a, b, low, high, k, K, S: tl.constexpr, a_step, b_step
         inside = (p < high)[:, None] & (k < K)[None, :]
         x = tl.load(a + p[:, None] * a_step + k[None, :], inside, -float("inf"))
         y = tl.load(b + p[:, None] * b_step + k[None, :], inside, -float("inf"))
-        top, total = _add(top, total, x + y)
+        top, total = add_exp(top, total, x + y, 0)
     return top, total
 
 
@@ -71,9 +61,9 @@ def fill(nodes, left, right, trees, sent, zeros, rows, peaks, T, K, width, S: tl
         inside = (m <= j)[:, None] & (k < K)[None, :]
         x = tl.load(left + (i * T + m[:, None]) * K + k[None, :], inside, -float("inf"))
         y = tl.load(right + (m[:, None] * T + j) * K + k[None, :], inside, -float("inf"))
-        own = tl.load(nodes + m[:, None] * K + k[None, :], inside, -float("inf"))
-        tl.store(trees + m[:, None] * K + k[None, :], x + y + own, inside)
-        high = tl.maximum(high, tl.max(x + y + own, 0))
+        node = tl.load(nodes + m[:, None] * K + k[None, :], inside, -float("inf"))
+        tl.store(trees + m[:, None] * K + k[None, :], x + y + node, inside)
+        high = tl.maximum(high, tl.max(x + y + node, 0))
     peak = tl.max(high, 0)
     tl.store(peaks + span, peak)
     tl.debug_barrier()
@@ -168,7 +158,7 @@ def to_halves(
         x = log_of(base[None, :], total)
         y = (tl.load(root + m, m <= j, -float("inf")) + under)[:, None]
         high = tl.maximum(x, y)
-        safe = tl.where(high == -float("inf"), 0.0, high)
+        safe = finite(high)
         both = exp(x - safe) + exp(y - safe)
         around = log_of(safe, both) + tl.load(nodes + place, inside, -float("inf"))
         tl.store(above + (i * T + j) * T * K + place, around, inside)

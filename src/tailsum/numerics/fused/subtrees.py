@@ -4,7 +4,6 @@ The reference is `dependencies/inside_outside.py`, with the same items and squar
 of all heads of a subtree times the scores with the states of all words outside it.
 """
 
-# Kernels are called with plain numbers for Triton's own types.
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 
 from dataclasses import dataclass
@@ -16,8 +15,7 @@ from torch import Tensor
 
 from tailsum.numerics.fused import subtree_steps as steps
 from tailsum.numerics.fused.chart import FLOOR
-from tailsum.numerics.fused.exponential import exp
-from tailsum.numerics.fused.rows import log_of
+from tailsum.numerics.fused.exponential import exp, finite, log_of
 from tailsum.numerics.precision import product
 
 
@@ -36,7 +34,7 @@ def _grow(sent, halves, W, N, BLOCK: tl.constexpr):
             x = tl.load(halves + s * N + k, k < N, -float("inf"))
             x += tl.load(sent + (s * W + e) * N + k, k < N, -float("inf"))
             higher = tl.maximum(top, x)
-            base = tl.where(higher == -float("inf"), 0.0, higher)
+            base = finite(higher)
             total = total * exp(top - base) + exp(x - base)
             top = higher
         tl.store(halves + (e + 1) * N + k, log_of(top, total), k < N)

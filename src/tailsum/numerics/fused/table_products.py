@@ -1,6 +1,5 @@
 """Whole tables of pair scores: their gradient over all steps of a chain, and the highest score of each column."""
 
-# Kernels are called with plain numbers for Triton's own types.
 # pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
 
 import triton
