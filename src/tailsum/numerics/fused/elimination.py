@@ -6,7 +6,7 @@ The reference is `dependencies/arborescence.py`, in float64 as here. The log wei
 
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 import triton
@@ -188,7 +188,7 @@ def entering_sums(weight: Tensor, lengths: Tensor, multiroot: bool, reference: C
             _eliminate[(batch,)](*arguments, MULTIROOT=multiroot, **_tiles(length))
         return entering, (matrices,)
 
-    def backward(kept: Saved, grad: Tensor, _wanted: Sequence[bool]) -> Saved:
+    def backward(kept: Saved, grad: Tensor) -> Saved:
         (matrices,) = kept
         of_weight = grad.new_zeros(batch, length + 1, length)
         if batch:

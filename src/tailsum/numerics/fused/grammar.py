@@ -7,7 +7,7 @@ with the rules. Kinds of pairs: 0, two nonterminals; 1, a preterminal and a nont
 
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 import triton
@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tailsum.numerics.fused.chart import Chart, children, first_row, highest_split, is_lost, reachable, split_weights
-from tailsum.numerics.fused.reference import Saved, with_reference
+from tailsum.numerics.fused.reference import with_reference
 from tailsum.numerics.precision import product
 from tailsum.numerics.tensors import finite
 
@@ -203,8 +203,9 @@ def grammar_sum(spans: Tensor, rules: Tensor, lengths: Tensor, reference: Callab
         lost = is_lost(grammar.chart, lambda: _Grammar(*map(reachable, scores), reach=True).chart)
     if lost:
         return reference(spans, rules)
-
-    def backward(_kept: Saved, grad: Tensor, wanted: Sequence[bool]) -> tuple[Tensor, Tensor | None]:
-        return grammar.gradients(lengths, grad, wanted[1])
-
-    return with_reference(lambda *_: (grammar.chart.log_sums(lengths), ()), backward, reference, spans, rules)
+    with_rules = rules.requires_grad
+    return with_reference(
+        lambda *_: (grammar.chart.log_sums(lengths), ()),
+        lambda _, grad: grammar.gradients(lengths, grad, with_rules),
+        reference, spans, rules,
+    )  # fmt: skip

@@ -7,7 +7,7 @@ product over all spans.
 
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 import triton
@@ -17,7 +17,7 @@ from torch import Tensor
 from tailsum.numerics.fused.chart import Chart, children, first_row, highest_split, is_lost, reachable
 from tailsum.numerics.fused.exponential import exp
 from tailsum.numerics.fused.grammar import over_totals
-from tailsum.numerics.fused.reference import Saved, with_reference
+from tailsum.numerics.fused.reference import with_reference
 from tailsum.numerics.precision import product
 from tailsum.numerics.tensors import finite
 
@@ -136,8 +136,8 @@ def low_rank_sum(
         lost = is_lost(grammar.chart, lambda: _Grammar(*map(reachable, scores), reach=True).chart)
     if lost:
         return reference(spans, *factors)
-
-    def backward(_kept: Saved, grad: Tensor, _wanted: Sequence[bool]) -> Saved:
-        return grammar.gradients(lengths, grad)
-
-    return with_reference(lambda *_: (grammar.chart.log_sums(lengths), ()), backward, reference, spans, *factors)
+    return with_reference(
+        lambda *_: (grammar.chart.log_sums(lengths), ()),
+        lambda _, grad: grammar.gradients(lengths, grad),
+        reference, spans, *factors,
+    )  # fmt: skip

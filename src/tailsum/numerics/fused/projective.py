@@ -7,7 +7,7 @@ and last word, each also transposed; every sum has a running maximum.
 
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 import triton
@@ -190,7 +190,7 @@ def projective_sum(arcs: Tensor, lengths: Tensor, multiroot: bool, reference: Ca
             _inside[(batch,)](arcs.contiguous(), lengths, chart, ends, length, MULTIROOT=multiroot, **tiles(length))
         return ends[torch.arange(batch, device=arcs.device), 2, lengths - 1], (chart, ends)
 
-    def backward(kept: Saved, grad: Tensor, _wanted: Sequence[bool]) -> Saved:
+    def backward(kept: Saved, grad: Tensor) -> Saved:
         chart, ends = kept
         of_arcs = chart.new_zeros(batch, length, length)
         if batch:

@@ -10,14 +10,14 @@ from tailsum.numerics.gradients import gradients
 
 Saved = tuple[Tensor, ...]
 Forward = Callable[..., tuple[Tensor, Saved]]
-Backward = Callable[[Saved, Tensor, Sequence[bool]], Sequence[Tensor | None]]
+Backward = Callable[[Saved, Tensor], Sequence[Tensor | None]]
 
 
 def with_reference(forward: Forward, backward: Backward, reference: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     """The result of `forward(*inputs)`, differentiable any number of times in the inputs.
 
-    `forward` returns the result and the tensors to keep for `backward(kept, grad, wanted)`, which returns the gradients in
-    the inputs. `reference(*inputs)` computes the same result: it is differentiated where gradients need gradients.
+    `forward` returns the result and the tensors to keep for `backward(kept, grad)`, which returns the gradients in the
+    inputs. `reference(*inputs)` computes the same result: it is differentiated where gradients need gradients.
     """
     return _WithReference.apply(forward, backward, reference, *inputs)
 
@@ -35,10 +35,12 @@ class _WithReference(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         backward, reference, count = ctx.settings
-        saved, wanted = ctx.saved_tensors, ctx.needs_input_grad[3:]
+        inputs, kept = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
         if torch.is_grad_enabled():
-            return None, None, None, *reference_gradients(reference, saved[:count], wanted, grads[0])
-        return None, None, None, *backward(saved[count:], grads[0], wanted)
+            slopes = reference_gradients(reference, inputs, ctx.needs_input_grad[3:], grads[0])
+        else:
+            slopes = backward(kept, grads[0])
+        return None, None, None, *slopes
 
 
 def reference_gradients(

@@ -76,8 +76,8 @@ class Pairs:
 
     def __init__(self, params: tuple[Tensor, ...]) -> None:
         # Kernels read factors along their last dimension.
-        self.params = tuple(p.detach() if len(params) == 1 else p.detach().contiguous() for p in params)
-        self.left, self.right = self.params[0], self.params[-1]
+        tensors = [p.detach() if len(params) == 1 else p.detach().contiguous() for p in params]
+        self.left, self.right = tensors[0], tensors[-1]
         self.groups, self.steps = self.left.shape[:2]
         self.size = 0 if len(params) == 1 else padded(self.left)
         self.precision = "tf32" if is_fast() else "tf32x3"  # of the gradients of factors; scores are always precise

@@ -6,7 +6,7 @@ maximum, so results are right for scores of any range.
 
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 import triton
@@ -100,7 +100,7 @@ def span_sum(nodes: Tensor, lengths: Tensor, reference: Callable[[Tensor], Tenso
         inside, merged = span_inside(nodes, lengths)
         return inside[torch.arange(len(nodes), device=nodes.device), 0, 0, lengths - 1], (inside, merged)
 
-    def backward(kept: Saved, grad: Tensor, _wanted: Sequence[bool]) -> Saved:
+    def backward(kept: Saved, grad: Tensor) -> Saved:
         inside, merged = kept
         batch, _, length, _ = inside.shape
         grads = torch.zeros_like(inside)
