@@ -1,5 +1,5 @@
 """Triton kernels, each with a reference in plain torch, in `numerics` or beside its caller.
 
-Nothing here is imported unless `numerics.kernels.fused` says that kernels are used. The rules that each file switches off for pyright
-concern kernels, which are called with plain numbers for Triton's own types.
+Nothing here is imported unless `numerics.kernels.fused` says that kernels are used. Some files switch off rules of pyright, because
+kernels are called with plain numbers for Triton's own types.
 """

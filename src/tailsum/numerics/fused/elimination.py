@@ -4,7 +4,7 @@ The reference is `dependencies/arborescence.py`, in float64 as here. The log wei
 (the root first) and child. The matrices of all n are kept one after another, n descending, for the backward pass.
 """
 
-# pyright: reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportArgumentType=false
 
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Exponentials, and log sums with a running maximum, within a kernel."""
 
-# pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
-
 import triton
 import triton.language as tl
 

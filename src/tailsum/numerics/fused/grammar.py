@@ -5,7 +5,7 @@ with the rules. Kinds of pairs: 0, two nonterminals; 1, a preterminal and a nont
 3, two preterminals, for spans of two words alone.
 """
 
-# pyright: reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportArgumentType=false
 
 from collections.abc import Callable
 

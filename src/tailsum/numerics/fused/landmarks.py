@@ -1,7 +1,6 @@
 """Messages from landmarks and neighbours to all states. The references are `scores.message` and `sketch.neighbours`."""
 
-# pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
-# pyright: reportPossiblyUnboundVariable=false
+# pyright: reportCallIssue=false, reportPossiblyUnboundVariable=false
 
 from typing import NamedTuple
 

@@ -1,7 +1,6 @@
 """Gradients of a chain in log space, from the messages of `fused.log_steps`, with the same shapes."""
 
-# pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
 
 import torch
 import triton

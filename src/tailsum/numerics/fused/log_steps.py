@@ -7,8 +7,7 @@ Scores of states are `[B, T, N]`, messages `[T, B, N]`; pair scores are a table 
 `numerics.table`. The reference is `chains.forward.log_space_scan`.
 """
 
-# pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false
 
 from typing import NamedTuple
 

@@ -1,7 +1,6 @@
 """Best paths and sampled paths of a chain: maxima over the states before, and walks back along the messages."""
 
-# pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
 
 import torch
 import triton

@@ -10,8 +10,6 @@ Triton's own `tf32x3` is such a product: it adds the accumulator at the end (its
 kernels checks it). A single product in tf32 (`precision("fast")`) does carry the accumulator on.
 """
 
-# pyright: reportArgumentType=false, reportOperatorIssue=false
-
 import triton
 import triton.language as tl
 

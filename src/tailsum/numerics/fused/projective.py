@@ -5,7 +5,7 @@ The reference is `dependencies/projective.py`, with the same items: half subtree
 and last word, each also transposed; every sum has a running maximum.
 """
 
-# pyright: reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportArgumentType=false
 
 from collections.abc import Callable
 

@@ -4,7 +4,7 @@ The chart of a sentence is kept twice, `[T, T]` by first and last position and t
 and its right parts are both contiguous. Pointers are tensors `[I]`, one for each of I rows.
 """
 
-# pyright: reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportArgumentType=false
 
 import triton
 import triton.language as tl

@@ -1,7 +1,5 @@
 """Pair scores within a kernel (tiles read from a table, or made from factors), and programs that wait for one another."""
 
-# pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
-
 from functools import cached_property
 
 import torch

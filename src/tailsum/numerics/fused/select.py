@@ -4,7 +4,7 @@ The states of a row are split among programs, which meet after each pass. Their 
 that a seed gives the same states.
 """
 
-# pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportOperatorIssue=false
 
 import torch
 import triton

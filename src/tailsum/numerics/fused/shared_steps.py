@@ -4,7 +4,7 @@ The reference is `chains.scan`. One kernel has the products, what comes before a
 Entries of the table, `exp(score - scale)` with the highest score of each column as the scale, are read, or made from factors.
 """
 
-# pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
+# pyright: reportArgumentType=false
 
 import torch
 import triton
@@ -15,16 +15,6 @@ from tailsum.numerics.fused.exponential import exp, finite
 from tailsum.numerics.fused.products import add_split_product, rounded, score_product
 from tailsum.numerics.fused.scores import at_once, factor_columns, factor_rows, meet, meets, padded
 from tailsum.numerics.table import Table
-
-
-@triton.jit
-def _column_tile(right, j, m, row_r, width, SIZE: tl.constexpr):
-    """The factors [SIZE, J] of states j, if entries are made from factors."""
-    if SIZE == 0:
-        columns = 0.0
-    else:
-        columns = factor_columns(right, j, m, row_r, width, SIZE)
-    return columns
 
 
 @triton.jit
@@ -83,7 +73,7 @@ def _push_kernel(
         sent = r[:, None] * n
         for block in range(program * J, n, programs * J):
             j = block + tl.arange(0, J)
-            factors = _column_tile(columns, j, n, row_r, width, SIZE)
+            factors = 0.0 if SIZE == 0 else factor_columns(columns, j, n, row_r, width, SIZE)
             sums = tl.zeros([R, J], tl.float32)
             for start in range(0, n, I):
                 i = start + tl.arange(0, I)
@@ -133,7 +123,7 @@ def _flow_kernel(
         scales = (step * groups + group) * n
         for block in range(program * J, n, programs * J):
             j = block + tl.arange(0, J)
-            factors = _column_tile(columns, j, n, row_r, width, SIZE)
+            factors = 0.0 if SIZE == 0 else factor_columns(columns, j, n, row_r, width, SIZE)
             sums = tl.zeros([R, J], tl.float32)
             for start in range(0, n, I):
                 i = start + tl.arange(0, I)
@@ -209,9 +199,7 @@ FACTOR_TILE = {"I": 64, "J": 128, "num_warps": 4, "num_stages": 2}  # measured o
 
 def _table_tile(n: int, rows: int) -> dict[str, int]:
     """Few columns where there are few states, so that there is a program for every multiprocessor; none spills registers."""
-    columns = 64 if n >= 8192 else 32 if n >= 4096 else 16
-    if rows == 64:
-        return {"I": 32, "J": min(columns, 32), "num_warps": 4, "num_stages": 5}
+    columns = 16 if n < 4096 else 32 if n < 8192 or rows == 64 else 64
     return {"I": 32 if rows * columns > 512 else 64, "J": columns, "num_warps": 4, "num_stages": 5}
 
 

@@ -1,6 +1,6 @@
 """The kernels of `subtrees.py`: one launch each for all spans of a width, one program per span."""
 
-# pyright: reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportArgumentType=false
 
 import triton
 import triton.language as tl

@@ -4,7 +4,7 @@ The reference is `dependencies/inside_outside.py`, with the same items and squar
 of all heads of a subtree times the scores with the states of all words outside it.
 """
 
-# pyright: reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportArgumentType=false
 
 from dataclasses import dataclass
 

@@ -1,6 +1,6 @@
 """Whole tables of pair scores: their gradient over all steps of a chain, and the highest score of each column."""
 
-# pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
+# pyright: reportCallIssue=false
 
 import triton
 import triton.language as tl
