@@ -1,4 +1,4 @@
-"""Results of tiles, put together."""
+"""The combined results of tiles."""
 
 import weakref
 
@@ -15,19 +15,19 @@ def test_rows_stand_side_by_side_and_whole_outputs_are_summed(chunk):
     def tile(start, stop):
         return Parts((x[:, start:stop] * 2, y[start:stop].long()), (y[start:stop].sum(0, keepdim=True),))
 
-    found = in_tiles(tile, 7, chunk)
-    assert torch.equal(found.rows[0], x * 2)
-    assert torch.equal(found.rows[1], y.long())
-    torch.testing.assert_close(found.whole[0], y.sum(0, keepdim=True))
+    result = in_tiles(tile, 7, chunk)
+    assert torch.equal(result.rows[0], x * 2)
+    assert torch.equal(result.rows[1], y.long())
+    torch.testing.assert_close(result.whole[0], y.sum(0, keepdim=True))
 
 
 def test_no_row_at_all():
-    found = in_tiles(lambda start, stop: Parts((torch.randn(2, stop - start, 3),)), 0, 4)
-    assert found.rows[0].shape == (2, 0, 3)
+    result = in_tiles(lambda start, stop: Parts((torch.randn(2, stop - start, 3),)), 0, 4)
+    assert result.rows[0].shape == (2, 0, 3)
 
 
 def test_results_of_tiles_are_not_kept():
-    """Between the large tensors that tiles make on the way, they would keep the heap from using its memory again."""
+    """Between the large intermediate tensors of tiles, results would keep the heap from using its memory again."""
     kept = []
 
     def tile(start, stop):
