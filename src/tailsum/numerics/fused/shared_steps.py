@@ -6,6 +6,8 @@ Entries of the table, `exp(score - scale)` with the highest score of each column
 
 # pyright: reportArgumentType=false
 
+from typing import Protocol
+
 import torch
 import triton
 import triton.language as tl
@@ -14,7 +16,19 @@ from torch import Tensor
 from tailsum.numerics.fused.exponential import exp, finite
 from tailsum.numerics.fused.products import add_split_product, rounded, score_product
 from tailsum.numerics.fused.scores import at_once, factor_columns, factor_rows, meet, meets, padded
-from tailsum.numerics.table import Table
+
+
+class Table(Protocol):
+    """What the kernels read of a `numerics.table.Table`, which imports kernels itself."""
+
+    params: tuple[Tensor, ...]
+    kept: Tensor | None
+    storage: Tensor  # of what is kept, filled up with zeros
+    groups: int
+    steps: int
+    scales: Tensor
+    column_scale: Tensor
+    precision: str
 
 
 @triton.jit
