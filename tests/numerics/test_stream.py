@@ -5,7 +5,7 @@ import weakref
 import pytest
 import torch
 
-from tailsum.numerics.stream import Parts, in_tiles
+from tailsum.numerics.stream import Parts, in_tiles, streamed
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 7, 8])
@@ -38,3 +38,13 @@ def test_results_of_tiles_are_not_kept():
 
     in_tiles(tile, 20, 2)
     assert len(kept) == 10
+
+
+def test_an_output_that_does_not_depend_on_what_is_differentiated_in():
+    """The gradient of a linear function is constant, and its own derivative is zero."""
+    x, y = torch.randn(5, 3, requires_grad=True), torch.randn(5, 3)
+    whole = streamed(lambda parts: Parts((), ((parts.rows[0] * parts.rows[1]).sum(0, keepdim=True),)), Parts((x, y)), 2, 0)
+    (slope,) = torch.autograd.grad(whole.whole[0].sum(), x, create_graph=True)
+    torch.testing.assert_close(slope, y)
+    (curvature,) = torch.autograd.grad(slope.square().sum(), x, allow_unused=True, materialize_grads=True)
+    assert not curvature.any()
