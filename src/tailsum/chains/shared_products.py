@@ -1,8 +1,8 @@
 """Messages from a few states of each sequence to all states, where all steps and sequences share one table of pair scores.
 
-The kept states of a sequence have rows of the table of their own, which would have to be gathered, or computed, and
-exponentiated for every sequence and step. One product with the exponentiated whole table, where the states that are not
-kept have mass zero, does more arithmetic, but all of it in matrix products, and exponentiates the table once.
+The rows of the kept states would have to be gathered or computed, and exponentiated, for every sequence and step. A product
+with the exponentiated whole table, in which other states have mass zero, does more arithmetic, but all of it in matrix
+products, and exponentiates the table once.
 """
 
 from typing import NamedTuple
@@ -17,13 +17,13 @@ from tailsum.numerics.tensors import finite
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Potential
 
-TABLES = 4  # of N x N numbers that exist at a time, at most
-WORTH = 2  # times faster at least, for the memory of these tables
-EXPONENTIAL = 100  # multiplications that take as long as an exponential, about; measured on a CPU
+TABLES = 4  # of N x N numbers that exist at the same time, at most
+WORTH = 2  # how many times faster it must be to be worth the memory of these tables
+EXPONENTIAL = 100  # multiplications that take about as long as an exponential; measured on a CPU
 
 
 class Carried(NamedTuple):
-    """Log sums, and the means of what was carried along with them, `[B, N]`."""
+    """Log sums, and the means of the numbers carried along with them, `[B, N]`."""
 
     mass: Tensor
     mean: Tensor
@@ -32,7 +32,7 @@ class Carried(NamedTuple):
 class SharedProducts:
     """Products with the exponentials of shared scores `[N, N]`, each column divided by its largest.
 
-    Sums that are so small that terms of them may have underflowed are not given: None stands for them.
+    They are None if a sum is so small that some of its terms may have underflowed.
     """
 
     def __init__(self, scores: Float[Tensor, "n n"], means: bool = False) -> None:
@@ -68,12 +68,12 @@ class SharedProducts:
         return Carried(log_or_never(total) + peak + self.top, (mean + times(sent, self.weighed)) / total)
 
     def _spread(self, index: Tensor, mass: Tensor) -> Tensor:
-        """What the kept states have, at the places of all states."""
+        """The mass of the kept states, at the places of all states."""
         return mass.new_zeros(len(mass), len(self.plain)).scatter_add(-1, index, mass)
 
 
 def shared_products(pairs: Potential, kept: int, batch: int, steps: int, means: bool = False) -> SharedProducts | None:
-    """Products with one table for steps of so many kept states and sequences; None where they would not be much faster.
+    """Products with one table for all steps and sequences; None where they would not be much faster.
 
     Only on a CPU, where this was measured, and for factors, whose scores are finite.
     """
