@@ -1,5 +1,7 @@
 """Messages that carry the mean score of paths along with their sum."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -12,8 +14,15 @@ from tailsum.numerics.tensors import as_values, finite
 TILES = 4  # the backward pass holds about six tiles at once: smaller ones are as fast and need less memory
 
 
-def expected_message(params: tuple[Tensor, ...], value: Tensor, carried: Tensor) -> tuple[Tensor, Tensor]:
-    """`log sum_k exp(value_k + score_kj)`, and the mean of `carried_k + score_kj` under these weights: two `[B, N]`.
+class PathMass(NamedTuple):
+    """The log of the total mass of paths and the mean of their scores, `[B, N]`."""
+
+    mass: Tensor
+    mean: Tensor
+
+
+def expected_message(params: tuple[Tensor, ...], value: Tensor, carried: Tensor) -> PathMass:
+    """`log sum_k exp(value_k + score_kj)`, and the mean of `carried_k + score_kj` under these weights.
 
     `value` and `carried` are `[B, K]`; `params` are scores `[B, K, N]` or factors `[B, K, d]` and `[B, N, d]`. Computed in
     tiles of N; differentiable any number of times.
@@ -35,4 +44,4 @@ def expected_message(params: tuple[Tensor, ...], value: Tensor, carried: Tensor)
 
     chunk = tile_rows(TILES * value.numel(), value.device)
     mass, mean = streamed(tile, Parts((columns,), whole), chunk, 2).rows
-    return mass[..., 0], mean[..., 0]
+    return PathMass(mass[..., 0], mean[..., 0])

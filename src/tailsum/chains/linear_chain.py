@@ -27,7 +27,7 @@ from tailsum.chains.refine import Refined
 from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape, check_temperature
 from tailsum.numerics.kernels import fused
 from tailsum.numerics.precision import full_precision
-from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp
+from tailsum.numerics.reduce import Reduce, log_sum_exp
 from tailsum.numerics.table import fits_budget
 from tailsum.numerics.tensors import as_values, flattened, without_common, working_type
 from tailsum.scores.factored import Factored, embedding_norms
@@ -136,19 +136,9 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         return self.replaced(_emission=self.emission.gather(None, index), _transition=pairs.tabled() if room else pairs)
 
     def total(self, terms: ChainTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
-        if reduce is log_sum_exp:
-            nodes, params = self._flat(terms)
-            return log_partition(nodes, params, self.sequence_lengths() - 1).reshape(self.batch_shape)
-        nodes, pairs = terms.nodes.scores, terms.pairs
-        shared = None if pairs.lead else LogProduct(pairs.block(), reduce)
-        alpha, sums = nodes[..., 0, :], list[Tensor]()
-        for t in range(self.n_nodes):
-            if t > 0:
-                step = shared or LogProduct(pairs.at_step(t - 1).block(), reduce)
-                alpha = step(alpha[..., None, :])[..., 0, :] + nodes[..., t, :]
-            sums.append(reduce(alpha, -1))
-        last = self.sequence_lengths().reshape(*self.batch_shape, 1) - 1
-        return torch.stack(sums, -1).gather(-1, last)[..., 0]
+        assert reduce is log_sum_exp  # best paths and samples have recursions of their own
+        nodes, params = self._flat(terms)
+        return log_partition(nodes, params, self.sequence_lengths() - 1).reshape(self.batch_shape)
 
     def log_partition(self) -> Float[Tensor, "*batch"]:
         if self.n_nodes > 1 and fused(*self._emission.tensors, *self._transition.tensors):

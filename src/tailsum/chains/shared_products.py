@@ -5,12 +5,11 @@ with the exponentiated whole table, in which other states have mass zero, does m
 products, and exponentiates the table once.
 """
 
-from typing import NamedTuple
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tailsum.chains.expected_message import PathMass
 from tailsum.numerics.reduce import column_tops, log_or_never
 from tailsum.numerics.table import fits_budget, times
 from tailsum.numerics.tensors import finite
@@ -20,13 +19,6 @@ from tailsum.scores.potential import Potential
 TABLES = 4  # of N x N numbers that exist at the same time, at most
 WORTH = 2  # how many times faster it must be to be worth the memory of these tables
 EXPONENTIAL = 100  # multiplications that take about as long as an exponential; measured on a CPU
-
-
-class Carried(NamedTuple):
-    """Log sums, and the means of the numbers carried along with them, `[B, N]`."""
-
-    mass: Tensor
-    mean: Tensor
 
 
 class SharedProducts:
@@ -56,8 +48,8 @@ class SharedProducts:
 
     def carried(
         self, index: Int[Tensor, "B k"], value: Float[Tensor, "B k"], carried: Float[Tensor, "B k"]
-    ) -> Carried | None:
-        """The same, and the means of `carried_k + score(index_k, j)` under these weights."""
+    ) -> PathMass | None:
+        """`sums`, and the means of `carried_k + score(index_k, j)` under these weights."""
         assert self.weighed is not None
         peak = finite(value.detach().amax(-1, keepdim=True))
         mass = (value - peak).exp()
@@ -65,7 +57,7 @@ class SharedProducts:
         total, mean = times(torch.cat((sent, also)), self.plain).chunk(2)
         if bool((total < self.floor).any()):
             return None
-        return Carried(log_or_never(total) + peak + self.top, (mean + times(sent, self.weighed)) / total)
+        return PathMass(log_or_never(total) + peak + self.top, (mean + times(sent, self.weighed)) / total)
 
     def _spread(self, index: Tensor, mass: Tensor) -> Tensor:
         """The mass of the kept states, at the places of all states."""
