@@ -4,11 +4,9 @@ For any numbers `c_t(i)`, the scores
 
     pair'_t(i, j) = c_t(i) + pair_t(i, j) + node_{t+1}(j) - c_{t+1}(j) - gain_{t+1}
 
-with new scores of the first position, give every path its score less the sum of the gains. If c_t are the forward messages
-in log space, less their highest, the new messages are zero wherever a path arrives: sums of products then lose nothing,
-even if one path breaks a thousand masks of -1e9 and another one fewer. At the last position c is zero, so that the final
+give every path its score less the sum of the gains. If c_t are the forward messages in log space, less their highest, the
+new messages are zero wherever a path arrives, and products lose nothing. At the last position c is zero, so that the final
 messages are those of the chain itself. The numbers c are constants: derivatives of every order are those of the new chain.
-
 This needs a table for each step of each sequence, so it is only for chains whose sums fail without it.
 """
 

@@ -158,7 +158,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
     # Entropy and divergences.
 
     def centred(self, terms: ChainTerms) -> ChainTerms:
-        nodes, pairs = terms  # factors are centred as a table, if there is room for it, or else by `mean_score`
+        nodes, pairs = terms  # factors as a table, if there is room for it; else `mean_score` centres them
         pairs = pairs.tabled() if fits_budget(3 * self._table_bytes(pairs, pairs.lead)) else pairs
         return ChainTerms(nodes.map(lambda x: without_common(x, 1)), pairs.centred())
 
@@ -194,18 +194,17 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         return lead.numel() * pairs.n_from * pairs.n_to * self.dtype.itemsize
 
     def marginals(self) -> Float[Tensor, "*batch T n"]:
-        recording, own = torch.is_grad_enabled(), self.summed()
+        recording, weighted = torch.is_grad_enabled(), self.summed()
         with torch.inference_mode(False), torch.set_grad_enabled(recording), full_precision(self.device):
-            nodes, pairs = recordable(own)
+            nodes, pairs = recordable(weighted)
 
             def terms(tensors: Sequence[Tensor]) -> ChainTerms:
                 rest = iter(tensors[1:])
                 return ChainTerms(Dense(tensors[0]), pairs.map(lambda _: next(rest)))
 
             def mean(tensors: Sequence[Tensor], values: Tensor) -> Tensor:
-                own = terms(tensors)
-                nothing = own.pairs.map(lambda x: x.new_zeros(()).expand(x.shape))
-                return self.log_sum_and_mean(own, ChainTerms(Dense(values), nothing))[1]
+                zeros = pairs.map(lambda x: x.new_zeros(()).expand(x.shape))
+                return self.log_sum_and_mean(terms(tensors), ChainTerms(Dense(values), zeros))[1]
 
             return chain_marginals(lambda x: self.log_sum(terms(x)), mean, (*nodes.tensors, *pairs.tensors))
 
@@ -262,9 +261,9 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         nodes = self.emission.block(None, states[..., None])[..., 0, 0]
         pairs = self.transition.at(states[..., :-1], states[..., 1:])
         # In float64, as long sums of large scores would lose digits.
-        own = torch.where(inside, nodes, 0.0).sum(-1, dtype=torch.float64)
-        between = torch.where(inside[..., 1:], pairs, 0.0).sum(-1, dtype=torch.float64)
-        return (own + between).to(self.dtype).masked_fill(configuration[..., 0] < 0, -math.inf)
+        of_nodes = torch.where(inside, nodes, 0.0).sum(-1, dtype=torch.float64)
+        of_pairs = torch.where(inside[..., 1:], pairs, 0.0).sum(-1, dtype=torch.float64)
+        return (of_nodes + of_pairs).to(self.dtype).masked_fill(configuration[..., 0] < 0, -math.inf)
 
     def best(self, terms: ChainTerms) -> Int[Tensor, "*batch T"]:
         return self._best_paths(terms, 1)[0]

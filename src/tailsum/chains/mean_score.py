@@ -1,17 +1,13 @@
 """The mean of a score over the paths of a chain, and its gradient.
 
-The entropy (the paper's Algorithm 3, Eqs. 19 to 22) is `log Z - mean`.
-
-The mean is the sum over positions of `gain_t`, the mean of what position t adds: the value of its state and of the pair that
-leads to it. Let `before_t(i)` be the mean over the positions up to t, and `after_t(i)` over those after t, both given state
-i at t. The mean of the whole path given the pair (i, j) at t and t+1 is
+The entropy (the paper's Algorithm 3, Eqs. 19 to 22) is `log Z - mean`. Let `before_t(i)` be the mean over the positions up to
+t, and `after_t(i)` over those after t, both given state i at t. The mean of the whole path given the pair (i, j) is
 
     mean_t(i, j) = before_t(i) + value_t(i, j) + value_{t+1}(j) + after_{t+1}(j),
 
-and the gradient of the mean in the pair's score is the pair's probability times `mean_t(i, j) - mean`. Like the
-probabilities, `before` and `after` follow from the linear recursion of `scan.Flow`. `gain_t` is subtracted from what
-position t adds, so that they do not grow along the chain. The recursion carries `after` times the probability of the
-state, which avoids a division.
+and the gradient of the mean in the pair's score is the pair's probability times `mean_t(i, j) - mean`. `before` and `after`
+follow from the recursion `scan.Flow`. Both leave out `gain_t`, the mean of what position t adds, so that they do not grow
+along the chain.
 """
 
 from typing import Any, NamedTuple
@@ -26,17 +22,10 @@ from tailsum.numerics.table import Table, block_scores
 from tailsum.numerics.tensors import as_values
 
 
-class MeanScore(NamedTuple):
-    """The log-partition of a chain and the mean of a score, `[B]` in float64."""
-
-    log_partition: Tensor
-    mean: Tensor
-
-
 def mean_score(
     node: Tensor, params: Params, value: Tensor, values: Params | None, last: Tensor, kept: bool
-) -> MeanScore | None:
-    """The mean of `value [T, B, N]` of states plus `values` of pairs over the paths of a chain.
+) -> tuple[Tensor, Tensor] | None:
+    """Log-partition and mean over paths of `value [T, B, N]` of states plus `values` of pairs, `[B]` in float64.
 
     The chain has the scores `node [T, B, N]` of states and `params` of pairs; `params` and `values` are parameters of a
     `Table` with the same G and S. It ends at `last [B]` and has two positions or more. `values=None` means the scores of
@@ -52,9 +41,7 @@ def mean_score(
     value, values = value.to(dtype), tuple(x.to(dtype) for x in values or ())
     kept = kept and chain.table.kept is not None and count == 1
     forward = Forward(*(x.detach() for x in chain.messages)), chain.total.detach()
-    return MeanScore(
-        *_MeanScore.apply(chain.table, kept, forward, last, count, chain.node, value, *chain.params, *values)
-    )
+    return _MeanScore.apply(chain.table, kept, forward, last, count, chain.node, value, *chain.params, *values)
 
 
 class _Chances(NamedTuple):
@@ -132,17 +119,12 @@ def _chances(
     return _Chances(mass, inverse, chance, added, (chance * added).sum(-1, keepdim=True))
 
 
-class _Excesses(NamedTuple):
-    """Conditional means less the unconditional ones, `[T, B, N]`."""
+def _excesses(table: Table, weighed: Weighed, chances: _Chances, value: Tensor, params: Params) -> tuple[Tensor, ...]:
+    """Conditional means less the unconditional ones, by a pass along the chain and one back.
 
-    before: Tensor  # of the positions up to the state's, given the state
-    after: Tensor  # of the positions after it, times the probability of the state
-    entering: Tensor  # the probability of the state divided by the sum that entered it
-    entering_after: Tensor  # entering times the mean of the state's value and of all positions after it
-
-
-def _excesses(table: Table, weighed: Weighed, chances: _Chances, value: Tensor, params: Params) -> _Excesses:
-    """A pass along the chain and one back."""
+    `before`; `after` times the probability of the state; `entering`, the probability of the state divided by the sum that
+    entered it; and `entering` times the mean of the state's value and of all positions after it: each `[T, B, N]`.
+    """
     mass, inverse, chance, added, gain = chances
     before, _ = Flow.apply(table, False, added - gain, None, inverse, mass, *params)
     before = before - (chance * before).sum(-1, keepdim=True)  # zero but for rounding
@@ -152,4 +134,4 @@ def _excesses(table: Table, weighed: Weighed, chances: _Chances, value: Tensor, 
     source = torch.cat((mass[:-1] * led, torch.zeros_like(mass[:1])))
     after, _ = Flow.apply(table, True, source, inlet, mass, inverse, *params)
     after = after - chance * after.sum(-1, keepdim=True)
-    return _Excesses(before, after, entering, inverse * after + inlet)
+    return before, after, entering, inverse * after + inlet

@@ -6,9 +6,8 @@ With `mass_t = exp(alpha_t - offset_t)` (largest entry 1) and E the column-scale
 
 Constants that all states share (the largest node score, the largest scale) go to the offset, which is kept in float64.
 
-The gradient flows back through the posterior `mass_{t-1}(i) E(i, j) / total_t(j)`. That recursion is linear, and the
-backward pass of a linear recursion is the same recursion run the other way: `Flow` below is its own derivative, so
-second derivatives (the entropy's gradient) cost a few more scans and no special code. The table's gradient needs no loop
+The gradient flows back through the posterior `mass_{t-1}(i) E(i, j) / total_t(j)`, a linear recursion whose backward pass is
+the same recursion in the other direction: `Flow` is its own derivative, of every order. The table's gradient needs no loop
 over time: it is one product over all steps (`Table.gradient`).
 """
 

@@ -61,9 +61,9 @@ def walk_back(
             logits = endings(segments, messages, batch, after, final=False)
             logits = logits + columns(pairs, batch, (after - 1).clamp(min=0), state)[:, : logits.shape[-2]]
     missing = nothing[..., None].expand(3, len(after), length - len(steps))
-    segments_found = torch.cat((missing, *(x[..., None] for x in steps[::-1])), -1)
-    order = (segments_found[0] < 0).long().argsort(dim=-1, stable=True)  # empty places, which are first, to the end
-    return Segments(*segments_found.gather(-1, order.expand_as(segments_found)).reshape(3, count, *shape, length))
+    walked = torch.cat((missing, *(x[..., None] for x in steps[::-1])), -1)
+    order = (walked[0] < 0).long().argsort(dim=-1, stable=True)  # moves the empty places, which are first, to the end
+    return Segments(*walked.gather(-1, order.expand_as(walked)).reshape(3, count, *shape, length))
 
 
 def columns(pairs: Potential, batch: tuple[Tensor, ...], boundary: Tensor, state: Tensor) -> Tensor:

@@ -233,9 +233,9 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         """
         if not self._without_table:
             return label_chances(self.scatter(self.marginals()))
-        recording, own = torch.is_grad_enabled(), self.summed()
+        recording, weighted = torch.is_grad_enabled(), self.summed()
         with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
-            terms = recordable(own)
+            terms = recordable(weighted)
             recording &= requires_grad(terms)
             emission, *durations = terms.segments.tensors
             emission = tracked(emission, recording)

@@ -1,8 +1,7 @@
 """Messages from a few states of each sequence to all states, where all steps and sequences share one table of pair scores.
 
-The rows of the kept states would have to be gathered or computed, and exponentiated, for every sequence and step. A product
-with the exponentiated whole table, in which other states have mass zero, does more arithmetic, but all of it in matrix
-products, and exponentiates the table once.
+Instead of exponentiating the rows of the kept states for every sequence and step, the whole table is exponentiated once.
+Other states have mass zero in the products: more arithmetic, but all of it in matrix products.
 """
 
 import torch

@@ -193,8 +193,9 @@ def _in_cache(device: torch.device) -> int:
     return tile_size(device) // 16
 
 
-def _cumulative_by_magnitude(inclusion: Float64[Tensor, "*lead n"], levels: int = 9) -> Float64[Tensor, "*lead n"]:
+def _cumulative_by_magnitude(inclusion: Float64[Tensor, "*lead n"]) -> Float64[Tensor, "*lead n"]:
     """The cumulative sum of the probabilities, ordered by their powers of two, largest first."""
+    levels = 9
     level = (1 - torch.frexp(inclusion).exponent).clamp_(0, levels - 1)
     if inclusion.numel() <= _in_cache(inclusion.device):  # one cumulative sum over all levels
         *lead, n = inclusion.shape
