@@ -137,20 +137,17 @@ class LinearChain(Structure[ChainTerms, Tensor]):
 
     def total(self, terms: ChainTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
         assert reduce is log_sum_exp  # best paths and samples have recursions of their own
-        nodes, params = self._flat(terms)
+        nodes, params = terms.nodes.scores, terms.pairs.flat_params(self.batch_shape)
+        nodes = nodes.reshape(self.batch_shape.numel(), *nodes.shape[-2:])
         return log_partition(nodes, params, self.sequence_lengths() - 1).reshape(self.batch_shape)
 
     def log_partition(self) -> Float[Tensor, "*batch"]:
         if self.n_nodes > 1 and fused(*self._emission.tensors, *self._transition.tensors):
             terms = self.terms()
-            if suits_log_steps(self.batch_shape.numel(), self.n_states, self._flat(terms)[1]):
+            if suits_log_steps(self.batch_shape.numel(), self.n_states, terms.pairs.flat_params(self.batch_shape)):
                 with full_precision(self.device):  # the kernels handle finite masks
                     return self.log_sum(self.weighted(terms)).to(self.dtype)
         return super().log_partition()
-
-    def _flat(self, terms: ChainTerms) -> tuple[Float[Tensor, "B T n"], tuple[Tensor, ...]]:
-        nodes = terms.nodes.scores
-        return nodes.reshape(self.batch_shape.numel(), *nodes.shape[-2:]), terms.pairs.flat_params(self.batch_shape)
 
     def _time_first(self, nodes: Float[Tensor, "*batch T n"]) -> Float[Tensor, "T B n"]:
         return nodes.reshape(self.batch_shape.numel(), *nodes.shape[-2:]).transpose(0, 1).contiguous()

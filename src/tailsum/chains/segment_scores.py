@@ -36,22 +36,18 @@ def cleaned(segments: Dense | Durations, used: Tensor, trailing: int, *, check: 
 
     `used` has all but the last `trailing` dimensions of the scores.
     """
-    if isinstance(segments, Durations):
-        if check:
-            check_scores("segment.duration", segments.duration)
-        return Durations(_cleaned("segment.emission", segments.emission, used, trailing, check), segments.duration)
-    return Dense(_cleaned("segment", segments.scores, used, trailing, check))
-
-
-def _cleaned(name: str, scores: Tensor, used: Tensor, trailing: int, check: bool) -> Tensor:
+    duration = segments.duration if isinstance(segments, Durations) else None
+    name, scores = "segment" if duration is None else "segment.emission", segments.tensors[0]
     if check:
+        if duration is not None:
+            check_scores("segment.duration", duration)
         check_floating(name, scores)
     lead = scores.shape[: scores.dim() - trailing]
     unused = used.long().sum_to_size(lead) == 0  # shared scores are used if one sequence uses them
     scores = scores.masked_fill(unused.reshape(*lead, *(1,) * trailing), 0.0)
     if check:
         check_scores(name, scores)
-    return scores
+    return Dense(scores) if duration is None else Durations(scores, duration)
 
 
 def cut_at_the_end(segments: Dense | Durations, lengths: Tensor) -> Dense | Durations:
