@@ -26,7 +26,7 @@ class BackwardWalk:
         self.pairs, self.params = pairs, pairs.flat_params(lengths.shape)
         self.last = lengths - 1
         self.log_mass = forward_messages(node, self.params, self.last.reshape(-1)).log_mass
-        self.messages = self.log_mass.reshape(len(node), *lengths.shape, -1, 1)
+        self.messages = self.log_mass.reshape(len(node), *lengths.shape, node.shape[-1], 1)
         final = self.messages.take_along_dim(self.last[None, ..., None, None], 0)[0]
         inside = torch.arange(len(node), device=node.device) <= self.last[..., None]
         self.inside = inside & (final > -math.inf).any(-2)  # [*batch, T]
