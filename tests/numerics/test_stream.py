@@ -43,7 +43,9 @@ def test_results_of_tiles_are_not_kept():
 def test_an_output_that_does_not_depend_on_what_is_differentiated_in():
     """The gradient of a linear function is constant, and its own derivative is zero."""
     x, y = torch.randn(5, 3, requires_grad=True), torch.randn(5, 3)
-    whole = streamed(lambda parts: Parts((), ((parts.rows[0] * parts.rows[1]).sum(0, keepdim=True),)), Parts((x, y)), 2, 0)
+    whole = streamed(
+        lambda parts: Parts((), ((parts.rows[0] * parts.rows[1]).sum(0, keepdim=True),)), Parts((x, y)), 2, 0
+    )
     (slope,) = torch.autograd.grad(whole.whole[0].sum(), x, create_graph=True)
     torch.testing.assert_close(slope, y)
     (curvature,) = torch.autograd.grad(slope.square().sum(), x, allow_unused=True, materialize_grads=True)
