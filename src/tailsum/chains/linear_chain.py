@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tailsum.audience import for_authors
 from tailsum.chains.backward_walk import BackwardWalk
 from tailsum.chains.best_paths import best_paths
 from tailsum.chains.chain_marginals import chain_marginals
@@ -115,12 +116,13 @@ class LinearChain(Structure[ChainTerms, Tensor]):
 
     @property
     def n_nodes(self) -> int:
-        """The number of positions, T."""
+        # The number of positions, T.
         return self.node_shape[0]
 
     def node_scores(self) -> Float[Tensor, "*batch T n"]:
         return self.emission.block()[..., 0, :].expand(*self.batch_shape, self.n_nodes, -1)
 
+    @for_authors
     def pair_scores(self) -> Potential:
         """Scores of pairs of neighbouring states, evaluated if they come from a function."""
         return self.transition.evaluated()

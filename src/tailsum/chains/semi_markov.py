@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from tailsum.audience import for_authors
 from tailsum.chains.durations import Durations, common_part
 from tailsum.chains.segment_pairs import ByDuration, blanked, pair_scores, score_of_pairs, with_durations
 from tailsum.chains.segment_scan import entering, reduced
@@ -92,7 +93,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
 
     @property
     def segments(self) -> Dense | Durations:
-        """The scores of the segments: zeros in the padding, minus infinity in place of masks."""
+        # Zeros in the padding, minus infinity in place of masks.
         return self._gathered[0] if self._gathered else self._prepared_segments()
 
     @property
@@ -207,6 +208,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
 
     # Operations on the parts of a table, which `Durations` are converted to.
 
+    @for_authors
     def tabled(self) -> "SemiMarkov":
         """The same model with a table of the scores of all segments, `[*batch, T, D, N]`."""
         return self.replaced(_gathered=(self.segments.tabled(), self.transition))

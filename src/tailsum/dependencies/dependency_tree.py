@@ -52,7 +52,7 @@ class DependencyTree(Arcs):
     """
 
     def __new__(cls, *given: Any, **named: Any) -> "DependencyTree":  # noqa: PYI034  (a subclass of it)
-        """A tree with states where `node` is given, by its name or as the fifth argument."""
+        # A tree with states where `node` is given, by its name or as the fifth argument.
         node = named.get("node", given[4] if len(given) > 4 else None)
         return object.__new__(DependencyTreeWithStates if cls is DependencyTree and node is not None else cls)
 

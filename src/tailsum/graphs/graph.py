@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tailsum.audience import for_authors
 from tailsum.graphs.elimination import LIMIT, Bucket, Elimination, elimination_order
 from tailsum.graphs.factor_scores import FactorGroups, Params
 from tailsum.graphs.graph_sweep import GraphSweep
@@ -133,14 +134,17 @@ class Graph(Structure[GraphTerms, Tensor]):
 
     # Each kind of graph defines these.
 
+    @for_authors
     @abstractmethod
     def factor_scores(self) -> FactorGroups:
         """The scores of each group of factors."""
 
+    @for_authors
     @abstractmethod
     def pair_scores(self) -> list[Potential | None]:
         """For each group of factors over pairs of variables with the same N states, their scores; None for others."""
 
+    @for_authors
     @abstractmethod
     def extend(
         self, group: int, factors: Int[Tensor, " m"], position: int, others: Sequence[Subset | None]
@@ -150,6 +154,7 @@ class Graph(Structure[GraphTerms, Tensor]):
         Each factor sums over selected states `[B, m, K]` of its other variables, with cavities `log_weight`.
         """
 
+    @for_authors
     @abstractmethod
     def factor_score(self, states: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
         """The sum of the scores of all factors."""
@@ -172,6 +177,7 @@ class Graph(Structure[GraphTerms, Tensor]):
             return self.solver(terms, reduce)
         return Elimination(*self._flat(terms), self.variables, buckets, self._sizes, reduce)
 
+    @for_authors
     def solver(self, terms: GraphTerms, reduce: Reduce, *, warn: bool = True) -> Solver:
         """Message passing with the given scores."""
         return Solver(*self._flat(terms), self.variables, self.plan, self._passing(warn=warn), reduce)
@@ -288,6 +294,7 @@ class Graph(Structure[GraphTerms, Tensor]):
             )
         return reasons
 
+    @for_authors
     @torch.no_grad()
     def cavities(self, subset: Subset | None = None) -> list[list[Float[Tensor, "B F n"]]]:
         """The cavities of each group of factors at each position, of the graph or of its restriction to a subset."""

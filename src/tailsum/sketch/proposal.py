@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from tailsum.audience import for_authors
 from tailsum.numerics.check import at_least
 from tailsum.sketch.model import Model, Propose
 from tailsum.sketch.neighbours import Neighbours
@@ -29,6 +30,7 @@ class Proposal(ABC):
     def __call__(self, model: Model) -> Float[Tensor, "*batch_node n"]:
         """`log_q`, unnormalised."""
 
+    @for_authors
     def choose(self, model: Model, selection: Selection, generator: torch.Generator | None) -> Subset:
         """Select at every node independently."""
         return selection(self(model), generator)
@@ -129,6 +131,7 @@ class Lookahead(Proposal):
             return sweep.sequence(selection, generator)
         return selection(sweep.log_q(landmarks, generator), generator)
 
+    @for_authors
     def listed(self, model: Model) -> "Lookahead":
         """The same with the lists of neighbours that it would make for this model: many sketches then share them."""
         lists = self._sweep(model).lists

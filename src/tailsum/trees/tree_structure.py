@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
+from tailsum.audience import for_authors
 from tailsum.numerics.noise import Choose, gumbel
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
 from tailsum.numerics.table import tile_rows
@@ -23,6 +24,7 @@ from tailsum.trees.span_chart import SpanReader
 class TreeStructure(Structure[Terms, Trees]):
     """Binary trees; the first term scores the states of spans, `[*batch, T, T, N]`."""
 
+    @for_authors
     @abstractmethod
     def reader(self, terms: Terms, reduce: Reduce, choose: Choose) -> Reader:
         """A reader of trees under the given scores, by sums or maxima; `choose(logits [R, n])` makes each choice."""

@@ -21,7 +21,7 @@ class Copies(StructureModel[Terms, Configuration]):
     """A model that can be indexed, expanded, moved and copied. The copies share what need not change."""
 
     def __deepcopy__(self: This, memo: dict[int, Any]) -> This:
-        """A copy with tensors of its own; those that were computed stay in the graph, for which torch has no copies."""
+        # Tensors that were computed stay in the graph: torch refuses to copy them.
         for tensor in tensors_in(vars(self)):
             if not tensor.is_leaf:
                 memo.setdefault(id(tensor), tensor.clone())

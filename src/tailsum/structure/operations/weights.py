@@ -57,9 +57,8 @@ class Weights(StructureModel[Terms, Configuration]):
         return empty.scatter_add(-1, states.expand(shape), values.expand(shape))
 
     @property
-    @for_authors
     def part_shape(self) -> tuple[int, ...]:
-        """The shape of the marginals without the batch: states last."""
+        # The shape of the marginals without the batch: states last.
         return (*self.node_shape, self.n_states)
 
     @for_authors
