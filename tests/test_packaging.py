@@ -88,7 +88,7 @@ def test_the_version_stands_in_one_place(facts):
 
 def test_extras(required):
     assert required[""] == CORE
-    from tailsum.cli.console import PACKAGES  # noqa: PLC0415  (an extra)
+    from tailsum_studies.cli.console import PACKAGES  # noqa: PLC0415  (an extra)
 
     for extra, names in PACKAGES.items():
         assert set(names) <= required[extra]

@@ -55,7 +55,7 @@ print("torch" in sys.modules)
 ts.LinearChain
 print("torch" in sys.modules)
 import tailsum.nn.public
-print(any(name.startswith("tailsum.apps") for name in sys.modules), "transformers" in sys.modules)
+print(any(name.startswith("tailsum_studies.") for name in sys.modules), "transformers" in sys.modules)
 print("huggingface" in dir(tailsum.nn))
 """
     assert alone(code) == "False\nTrue\nFalse False\nTrue\n"

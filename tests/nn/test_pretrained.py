@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from harness.stored_models import config_of, minilm_folder, model_of, store
-from tailsum.apps.vae.data import END, batch_of
 from tailsum.nn.pretrained import PretrainedEncoder
+from tailsum_studies.vae.data import END, batch_of
 
 transformers = pytest.importorskip("transformers")
 
