@@ -19,6 +19,7 @@ from tailsum import (
     LocalGlobal,
     Lookahead,
     Optimal,
+    Propose,
     Selection,
     SketchWarning,
     Structure,
@@ -28,7 +29,6 @@ from tailsum import (
     estimate,
 )
 from tailsum.numerics.replicates import combine
-from tailsum.sketch.model import Propose
 
 LENGTH = 20
 SIZES = (500, 700, 1000, 1400, 500, 1000, 2000) * 2 + (700, 1000, 500, 1400, 5000)  # of states, in turn

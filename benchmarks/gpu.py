@@ -8,8 +8,7 @@ from torch import Tensor
 
 from benchmarks.measure import Figure, seconds, timed
 from benchmarks.speed import embeddings
-from tailsum import HMM, Factored, LinearChain, Lookahead, Optimal, Subset, TopAndSample, Uniform
-from tailsum.chains.refine import Refined
+from tailsum import HMM, Factored, LinearChain, Lookahead, Optimal, Refined, Subset, TopAndSample, Uniform
 
 
 def gpu_figures() -> Iterator[Figure]:

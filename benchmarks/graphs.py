@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import Figure, ResidentMemory, timed
-from tailsum import ConvergenceWarning, Factored, Lookahead, PairwiseGraph, grid_edges, table_budget
-from tailsum.numerics.memory import PeakMemory
+from tailsum import ConvergenceWarning, Factored, Lookahead, PairwiseGraph, PeakMemory, grid_edges, table_budget
 
 
 def random_grid(

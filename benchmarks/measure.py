@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from tailsum import Selection, Structure, estimate
-from tailsum.sketch.model import Propose
+from tailsum import Propose, Selection, Structure, estimate
 
 T = TypeVar("T")
 

@@ -9,8 +9,7 @@ import torchcrf
 from torch import Tensor
 
 from benchmarks.measure import Figure, ResidentMemory, seconds
-from tailsum import Factored, LinearChain, Lookahead, Optimal
-from tailsum.numerics.memory import PeakMemory
+from tailsum import Factored, LinearChain, Lookahead, Optimal, PeakMemory
 
 
 def embeddings(n: int, length: int, batch: int, size: int = 64) -> tuple[Tensor, Tensor, Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import tailsum.compat.torch_struct as drop_in
 from benchmarks.measure import Figure, seconds, timed
-from tailsum.numerics.memory import PeakMemory
+from tailsum import PeakMemory
 
 Make = Callable[[Any], Any]  # from one of the two modules to a distribution
 

@@ -15,10 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from tailsum.chains.linear_chain import LinearChain
-from tailsum.nn.decoder import as_sample
-from tailsum.nn.estimator import Estimator
-from tailsum.nn.structured_vae import StructuredVAE
+from tailsum import LinearChain
+from tailsum.nn import Estimator, StructuredVAE, as_sample
 from tailsum_studies.vae.build import build
 from tailsum_studies.vae.data import Batch, Corpus, batch_of, evenly
 from tailsum_studies.vae.run import Run

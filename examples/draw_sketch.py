@@ -7,7 +7,7 @@ import torch
 from matplotlib.figure import Figure
 
 import tailsum as ts
-from tailsum.sketch.selection import inclusion_probability
+from tailsum import inclusion_probability
 
 INK, LIGHT, BLUE, ORANGE = "#222222", "#dddddd", "#0072b2", "#d55e00"
 

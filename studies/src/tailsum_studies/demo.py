@@ -13,12 +13,18 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from tailsum.numerics.memory import PeakMemory
-from tailsum.sketch.model import Propose
-from tailsum.sketch.proposal import LocalGlobal, Lookahead
-from tailsum.sketch.selection import Optimal, Selection, TopAndSample, TopK
-from tailsum.structure.base import Structure
-from tailsum.structure.estimate import estimate
+from tailsum import (
+    LocalGlobal,
+    Lookahead,
+    Optimal,
+    PeakMemory,
+    Propose,
+    Selection,
+    Structure,
+    TopAndSample,
+    TopK,
+    estimate,
+)
 from tailsum_studies.paper.chains import hard_chain, paper_chain, paper_proposal
 from tailsum_studies.progress import shown
 

@@ -15,9 +15,8 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any, NamedTuple
 
-from tailsum.nn.words import UNKNOWN
-
 Sentence = list[str]
+UNKNOWN = "<unk>"  # stands for the words of no vocabulary, as in `tailsum.nn.PretrainedEncoder`
 
 _MARKS = "".join(c for c in map(chr, range(0x300, 0x10000)) if unicodedata.category(c).startswith("M"))
 _LETTERS = rf"(?:[^\W_]|[{_MARKS}])+"  # a letter may consist of several characters

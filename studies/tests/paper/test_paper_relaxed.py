@@ -9,8 +9,7 @@ from paper_cases import gradient_rows
 pytest.importorskip("typer")
 pytest.importorskip("safetensors")
 
-from tailsum.nn.decoder import as_sample
-from tailsum.nn.estimator import Estimator
+from tailsum.nn import Estimator, as_sample
 from tailsum_studies.paper import relaxed as experiment
 from tailsum_studies.paper.bias import GROUPS, Spread, relative_bias, squared_size
 from tailsum_studies.paper.relaxed import Plan, Sampler, Way, relaxed, spread, ways

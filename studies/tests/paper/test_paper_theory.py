@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tailsum as ts
-from tailsum.sketch.selection import inclusion_probability
+from tailsum import inclusion_probability
 from tailsum_studies.paper import theory, variances
 from tailsum_studies.paper.rows import Check, read_rows, write_rows
 from tailsum_studies.paper.variances import inclusion_without_replacement

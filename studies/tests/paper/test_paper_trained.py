@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tailsum.chains.linear_chain import LinearChain
+from tailsum import LinearChain
 from tailsum_studies.paper import trained
 from tailsum_studies.paper.trained import Settings, WordCRF, WordHMM, load, save, train
 from tailsum_studies.text import Split, Vocabulary, sentences, tokens

@@ -3,11 +3,7 @@
 import pytest
 import torch
 
-from tailsum.nn.decoder import Decoder
-from tailsum.nn.estimator import Estimator
-from tailsum.nn.inference import CRFInference
-from tailsum.nn.pretrained import PretrainedEncoder
-from tailsum.nn.structured_vae import StructuredVAE
+from tailsum.nn import CRFInference, Decoder, Estimator, PretrainedEncoder, StructuredVAE
 from tailsum_studies.text import Vocabulary
 from tailsum_studies.vae.build import build, learned, load
 from tailsum_studies.vae.settings import Settings

@@ -8,15 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailsum.nn.decoder import Decoder, as_sample
-from tailsum.nn.encoder import LSTMEncoder
-from tailsum.nn.estimator import EXACT_UP_TO, Estimator
-from tailsum.nn.inference import CRFInference
-from tailsum.nn.structured_vae import StructuredVAE
+from tailsum.nn import CRFInference, Decoder, Estimator, LSTMEncoder, StructuredVAE, as_sample
 from tailsum_studies.vae import evaluate
 from tailsum_studies.vae.data import batch_of
 from tailsum_studies.vae.evaluate import drawn, likelihood, log_mean_exp, n_batches, sums_for
 from tailsum_studies.vae.explore import gather
+from tailsum_studies.vae.settings import EXACT_UP_TO
 
 N_WORDS, N_STATES = 4, 3
 FULL = Estimator("full", 2)

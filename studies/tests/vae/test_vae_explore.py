@@ -15,8 +15,7 @@ import pytest
 import torch
 
 from harness.outline import Outline
-from tailsum.nn.decoder import Decoder, as_sample
-from tailsum.nn.estimator import Estimator
+from tailsum.nn import Decoder, Estimator, as_sample
 from tailsum_studies.text import Split
 from tailsum_studies.vae.build import build
 from tailsum_studies.vae.data import END, Corpus, batch_of

@@ -9,7 +9,7 @@ pytest.importorskip("typer")
 
 from vae_cases import CPU, SMALL, fresh, new_run, options, told_train
 
-from tailsum.numerics.memory import PeakMemory
+from tailsum import PeakMemory
 from tailsum_studies.vae import session
 from tailsum_studies.vae.data import Corpus
 from tailsum_studies.vae.forecast import forecast, memory_of, rate_of, what_to_lower

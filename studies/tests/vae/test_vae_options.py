@@ -15,10 +15,9 @@ import typer.main
 from typer.testing import CliRunner
 from vae_cases import SMALL, STEPS, go_on, new_run, options, rows, same_run, told, told_train, trained
 
-from tailsum.nn.method import Method
 from tailsum_studies.cli.app import app
 from tailsum_studies.vae import session
-from tailsum_studies.vae.settings import Settings
+from tailsum_studies.vae.settings import Method, Settings
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # tensorboard's own, which the process of a command does not show

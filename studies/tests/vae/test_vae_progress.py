@@ -12,7 +12,7 @@ pytest.importorskip("typer")
 from rich.console import Console
 from vae_cases import SMALL, STEPS, options, told_train
 
-from tailsum.nn.structured_vae import Elbo
+from tailsum.nn import Elbo
 from tailsum_studies.vae import session
 from tailsum_studies.vae.settings import Settings
 from tailsum_studies.vae.train import Step

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailsum.nn.estimator import EXACT_UP_TO
-from tailsum_studies.vae.settings import Settings
+from tailsum_studies.vae.settings import EXACT_UP_TO, Settings
 
 
 def test_settings_are_what_their_json_says():

@@ -26,7 +26,7 @@ from vae_cases import (
     trained,
 )
 
-from tailsum.nn.structured_vae import Elbo, StructuredVAE
+from tailsum.nn import Elbo, StructuredVAE
 from tailsum_studies.vae.checkpoint import BEST, PREVIOUS, read
 from tailsum_studies.vae.data import Corpus
 from tailsum_studies.vae.explore import gather

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tailsum.chains.linear_chain import LinearChain
-from tailsum.scores.factored import Factored
+from tailsum import Factored, LinearChain
 from tailsum_studies.bench.rows import Sizes
 
 DIMENSION = 64

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tailsum.numerics.memory import PeakMemory
+from tailsum import PeakMemory
 
 MOST_REPEATS = 30
 SLOW = 1.0  # seconds: beyond it, one run is enough

@@ -17,12 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tailsum.chains.hmm import HMM
-from tailsum.chains.linear_chain import LinearChain
-from tailsum.dependencies.dependency_tree import DependencyTree
-from tailsum.structure.base import Structure
-from tailsum.trees.pcfg import PCFG
-from tailsum.trees.span_tree import SpanTree
+from tailsum import HMM, PCFG, DependencyTree, LinearChain, SpanTree, Structure
 from tailsum_studies.bench.problems import Answers, Library, Problem
 from tailsum_studies.bench.rows import BEST, BOTH, FORWARD, OURS, Sizes
 

@@ -2,8 +2,8 @@
 
 import math
 
-from tailsum.numerics.table import fits_budget
 from tailsum_studies.bench.rows import BOTH, CHAIN, CHOOSE, FORWARD, SKIPPED, TOGETHER, Results, Row, Sizes
+from tailsum_studies.tables import is_kept
 
 LANDMARKS, NEIGHBOURS, MOST_LISTED = 192, 32, 262_144  # as `Lookahead` has them
 OVERHEAD = {"cpu": 5e5, "cuda": 1e8}  # of a step, about a fifth of a millisecond or one, by the kind of device
@@ -38,7 +38,7 @@ def held(sizes: Sizes, operation: str) -> float:
 
 
 def _table(entries: int) -> int:
-    return entries if fits_budget(4 * entries) else STREAMED
+    return entries if is_kept(4 * entries) else STREAMED
 
 
 def predict(results: Results, sizes: Sizes, operation: str, kind: str) -> Row | None:

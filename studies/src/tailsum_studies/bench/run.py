@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from tailsum.chains.linear_chain import LinearChain
+from tailsum import LinearChain
 from tailsum_studies.bench.budget import Budget
 from tailsum_studies.bench.chains import Embeddings, embeddings, exact_error, sketch_error
 from tailsum_studies.bench.machine import claim, free_bytes, machine

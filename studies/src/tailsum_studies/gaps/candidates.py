@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.sketch.selection import Optimal
+from tailsum import Optimal
 from tailsum_studies.gaps.data import Text
 
 FLOOR = 0.2  # the share of all choices that is spread evenly over the words, however rare they are

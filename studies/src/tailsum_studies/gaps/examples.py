@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from tailsum.sketch.proposal import Lookahead
+from tailsum import Lookahead
 from tailsum_studies.gaps.data import Gaps, Text
 from tailsum_studies.gaps.model import GapFiller
 

@@ -9,9 +9,7 @@ Sequence Models), here with a gate where they have a matrix.
 import torch
 from torch import nn
 
-from tailsum.chains.linear_chain import LinearChain
-from tailsum.scores.factored import Factored
-from tailsum.scores.gated import Gated
+from tailsum import Factored, Gated, LinearChain
 from tailsum_studies.gaps.candidates import Candidates
 from tailsum_studies.gaps.data import Gaps
 from tailsum_studies.gaps.encoder import Encoder

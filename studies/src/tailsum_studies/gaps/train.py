@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from tailsum.chains.linear_chain import LinearChain
-from tailsum.sketch.proposal import Lookahead
+from tailsum import LinearChain, Lookahead
 from tailsum_studies.gaps.candidates import log_frequency
 from tailsum_studies.gaps.data import Gaps, Text, batches, cut
 from tailsum_studies.gaps.model import GapFiller

@@ -10,10 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.chains.linear_chain import LinearChain
-from tailsum.scores.message import message
-from tailsum.sketch.proposal import Local, LocalGlobal, Lookahead
-from tailsum.sketch.selection import Optimal, Subset, TopAndSample
+from tailsum import LinearChain, Local, LocalGlobal, Lookahead, Optimal, Potential, Subset, TopAndSample
 from tailsum_studies.gaps.candidates import draw
 from tailsum_studies.gaps.data import Gaps
 from tailsum_studies.gaps.model import GapFiller
@@ -126,6 +123,11 @@ def _beams(chain: LinearChain, kept: int, words: Int[Tensor, "B T"]) -> Int[Tens
     reached = nodes[..., 0, :]
     found = [_best(reached, kept, words[..., 0])]
     for t in range(1, chain.n_nodes):
-        reached = nodes[..., t, :] + message(pairs.at_step(t - 1), found[-1], reached.gather(-1, found[-1]))
+        reached = nodes[..., t, :] + _message(pairs.at_step(t - 1), found[-1], reached.gather(-1, found[-1]))
         found.append(_best(reached, kept, words[..., t]))
     return torch.stack(found, -2)
+
+
+def _message(pairs: Potential, kept: Int[Tensor, "B k"], reached: Float[Tensor, "B k"]) -> Float[Tensor, "B n"]:
+    """The log of the sums over the kept states, at every state that comes next."""
+    return (reached[..., None] + pairs.block(kept)).logsumexp(-2)

@@ -18,13 +18,18 @@ from typing import Any, Generic, NamedTuple
 import torch
 from torch import Tensor
 
-from tailsum.chains.linear_chain import LinearChain
-from tailsum.chains.refine import Refined
-from tailsum.numerics.memory import PeakMemory
-from tailsum.sketch.model import Propose
-from tailsum.sketch.proposal import Lookahead
-from tailsum.sketch.selection import Optimal, Selection, TopAndSample, TopK
-from tailsum.structure.base import Structure
+from tailsum import (
+    LinearChain,
+    Lookahead,
+    Optimal,
+    PeakMemory,
+    Propose,
+    Refined,
+    Selection,
+    Structure,
+    TopAndSample,
+    TopK,
+)
 from tailsum_studies.paper.rows import Estimate, Row, read_rows, write_rows
 
 Step = Callable[[], None]

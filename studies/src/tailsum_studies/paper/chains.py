@@ -11,10 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tailsum.chains.linear_chain import LinearChain
-from tailsum.scores.factored import Factored
-from tailsum.sketch.model import Model, Propose
-from tailsum.sketch.proposal import Local
+from tailsum import Factored, LinearChain, Local, Propose
 
 Level = Literal["dense", "intermediate", "long-tail"]
 ADAM_STEPS: dict[Level, int] = {"dense": 10, "intermediate": 30, "long-tail": 50}
@@ -55,11 +52,7 @@ def paper_chain(
 def paper_proposal(states: Float[Tensor, "N d"], softmax: bool = True) -> Propose:
     """The paper's proposal for `paper_chain`: local plus global, from the embeddings before scores were scaled."""
     prior = global_proposal(states, softmax)
-
-    def propose(model: Model) -> Tensor:
-        return torch.logaddexp(Local()(model), prior(model)) - math.log(2)
-
-    return propose
+    return lambda model: torch.logaddexp(Local()(model), prior(model)) - math.log(2)
 
 
 def global_proposal(states: Float[Tensor, "N d"], softmax: bool = True) -> Propose:
@@ -69,11 +62,7 @@ def global_proposal(states: Float[Tensor, "N d"], softmax: bool = True) -> Propo
     """
     norms = states.abs().sum(-1)
     log_global = norms.log_softmax(-1) if softmax else (norms / norms.sum()).log()
-
-    def propose(model: Model) -> Tensor:
-        return log_global.expand(*model.batch_shape, *model.node_shape, -1)
-
-    return propose
+    return lambda model: log_global.expand(*model.batch_shape, *model.node_shape, -1)
 
 
 def hard_chain(

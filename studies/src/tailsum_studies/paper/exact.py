@@ -6,9 +6,7 @@ from typing import Any
 
 import torch
 
-from tailsum.numerics.memory import PeakMemory
-from tailsum.sketch.proposal import Uniform
-from tailsum.sketch.selection import TopK
+from tailsum import PeakMemory, TopK, Uniform
 from tailsum_studies.paper.cells import Cell, Made, Method, Subject, ask, measured
 from tailsum_studies.paper.rows import EXACT, Estimate
 

@@ -14,9 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from tailsum.chains.linear_chain import LinearChain
-from tailsum.chains.refine import Refined
-from tailsum.scores.factored import Factored
+from tailsum import Factored, LinearChain, Refined
 from tailsum_studies.paper import cells
 from tailsum_studies.paper.cells import Cell, Made, Method, Subject, made
 from tailsum_studies.paper.rows import Direction

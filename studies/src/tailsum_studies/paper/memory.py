@@ -17,13 +17,7 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float
 from torch import Tensor
 
-from tailsum.chains.linear_chain import LinearChain
-from tailsum.numerics.memory import PeakMemory
-from tailsum.numerics.table import table_budget
-from tailsum.scores.factored import Factored
-from tailsum.scores.potential import Dense, Potential
-from tailsum.scores.scored import Scored
-from tailsum.sketch.proposal import LocalGlobal
+from tailsum import Dense, Factored, LinearChain, LocalGlobal, PeakMemory, Potential, Scored, table_budget
 from tailsum_studies.paper import cells
 from tailsum_studies.paper.cells import Cell, Method, Step, seeded
 from tailsum_studies.paper.rows import StepCost

@@ -7,9 +7,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from tailsum.numerics.charts import by_width
-from tailsum.numerics.reduce import log_sum_exp
-from tailsum.trees.span_tree import SpanTree
+from tailsum import SpanTree
 
 
 def printed_log_partition(parts: Float64[Tensor, "B T T 2"]) -> Float64[Tensor, " B"]:
@@ -18,13 +16,13 @@ def printed_log_partition(parts: Float64[Tensor, "B T T 2"]) -> Float64[Tensor, 
     >>> round(printed_log_partition(torch.zeros(1, 2, 2, 2).double()).exp().item())  # 2 of 4 pairs of parts, 2 at the root
     4
     """
-    spans = by_width(parts)
+    spans = [parts.diagonal(width, 1, 2).movedim(-1, 1) for width in range(parts.shape[1])]  # by width, first position
     chart = [spans[0]]
     for width in range(2, parts.shape[1] + 1):
         count = parts.shape[1] - width + 1
         pairs = [chart[m - 1][:, :count] + chart[width - m - 1][:, m : m + count] for m in range(1, width)]
-        chart.append(spans[width - 1] + log_sum_exp(torch.cat(pairs, -1), -1)[..., None])
-    return log_sum_exp(chart[-1][:, 0], -1)
+        chart.append(spans[width - 1] + torch.logsumexp(torch.cat(pairs, -1), -1)[..., None])
+    return torch.logsumexp(chart[-1][:, 0], -1)
 
 
 def printed_bias(tree: SpanTree, top: int) -> float:
@@ -33,7 +31,7 @@ def printed_bias(tree: SpanTree, top: int) -> float:
     Draws of different spans are independent and each is unbiased, so the expectation has the whole tail in their place.
     """
     spans = tree.node_scores().double()
-    parts = torch.stack([log_sum_exp(spans[..., :top], -1), log_sum_exp(spans[..., top:], -1)], -1)
+    parts = torch.stack([torch.logsumexp(spans[..., :top], -1), torch.logsumexp(spans[..., top:], -1)], -1)
     return (printed_log_partition(parts[None])[0] - SpanTree(spans).log_partition()).item()
 
 
@@ -45,5 +43,5 @@ def printed_log_ratios(
     length, rest = spans.shape[0], tree.n_states - top
     index = torch.randint(rest, (repeats, length, length, drawn), generator=generator) + top
     draws = spans.expand(repeats, -1, -1, -1).gather(-1, index) + torch.tensor(rest / drawn).log()
-    first = log_sum_exp(spans[..., :top], -1).expand(repeats, -1, -1)
-    return printed_log_partition(torch.stack([first, log_sum_exp(draws, -1)], -1)) - SpanTree(spans).log_partition()
+    first = torch.logsumexp(spans[..., :top], -1).expand(repeats, -1, -1)
+    return printed_log_partition(torch.stack([first, torch.logsumexp(draws, -1)], -1)) - SpanTree(spans).log_partition()

@@ -15,9 +15,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from tailsum.nn.decoder import as_sample
-from tailsum.nn.estimator import Estimator
-from tailsum.nn.structured_vae import StructuredVAE
+from tailsum.nn import Estimator, StructuredVAE, as_sample
 from tailsum_studies.paper.bias import GROUPS, Spread, relative_bias
 from tailsum_studies.paper.cells import Cell, Step, seeded
 from tailsum_studies.paper.rows import GradientError

@@ -13,10 +13,7 @@ from typing import Any
 
 import torch
 
-from tailsum.chains.linear_chain import LinearChain
-from tailsum.scores.factored import Factored
-from tailsum.sketch.proposal import LocalGlobal
-from tailsum.sketch.selection import Optimal, TopAndSample
+from tailsum import Factored, LinearChain, LocalGlobal, Optimal, TopAndSample
 from tailsum_studies.paper import cells, tables
 from tailsum_studies.paper.cells import Cell, Made, Method, Subject, ask, made
 from tailsum_studies.paper.chains import ADAM_STEPS

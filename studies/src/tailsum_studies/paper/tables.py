@@ -16,9 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tailsum.sketch.model import Propose
-from tailsum.sketch.proposal import Local, LocalGlobal, Lookahead, Uniform
-from tailsum.sketch.selection import TopAndSample, TopK
+from tailsum import Local, LocalGlobal, Lookahead, Propose, TopAndSample, TopK, Uniform
 from tailsum_studies.paper.cells import Cell, Made, Method, Subject, cell, frugal, ours, rivals, share_of
 from tailsum_studies.paper.chains import (
     ADAM_STEPS,

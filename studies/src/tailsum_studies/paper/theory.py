@@ -13,12 +13,19 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from tailsum.chains.linear_chain import LinearChain
-from tailsum.numerics.check import at_least
-from tailsum.sketch.model import Propose
-from tailsum.sketch.proposal import Local, LocalGlobal, Lookahead, Uniform
-from tailsum.sketch.selection import Optimal, Selection, TopAndSample
-from tailsum.trees.span_tree import SpanTree
+from tailsum import (
+    LinearChain,
+    Local,
+    LocalGlobal,
+    Lookahead,
+    Optimal,
+    Propose,
+    Selection,
+    SpanTree,
+    TopAndSample,
+    Uniform,
+)
+from tailsum_studies.check import at_least
 from tailsum_studies.paper.chains import hard_chain, paper_chain, paper_proposal
 from tailsum_studies.paper.printed import printed_bias, printed_log_ratios
 from tailsum_studies.paper.rows import Check

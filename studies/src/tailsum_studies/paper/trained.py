@@ -18,10 +18,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from tailsum.chains.hmm import HMM
-from tailsum.chains.linear_chain import LinearChain
-from tailsum.numerics.check import at_least
-from tailsum.scores.factored import Factored
+from tailsum import HMM, Factored, LinearChain
+from tailsum_studies.check import at_least
 from tailsum_studies.files import whole
 from tailsum_studies.text import Sentence, Split, Vocabulary
 

@@ -6,11 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tailsum.dependencies.dependency_tree import DependencyTree
-from tailsum.scores.factored import Factored
-from tailsum.trees.pcfg import PCFG
-from tailsum.trees.rules.factored import FactoredRule
-from tailsum.trees.span_tree import SpanTree
+from tailsum import PCFG, DependencyTree, Factored, FactoredRule, SpanTree
 from tailsum_studies.paper.chains import Level, lower_entropy
 
 ADAM_STEPS: dict[Level, int] = {"dense": 0, "intermediate": 30, "long-tail": 50}

@@ -15,8 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from tailsum.chains.linear_chain import LinearChain
-from tailsum.sketch.selection import Selection, Subset, inclusion_probability
+from tailsum import LinearChain, Selection, Subset, inclusion_probability
 
 
 def tail_variance(a: Float64[Tensor, " n"], q: Float64[Tensor, " n"], sampled: int = 1) -> float:

@@ -13,7 +13,7 @@ from matplotlib import style
 from matplotlib.figure import Figure
 from PIL import Image
 
-from tailsum.plot.style import INK, QUIET
+from tailsum_studies.report.style import INK, QUIET
 
 WIDTH = 9.0  # inches
 PHONE = 4.4  # inches: as wide as letters of this size allow on a small screen

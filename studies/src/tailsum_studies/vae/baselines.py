@@ -14,8 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from tailsum.nn.words import checked_inside
-from tailsum.numerics.check import at_least, check_whole
+from tailsum_studies.check import at_least, checked_inside
 from tailsum_studies.vae.data import Order, batch_of, in_evaluation
 from tailsum_studies.vae.seeds import seeded
 from tailsum_studies.vae.settings import Settings
@@ -41,7 +40,9 @@ def score(log_probs: Float[Tensor, " S"], lengths: Int[Tensor, " S"] | Sequence[
     Score(per_word=2.0, per_sentence=3.0, standard_error=1.0)
     """
     loss = -log_probs.detach().cpu().double()
-    counts = check_whole("lengths", torch.as_tensor(lengths, device="cpu"))
+    counts = torch.as_tensor(lengths, device="cpu")
+    if counts.is_floating_point():
+        raise ValueError(f"lengths must be integers: got {counts.dtype}")
     if loss.dim() != 1 or counts.shape != loss.shape or not len(loss):
         got = f"{list(loss.shape)} and {list(counts.shape)}"
         raise ValueError(f"log_probs and lengths must be of one or more sentences: got {got}")

@@ -6,11 +6,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from tailsum.nn.decoder import Decoder
-from tailsum.nn.encoder import LSTMEncoder, TransformerEncoder
-from tailsum.nn.inference import CRFInference
-from tailsum.nn.pretrained import PretrainedEncoder
-from tailsum.nn.structured_vae import StructuredVAE
+from tailsum.nn import CRFInference, Decoder, LSTMEncoder, PretrainedEncoder, StructuredVAE, TransformerEncoder
 from tailsum_studies.text import Vocabulary
 from tailsum_studies.vae.seeds import mixed, seeded
 from tailsum_studies.vae.settings import Settings

@@ -12,12 +12,12 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from tailsum.nn.words import END
-from tailsum.numerics.check import at_least
+from tailsum_studies.check import at_least
 from tailsum_studies.text import Sentence, Split, Vocabulary, sentences
 from tailsum_studies.vae.seeds import mixed, seeded
 
 Numbered = list[int]
+END = "<end>"  # the last word of every sentence, as `tailsum.nn.PretrainedEncoder` reads it
 
 
 class Batch(NamedTuple):

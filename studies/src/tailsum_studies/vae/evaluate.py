@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.nn.estimator import EXACT_UP_TO, Estimator
-from tailsum.nn.structured_vae import Elbo, StructuredVAE
-from tailsum.numerics.check import at_least
+from tailsum.nn import Elbo, Estimator, StructuredVAE
+from tailsum_studies.check import at_least
 from tailsum_studies.vae.baselines import Score, score
 from tailsum_studies.vae.data import Numbered, in_evaluation
+from tailsum_studies.vae.settings import EXACT_UP_TO
 
 BATCH = 100  # sentences
 SAMPLES_AT_ONCE = 20  # of each sentence of a batch

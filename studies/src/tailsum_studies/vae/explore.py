@@ -10,8 +10,7 @@ from pathlib import Path
 
 import torch
 
-from tailsum.nn.estimator import Estimator
-from tailsum.nn.structured_vae import StructuredVAE
+from tailsum.nn import Estimator, StructuredVAE
 from tailsum_studies.files import whole
 from tailsum_studies.text import Vocabulary
 from tailsum_studies.vae.data import END, Corpus, Numbered

@@ -14,7 +14,7 @@ from time import perf_counter
 
 import torch
 
-from tailsum.numerics.table import fits_budget
+from tailsum_studies.tables import is_kept
 from tailsum_studies.vae.data import Corpus
 from tailsum_studies.vae.settings import Settings
 
@@ -81,7 +81,7 @@ def _memory(settings: Settings, V: int, T: int) -> dict[str, float]:
 
 def _table(entries: int, copies: int) -> int:
     """What is kept of tables of so many entries: those over the budget are never built."""
-    return entries if fits_budget(FLOAT * entries * copies) else 0
+    return entries if is_kept(FLOAT * entries * copies) else 0
 
 
 def _work(settings: Settings, V: int, T: float) -> float:

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.nn.decoder import Decoder
-from tailsum.numerics.check import at_least
+from tailsum.nn import Decoder
+from tailsum_studies.check import at_least
 from tailsum_studies.vae.seeds import mixed, seeded
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tailsum.nn.structured_vae import StructuredVAE
+from tailsum.nn import StructuredVAE
 from tailsum_studies.files import alone, whole
 from tailsum_studies.text import Vocabulary
 from tailsum_studies.vae.build import build, frozen_digest, load

@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from tailsum.nn.structured_vae import StructuredVAE
+from tailsum.nn import StructuredVAE
 from tailsum_studies.progress import Tasks, say, shown
 from tailsum_studies.vae.baselines import bigram, score, sentence_log_probs, train_lstm, unigram
 from tailsum_studies.vae.checkpoint import LAST

@@ -8,16 +8,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
 from typer import Option
 from typer.models import OptionInfo
 
-from tailsum.nn.method import Method
-
 if TYPE_CHECKING:
-    from tailsum.nn.estimator import Estimator
+    from tailsum.nn import Estimator
 
+Method = Literal["full", "topk", "rdp", "tailsum"]  # the methods of `tailsum.nn.Estimator`
+EXACT_UP_TO = 20_000  # states: with a transition that all steps and sentences share, sums over more are slow
 OWN_ENCODERS = ("lstm", "transformer")
 
 
@@ -142,7 +142,7 @@ class Settings:
 
     def sums(self) -> "Estimator":
         """How sums over the states are taken in training."""
-        from tailsum.nn.estimator import EXACT_UP_TO, Estimator  # noqa: PLC0415  (torch is slow to load)
+        from tailsum.nn import Estimator  # noqa: PLC0415  (torch is slow to load)
 
         kept, landmarks = self.kept, min(self.landmarks, self.states)
         if kept is None and self.estimator in ("full", "tailsum") and self.states <= EXACT_UP_TO:

@@ -9,10 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tailsum.nn.encoder import LSTMEncoder, TransformerEncoder
-from tailsum.nn.pretrained import PretrainedEncoder
-from tailsum.nn.structured_vae import Elbo
-from tailsum.sketch.neighbours import Neighbours
+from tailsum import Neighbours
+from tailsum.nn import Elbo, LSTMEncoder, PretrainedEncoder, TransformerEncoder
 from tailsum_studies.vae.build import build, frozen_digest, learned, start_from
 from tailsum_studies.vae.checkpoint import Checkpoint, write
 from tailsum_studies.vae.classes import word_classes

@@ -6,7 +6,6 @@ from functools import partial
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator
 
-from tailsum.plot.style import INK, QUIET
 from tailsum_studies.bench.crossing import crossings
 from tailsum_studies.bench.plan import EXACT, SWEEPS, Plan, Series
 from tailsum_studies.bench.report.lines import AXES, Line, batches_of, lines_of, name_of
@@ -14,6 +13,7 @@ from tailsum_studies.bench.report.tables import MIB, WORDS
 from tailsum_studies.bench.rows import BOTH, CHAIN, CHOOSE, FORWARD, OURS, TOGETHER, Results, Row
 from tailsum_studies.report.axes import log_axis, plain
 from tailsum_studies.report.picture import Picture
+from tailsum_studies.report.style import INK, QUIET
 
 SIZE = (4.4, 3.7)  # inches
 LOOKS = {  # Okabe and Ito's palette; marks tell the lines apart without any colour

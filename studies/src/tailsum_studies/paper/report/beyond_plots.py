@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from tailsum.plot.style import INK, QUIET
 from tailsum_studies.paper.report.beyond import MIB, gains, way_text, with_structure
 from tailsum_studies.paper.report.draw import Shown, on_log, swatch
 from tailsum_studies.paper.report.look import OTHERS, colour_of, kept_axis, name_of
@@ -16,6 +15,7 @@ from tailsum_studies.paper.report.tables import WORDS, key_of
 from tailsum_studies.paper.splits import exponent_of, is_tail
 from tailsum_studies.report.axes import handles_of, label_edges, legend_below, log_axis, panels, plain
 from tailsum_studies.report.picture import WIDTH, Picture, page_width
+from tailsum_studies.report.style import INK, QUIET
 from tailsum_studies.report.table import groups, rows_of
 from tailsum_studies.report.wording import capital
 

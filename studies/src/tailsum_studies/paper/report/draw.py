@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from tailsum.plot.style import INK, QUIET
 from tailsum_studies.paper.report.compare import methods_in
 from tailsum_studies.paper.report.look import MARKS, OTHERS, colour_of, error_axis, kept_axis, mark_of, name_of
 from tailsum_studies.report.axes import Panels, handles_of, label_edges, legend_below, log_axis, panels, plain
 from tailsum_studies.report.picture import WIDTH, page_width
+from tailsum_studies.report.style import INK, QUIET
 from tailsum_studies.report.table import groups, rows_of
 
 GOLDEN = (math.sqrt(5) - 1) / 2

@@ -7,10 +7,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from tailsum.plot.style import INK
 from tailsum_studies.paper.report.vae import WORDS, figure_key
 from tailsum_studies.report.axes import handles_of, label_edges, legend_below, panels
 from tailsum_studies.report.picture import Picture
+from tailsum_studies.report.style import INK
 from tailsum_studies.report.table import groups
 from tailsum_studies.report.wording import capital
 

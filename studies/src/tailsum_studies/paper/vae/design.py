@@ -7,8 +7,7 @@ settings, but for what a row is about; and, at full scale, the dropout that did 
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-from tailsum.nn.method import Method
-from tailsum_studies.vae.settings import Settings
+from tailsum_studies.vae.settings import Method, Settings
 
 Scale = Literal["small", "medium", "full"]
 OURS, SKETCHED, EXPECTED = "ours, exact", "ours, sketched", "Full + expected log p(state)"

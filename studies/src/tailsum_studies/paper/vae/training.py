@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from tailsum.nn.structured_vae import StructuredVAE
-from tailsum.numerics.memory import PeakMemory
+from tailsum import PeakMemory
+from tailsum.nn import StructuredVAE
 from tailsum_studies.paper.cells import Cell, Step
 from tailsum_studies.paper.rows import Row, StateUse, Trained
 from tailsum_studies.paper.tables import text_name

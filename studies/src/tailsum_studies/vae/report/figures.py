@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-from tailsum.plot.canvas import Canvas
-from tailsum.plot.lettering import text_width, visible
-from tailsum.plot.style import INK, LINE, QUIET, SMALL, WORD, state_colour
+from tailsum.plot import state_colour
 from tailsum_studies.report.axes import WHOLE, log_axis
+from tailsum_studies.report.canvas import box, canvas, text_width, visible, write
 from tailsum_studies.report.picture import Picture, is_narrow, page_width
+from tailsum_studies.report.style import INK, LINE, QUIET, SMALL, WORD
 from tailsum_studies.vae.report.findings import WORDS, Findings, bound, curve
 from tailsum_studies.vae.report.layout import arrange, bend, choose
 
@@ -111,21 +111,21 @@ def transition_graph(findings: Findings, nodes: Sequence[int], pairs: Sequence[t
     most = max(count for _, _, count in pairs)
     links = [(index[a], index[b], count / most) for a, b, count in pairs]
     places = margin + arrange(links, boxes, late, (width - 2 * margin, height - 2 * margin))
-    canvas = Canvas.on(None, width, height)
+    ax = canvas(width, height)
     # What arrows end at, not seen itself: a little outside the box.
     outer = boxes + 3.0
     corners = places - outer / 2
     outlines = [Rectangle((x, y), *box, fill=False, linewidth=0) for (x, y), box in zip(corners, outer, strict=True)]
     for outline in outlines:
-        canvas.ax.add_patch(outline)
+        ax.add_patch(outline)
     for first, second, weight in sorted(links, key=lambda link: link[2]):
         bent = 0.0 if first == second else bend(first, second, places, boxes)
-        _arrow(canvas.ax, outlines[first], outlines[second], bent, weight)
+        _arrow(ax, outlines[first], outlines[second], bent, weight)
     for (x, y), (wide, high), s, (number, word), state in zip(places, boxes, size, texts, nodes, strict=True):
-        canvas.box(x, y, wide, high, state_colour(state))
-        canvas.write(x, y + high / 2 - SMALL / 2 - 4, number, SMALL, QUIET_ON_COLOUR)
-        canvas.write(x, y - high / 2 + s / 2 + 3.5, word, s, INK)
-    return canvas.ax.figure  # type: ignore[return-value]
+        box(ax, x, y, wide, high, state_colour(state))
+        write(ax, x, y + high / 2 - SMALL / 2 - 4, number, SMALL, QUIET_ON_COLOUR)
+        write(ax, x, y - high / 2 + s / 2 + 3.5, word, s, INK)
+    return ax.figure  # type: ignore[return-value]
 
 
 def _arrow(ax: Axes, leaves: Rectangle, meets: Rectangle, bent: float, weight: float) -> None:

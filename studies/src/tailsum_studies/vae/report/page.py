@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from tailsum.plot.style import state_colour
+from tailsum.plot import state_colour
 from tailsum_studies.report.page import write
 from tailsum_studies.report.picture import save
 from tailsum_studies.report.table import Table
