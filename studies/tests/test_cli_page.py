@@ -4,9 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("typer")
-
 import typer.main
 
 from tailsum_studies.cli.app import app

@@ -4,17 +4,14 @@ import io
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("rich")
-
 from rich.console import Console
 
-import tailsum
+import tailsum_studies
 from tailsum_studies import progress
 from tailsum_studies.progress import shown
 
 
-def told(monkeypatch, terminal, seconds):
+def output_of(monkeypatch, terminal, seconds):
     """What is shown of four steps that take so many seconds each."""
     now, file = [0.0], io.StringIO()
     monkeypatch.setattr(progress, "monotonic", lambda: now[0])
@@ -32,18 +29,18 @@ def told(monkeypatch, terminal, seconds):
 @pytest.mark.parametrize(("seconds", "at"), [(0.0, ()), (30.0, (2, 4)), (60.0, (1, 2, 3, 4))])
 def test_a_line_when_work_begins_and_every_minute(monkeypatch, seconds, at):
     lines = ["[red]one: 0 of 4", *(f"[red]one: {i} of 4" for i in at), "two: 4 of 4"]
-    assert told(monkeypatch, terminal=False, seconds=seconds).splitlines() == lines
+    assert output_of(monkeypatch, terminal=False, seconds=seconds).splitlines() == lines
 
 
 def test_a_bar_on_a_terminal(monkeypatch):
-    said = told(monkeypatch, terminal=True, seconds=0.0)
+    said = output_of(monkeypatch, terminal=True, seconds=0.0)
     assert "\x1b[" in said
     assert " of " not in said
 
 
 def test_no_command_draws_bars_of_its_own():
-    source = Path(tailsum.__file__).parent
+    source = Path(tailsum_studies.__file__).parent
     drawing = {
         file.relative_to(source).as_posix() for file in source.rglob("*.py") if "rich.progress" in file.read_text()
     }
-    assert drawing == {"apps/progress.py", "apps/vae/progress.py"}  # both look at `is_terminal` first
+    assert drawing == {"progress.py", "vae/progress.py"}  # both look at `is_terminal` first

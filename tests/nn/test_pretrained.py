@@ -373,7 +373,7 @@ except ImportError as error:
     print(error)
 """
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout == "Pretrained encoders need more packages: pip install 'tailsum[vae]'\n"
+    assert told.stdout == "Pretrained encoders need more packages: pip install 'tailsum[huggingface]'\n"
 
 
 # A real one.

@@ -139,7 +139,7 @@ def test_a_wrong_result_has_no_time(tmp_path, monkeypatch):
     assert all(math.isnan(row.seconds) and row.error > row.tolerance for row in exact)
 
 
-def test_too_little_memory_is_told(tmp_path, monkeypatch):
+def test_too_little_memory_is_reported(tmp_path, monkeypatch):
     def fail(*_):
         raise RuntimeError("not enough memory: you tried to allocate\nmore than there is")
 

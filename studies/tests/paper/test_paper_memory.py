@@ -4,8 +4,6 @@ import pytest
 import torch
 from paper_cases import cost_rows
 
-pytest.importorskip("typer")
-
 from tailsum_studies.paper.memory import SOURCES, by_autograd, chain_of, memory, parameters, step
 from tailsum_studies.paper.report.beyond import more_sections
 from tailsum_studies.paper.report.summary import summaries

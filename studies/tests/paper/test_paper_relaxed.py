@@ -6,7 +6,6 @@ import pytest
 import torch
 from paper_cases import gradient_rows
 
-pytest.importorskip("typer")
 pytest.importorskip("safetensors")
 
 from tailsum.nn import Estimator, as_sample

@@ -11,9 +11,6 @@ from typing import get_args
 
 import pytest
 import torch
-
-pytest.importorskip("typer")
-
 from rich.console import Console
 from typer.testing import CliRunner
 

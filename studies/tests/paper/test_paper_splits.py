@@ -2,11 +2,8 @@
 
 import math
 
-import pytest
 import torch
 from paper_cases import split_rows
-
-pytest.importorskip("typer")
 
 import tailsum as ts
 from tailsum_studies.paper.cells import seeded

@@ -7,9 +7,6 @@ from typing import get_args
 
 import pandas as pd
 import pytest
-
-pytest.importorskip("typer")
-
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -140,10 +137,10 @@ def test_a_run_that_is_interrupted_goes_on_to_the_same_row(tiny, tmp_path, monke
     with pytest.raises(KeyboardInterrupt):
         again.rows(folder / "cells", lambda: None)
     assert again.finished(folder / "cells") is None
-    told = []
-    assert values(again.rows(folder / "cells", lambda: told.append(1))) == values(whole)
+    calls = []
+    assert values(again.rows(folder / "cells", lambda: calls.append(1))) == values(whole)
     assert seen[5] == 4  # the last checkpoint
-    assert len(told) == again.steps
+    assert len(calls) == again.steps
 
 
 def test_another_version_s_run_is_refused(tiny, tmp_path, monkeypatch):

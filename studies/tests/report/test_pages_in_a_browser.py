@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import harness
 from harness.browser import browser, executable
 from tailsum_studies.bench.machine import claim
 from tailsum_studies.bench.plan import write_plan
@@ -21,8 +22,7 @@ from tailsum_studies.vae.occurrences import Occurrences
 from tailsum_studies.vae.report import Findings, write_page
 from tailsum_studies.vae.settings import Settings
 
-APPS = Path(__file__).parents[1]
-FLAWS = (APPS.parent / "harness" / "flaws.js").read_text(encoding="utf-8")
+FLAWS = Path(harness.__file__).with_name("flaws.js").read_text(encoding="utf-8")
 WIDTHS, SCHEMES = (1280, 390), ("light", "dark")
 
 pytestmark = pytest.mark.skipif(
@@ -38,7 +38,7 @@ def tab():
 
 def cases_of(name):
     """The made-up results of another folder's tests."""
-    sys.path.insert(0, str(APPS / name))
+    sys.path.insert(0, str(Path(__file__).parents[1] / name))
     try:
         return importlib.import_module(f"{name}_cases")
     finally:

@@ -9,7 +9,6 @@ import time
 import pytest
 
 pytest.importorskip("safetensors")
-pytest.importorskip("typer")
 
 
 from vae_cases import (
@@ -21,13 +20,13 @@ from vae_cases import (
     go_on,
     new_run,
     options,
+    output_of_train,
     replace,
     rows,
     run,
     same_run,
     started,
     step_of,
-    told_train,
     trained,
     wait_for_step,
 )
@@ -57,7 +56,7 @@ def test_killed(tmp_path, data, long):
             process.kill()
             assert process.wait(30) == -signal.SIGKILL
         assert saved < step_of(folder) < LONG["steps"]
-    code, said = told_train(folder, "--resume")
+    code, said = output_of_train(folder, "--resume")
     assert code == 0, said
     same_run(folder, long)
 
@@ -88,12 +87,12 @@ def test_stopped_before_the_first_step(tmp_path, data, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("tailsum_studies.vae.session.Trainer", press)
-    code, said = told_train(tmp_path / "run", *options(data))
+    code, said = output_of_train(tmp_path / "run", *options(data))
     assert code == 130
     assert said.endswith("Stopped.\n")
     monkeypatch.undo()
     assert not (tmp_path / "run").exists()
-    code, said = told_train(tmp_path / "run", *options(data))
+    code, said = output_of_train(tmp_path / "run", *options(data))
     assert code == 0, said
     assert len(rows(tmp_path / "run")) == settings.steps
 
@@ -106,7 +105,7 @@ def test_damaged(tmp_path, whole, long, damage):
     folder = shutil.copytree(whole, tmp_path / "run")
     places = folder / "checkpoints"
     damage(places / LAST, long / "checkpoints" / LAST)
-    code, said = told_train(folder, "--resume")
+    code, said = output_of_train(folder, "--resume")
     assert code == 0
     assert said.count("Warning: ") == 1
     assert re.search(rf"Warning: {re.escape(str(places / LAST))} ", said)
@@ -114,7 +113,7 @@ def test_damaged(tmp_path, whole, long, damage):
 
     for name in (LAST, PREVIOUS, BEST):
         damage(places / name, long / "checkpoints" / LAST)
-    code, said = told_train(folder, "--resume")
+    code, said = output_of_train(folder, "--resume")
     assert code == 1
     error = said[said.index("Error: ") :]
     assert all(str(places / name) in error for name in (LAST, PREVIOUS, BEST))
@@ -127,7 +126,7 @@ def test_damaged_but_for_the_best(tmp_path, data, whole):
     places, best = folder / "checkpoints", step_of(folder, BEST)
     flip(places / LAST, None)
     (places / PREVIOUS).unlink()
-    code, said = told_train(folder, "--resume")
+    code, said = output_of_train(folder, "--resume")
     assert code == 0, said
     assert f"Warning: training goes on from {places / BEST}, which is of step {best}\n" in said
     same_run(folder, whole)
@@ -138,7 +137,7 @@ def test_damaged_but_for_the_best(tmp_path, data, whole):
 def test_damaged_json(tmp_path, whole, name, content):
     folder = shutil.copytree(whole, tmp_path / "run")
     (folder / name).write_text(content)
-    code, said = told_train(folder, "--resume")
+    code, said = output_of_train(folder, "--resume")
     assert code == 1
     assert name.removesuffix(".json") in said[said.index("Error: ") :]
 

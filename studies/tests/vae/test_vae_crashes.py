@@ -6,7 +6,6 @@ import shutil
 import pytest
 
 pytest.importorskip("safetensors")
-pytest.importorskip("typer")
 
 
 from vae_cases import fresh, go_on, new_run, rows, same_run, step_of, trained
@@ -145,7 +144,7 @@ def test_a_damaged_last_checkpoint(tmp_path, data, whole, other, damage):
     go_on(tmp_path / "run", stop=lambda trainer: trainer.done == 10)
     damage(tmp_path / "run" / "checkpoints" / LAST, other)
     complaints, steps = [], []
-    _, done = go_on(tmp_path / "run", complain=complaints.append, stepped=lambda step: steps.append(step.number))
+    _, done = go_on(tmp_path / "run", report_errors=complaints.append, stepped=lambda step: steps.append(step.number))
     assert done
     assert len(complaints) == 1
     assert str(tmp_path / "run" / "checkpoints" / LAST) in complaints[0]
@@ -162,7 +161,7 @@ def test_all_checkpoints_damaged(tmp_path, data, other, damage):
     for name in (LAST, PREVIOUS, BEST):
         damage(tmp_path / "run" / "checkpoints" / name, other)
     with pytest.raises(ValueError, match=LAST) as caught:
-        go_on(tmp_path / "run", complain=lambda _: None)
+        go_on(tmp_path / "run", report_errors=lambda _: None)
     assert PREVIOUS in str(caught.value)
     assert BEST in str(caught.value)
     assert (tmp_path / "run" / "losses.csv").read_bytes() == before

@@ -1,4 +1,4 @@
-"""What is told of the training as it goes, to the screen and to TensorBoard, and how it is interrupted."""
+"""What is reported of the training as it goes, to the screen and to TensorBoard, and how it is interrupted."""
 
 import signal
 import time
@@ -6,7 +6,6 @@ import time
 import pytest
 
 pytest.importorskip("safetensors")
-pytest.importorskip("typer")
 
 from rich.console import Console
 from vae_cases import STEPS, flip, new_run, rows, same_run, step_of

@@ -134,8 +134,8 @@ def test_information():
     pairs, of_words, of_states = Counter(zip(states, words, strict=True)), Counter(words), Counter(states)
     for state in range(4):
         parts = [(n, of_words[w]) for (s, w), n in pairs.items() if s == state]
-        told = sum(n / 400 * math.log(n * 400 / (of_states[state] * m)) for n, m in parts)
-        assert found.of_states[state].item() == pytest.approx(told)
+        expected = sum(n / 400 * math.log(n * 400 / (of_states[state] * m)) for n, m in parts)
+        assert found.of_states[state].item() == pytest.approx(expected)
     assert found.of_words == pytest.approx(-sum(n / 400 * math.log(n / 400) for n in of_words.values()))
     assert abs(found.net.sum()) < 0.03
     copied = numbered([words], [words], 6).information

@@ -6,9 +6,8 @@ import shutil
 import pytest
 
 pytest.importorskip("safetensors")
-pytest.importorskip("typer")
 
-from vae_cases import STEPS, checkpoint, go_on, new_run, rows, same_run, same_tensors, told, told_train
+from vae_cases import STEPS, checkpoint, go_on, new_run, output_of, output_of_train, rows, same_run, same_tensors
 
 from tailsum_studies.vae import session
 from tailsum_studies.vae.checkpoint import BEST, LAST, PREVIOUS
@@ -45,7 +44,7 @@ def test_the_same_whenever_it_is_extended(tmp_path, data, extended, step):
     folder = tmp_path / "run"
     new_run(folder, data)
     go_on(folder, stop=lambda trainer: trainer.done == step)
-    code, said = told_train(folder, "--resume", "--steps", MORE)
+    code, said = output_of_train(folder, "--resume", "--steps", MORE)
     assert code == 0, said
     assert f"Going on from step {step} of {MORE}.\n" in said
     same(folder, extended)
@@ -55,7 +54,7 @@ def test_an_extension_is_interrupted(tmp_path, whole, extended):
     folder = shutil.copytree(whole, tmp_path / "run")
     Run.open(folder).extended(MORE).write_settings()
     go_on(folder, stop=lambda trainer: trainer.done == STEPS + 2)
-    code, said = told_train(folder, "--resume", "--steps", MORE)  # typed again
+    code, said = output_of_train(folder, "--resume", "--steps", MORE)  # typed again
     assert code == 0, said
     same(folder, extended)
 
@@ -74,7 +73,7 @@ def test_it_goes_on_from_before_its_old_end(tmp_path, extended, whole):
     (folder / "checkpoints" / LAST).unlink()
     (folder / "checkpoints" / PREVIOUS).unlink()
     shutil.copy(whole / "checkpoints" / PREVIOUS, folder / "checkpoints" / PREVIOUS)
-    code, said = told_train(folder, "--resume")
+    code, said = output_of_train(folder, "--resume")
     assert code == 0, said
     same(folder, extended)
 
@@ -83,7 +82,7 @@ def test_twice(tmp_path, data):
     folder = tmp_path / "run"
     new_run(folder, data, steps=2)
     for steps in (4, 5):
-        code, said = told_train(folder, "--resume", "--steps", steps)
+        code, said = output_of_train(folder, "--resume", "--steps", steps)
         assert code == 0, said
     assert Run.open(folder).settings.plan == (2, 4, 5)
     assert len(rows(folder)) == 5
@@ -91,7 +90,7 @@ def test_twice(tmp_path, data):
 
 def test_not_fewer(tmp_path, whole):
     folder = shutil.copytree(whole, tmp_path / "run")
-    code, said = told_train(folder, "--resume", "--steps", STEPS - 1)
+    code, said = output_of_train(folder, "--resume", "--steps", STEPS - 1)
     assert code == 1
     assert f"Error: steps must be at least {STEPS}, which the run has already: got {STEPS - 1}\n" in said
     same_run(folder, whole)
@@ -99,7 +98,7 @@ def test_not_fewer(tmp_path, whole):
 
 def test_nothing_is_written_where_it_cannot_go_on(tmp_path, whole):
     folder = shutil.copytree(whole, tmp_path / "run")
-    code, _ = told_train(folder, "--resume", "--steps", MORE, "--data", __file__)
+    code, _ = output_of_train(folder, "--resume", "--steps", MORE, "--data", __file__)
     assert code == 1
     assert Run.open(folder).settings.steps == STEPS
 
@@ -140,7 +139,7 @@ def test_the_rate_rises_and_falls_once_more():
 
 def test_a_finished_run_says_so(tmp_path, whole):
     folder = shutil.copytree(whole, tmp_path / "a run")
-    code, said = told_train(folder, "--resume")
+    code, said = output_of_train(folder, "--resume")
     assert code == 0
     more = f"tailsum train --output '{folder}' --resume --steps MORE"
     assert said == f"{folder} is finished already: its {STEPS} steps are done. To train further: {more}\n"
@@ -159,8 +158,8 @@ def test_its_report_is_made_once(tmp_path, whole, monkeypatch):
     monkeypatch.setattr(session, "explore_run", lambda *_, **__: make("index.html"))
     resume = ("train", "--device", "cpu", "--output", folder, "--resume")
     for _ in range(2):
-        assert told(*resume)[0] == 0
+        assert output_of(*resume)[0] == 0
     assert made == ["evaluation.json", "index.html"]
     os.utime(folder / "index.html", ns=(0, 0))  # older than the last checkpoint, as after an extension
-    assert told(*resume)[0] == 0
+    assert output_of(*resume)[0] == 0
     assert made == ["evaluation.json", "index.html"] * 2

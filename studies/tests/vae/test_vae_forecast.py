@@ -5,9 +5,8 @@ import re
 import pytest
 
 pytest.importorskip("safetensors")
-pytest.importorskip("typer")
 
-from vae_cases import CPU, SMALL, fresh, new_run, options, told_train
+from vae_cases import CPU, SMALL, fresh, new_run, options, output_of_train
 
 from tailsum import PeakMemory
 from tailsum_studies.vae import session
@@ -77,7 +76,7 @@ def test_too_many_states_are_refused_at_once(tmp_path, data, monkeypatch):
     monkeypatch.setattr(session, "memory_of", lambda _: 24e9)
     monkeypatch.setattr(session, "Trainer", pytest.fail)  # before anything large is made
     given = options(data, states=10_000_000, batch=64)
-    code, said = told_train(tmp_path / "run", *given)
+    code, said = output_of_train(tmp_path / "run", *given)
     assert code == 1
     assert re.search(
         r"Error: a step takes about \d+\.\d GB of memory, and there are 24\.0 GB: lower --states \(now 10000000\)", said
@@ -89,7 +88,7 @@ def test_too_many_states_are_refused_at_once(tmp_path, data, monkeypatch):
 def test_what_is_refused_is_only_warned_of_when_a_run_goes_on(tmp_path, data, monkeypatch):
     new_run(tmp_path / "run", data)
     monkeypatch.setattr(session, "memory_of", lambda _: 1e3)
-    code, said = told_train(tmp_path / "run", "--resume")
+    code, said = output_of_train(tmp_path / "run", "--resume")
     assert code == 0, said
     assert "Warning: a step takes about" in said
 
@@ -97,7 +96,7 @@ def test_what_is_refused_is_only_warned_of_when_a_run_goes_on(tmp_path, data, mo
 @pytest.mark.parametrize(("rate", "warned"), [(1e12, False), (1e3, True)])
 def test_long_steps_are_warned_of(tmp_path, data, monkeypatch, rate, warned):
     monkeypatch.setattr(session, "rate_of", lambda _: rate)
-    code, said = told_train(tmp_path / "run", *options(data, steps=1))
+    code, said = output_of_train(tmp_path / "run", *options(data, steps=1))
     assert code == 0, said
     assert re.search(r"^By forecast, a step takes \S+ GB of memory and \S+ \w+\.$", said, re.MULTILINE)
     assert ("Warning: a step takes about" in said) == warned

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("safetensors")
-pytest.importorskip("typer")
 
 
-from vae_cases import STEPS, checkpoint, cut, flip, new_run, options, replace, run, told
+from vae_cases import STEPS, checkpoint, cut, flip, new_run, options, output_of, replace, run
 
 from tailsum_studies.vae.checkpoint import BEST
 
@@ -23,7 +22,7 @@ pytestmark = [
 
 def test_evaluate(tmp_path, whole):
     folder = shutil.copytree(whole, tmp_path / "run")
-    code, said = told("evaluate", folder, "--samples", "7", "--device", "cpu")
+    code, said = output_of("evaluate", folder, "--samples", "7", "--device", "cpu")
     assert code == 0, said
     found = json.loads((folder / "evaluation.json").read_text())
     assert set(found) == {"step", "estimator", "states", "dev", "test", "active", "information", "baselines"}
@@ -52,28 +51,28 @@ def test_evaluate_some(tmp_path, whole):
     folder = shutil.copytree(whole, tmp_path / "run")
     moved = shutil.copy(json.loads((folder / "settings.json").read_text())["data"], tmp_path / "moved.txt")
     some = ("--sentences", "10", "--samples", "3", "--no-baselines", "--device", "cpu", "--data", moved)
-    assert told("evaluate", folder, *some)[0] == 0
+    assert output_of("evaluate", folder, *some)[0] == 0
     found = json.loads((folder / "evaluation.json").read_text())
     assert "baselines" not in found
     assert (found["dev"]["sentences"], found["test"]["samples"]) == (10, 3)
-    assert told("evaluate", folder, *some)[0] == 0
+    assert output_of("evaluate", folder, *some)[0] == 0
     assert json.loads((folder / "evaluation.json").read_text()) == found
     moved.write_text(moved.read_text() + "\nmore")
-    code, said = told("evaluate", folder, *some)
+    code, said = output_of("evaluate", folder, *some)
     assert code == 1
     assert f"{moved} must be the text" in said
 
 
 def test_nothing_to_evaluate(tmp_path, data):
     for name in ("evaluate", "explore"):
-        code, said = told(name, tmp_path)
+        code, said = output_of(name, tmp_path)
         assert code == 1
         assert f"Error: {tmp_path} must be the folder of a run" in said
-        code, said = told(name, tmp_path / "none")
+        code, said = output_of(name, tmp_path / "none")
         assert code == 1
         assert "none must be the folder of a run" in said
     new_run(tmp_path / "run", data)
-    code, said = told("evaluate", tmp_path / "run", "--device", "cpu")
+    code, said = output_of("evaluate", tmp_path / "run", "--device", "cpu")
     assert code == 1
     assert f"{BEST} must be a checkpoint: it does not exist. Train first" in said
     assert not (tmp_path / "run" / "evaluation.json").exists()
@@ -84,7 +83,7 @@ def test_a_damaged_best_checkpoint(tmp_path, whole, long):
     place = folder / "checkpoints" / BEST
     for damage in (cut, flip, replace):
         damage(place, long / "checkpoints" / BEST)
-        code, said = told("evaluate", folder, "--device", "cpu", "--samples", "1", "--no-baselines")
+        code, said = output_of("evaluate", folder, "--device", "cpu", "--samples", "1", "--no-baselines")
         assert code == 0
         assert f"Warning: {place} " in said
         assert "checkpoint must be one of this run" in said or damage is not replace

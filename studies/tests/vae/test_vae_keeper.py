@@ -293,7 +293,7 @@ def test_a_full_disk(keeper):
     assert {name: (keeper.folder / name).read_bytes() for name in names(keeper.folder)} == files
 
 
-def test_the_first_error_is_told(keeper, monkeypatch):
+def test_the_first_error_is_reported(keeper, monkeypatch):
     def fail(code):
         def fail(*_args, **_kwargs):
             raise OSError(code, os.strerror(code))

@@ -9,11 +9,10 @@ from typing import get_args
 import pytest
 
 pytest.importorskip("safetensors")
-pytest.importorskip("typer")
 
 import typer.main
 from typer.testing import CliRunner
-from vae_cases import SMALL, STEPS, go_on, new_run, options, rows, same_run, told, told_train, trained
+from vae_cases import SMALL, STEPS, go_on, new_run, options, output_of, output_of_train, rows, same_run, trained
 
 from tailsum_studies.cli.app import app
 from tailsum_studies.vae import session
@@ -77,7 +76,7 @@ def test_options_become_settings(tmp_path, data, sums):
         "steps": 2,
         "encoder": "lstm",
     }
-    code, said = told_train(tmp_path / "run", *options(data, **how))
+    code, said = output_of_train(tmp_path / "run", *options(data, **how))
     assert code == 0, said
     found = json.loads((tmp_path / "run" / "settings.json").read_text())
     assert Settings.from_json(found) == Settings(**{**SMALL, **how, "data": str(data)})
@@ -85,7 +84,7 @@ def test_options_become_settings(tmp_path, data, sums):
 
 def test_a_second_run(tmp_path, whole, data):
     folder = shutil.copytree(whole, tmp_path / "run")
-    code, said = told_train(folder, *options(data))
+    code, said = output_of_train(folder, *options(data))
     assert code == 1
     assert "holds a run already" in said
     assert "--resume" in said
@@ -102,14 +101,14 @@ def test_a_second_run(tmp_path, whole, data):
     ],
 )
 def test_resume_with_other_options(whole, option, name, begun):
-    code, said = told_train(whole, "--resume", *option)
+    code, said = output_of_train(whole, "--resume", *option)
     assert code == 1
     assert re.search(rf"was begun with {name} = .*{re.escape(begun)}, and goes on so: got ", said)
 
 
 def test_resume_with_the_same_options(tmp_path, whole, data):
     folder = shutil.copytree(whole, tmp_path / "run")
-    code, said = told_train(folder, "--resume", *options(data))
+    code, said = output_of_train(folder, "--resume", *options(data))
     assert code == 0, said
     same_run(folder, whole)
 
@@ -119,19 +118,19 @@ def test_resume_where_the_text_has_moved(tmp_path, data, whole):
     new_run(tmp_path / "run", moved)
     go_on(tmp_path / "run", stop=lambda trainer: trainer.done == 5)
     again = moved.rename(tmp_path / "again.txt")
-    code, said = told_train(tmp_path / "run", "--resume")
+    code, said = output_of_train(tmp_path / "run", "--resume")
     assert code == 1
     assert "does not exist" in said
-    code, said = told_train(tmp_path / "run", "--resume", "--data", again, "--device", "cpu")
+    code, said = output_of_train(tmp_path / "run", "--resume", "--data", again, "--device", "cpu")
     assert code == 0, said
     assert (tmp_path / "run" / "losses.csv").read_bytes() == (whole / "losses.csv").read_bytes()
-    code, said = told_train(tmp_path / "run", "--resume", "--data", __file__)
+    code, said = output_of_train(tmp_path / "run", "--resume", "--data", __file__)
     assert code == 1
     assert f"{__file__} must be the text" in said
 
 
 def test_nothing_to_resume(tmp_path):
-    code, said = told_train(tmp_path, "--resume")
+    code, said = output_of_train(tmp_path, "--resume")
     assert code == 1
     assert f"Error: {tmp_path} must be the folder of a run" in said
     assert not list(tmp_path.iterdir())
@@ -157,7 +156,7 @@ def test_nothing_to_resume(tmp_path):
 )
 def test_bad_options(tmp_path, data, option, code, says):
     """They are named, and leave no folder behind that would stand in the way of the next attempt."""
-    found, said = told_train(tmp_path / "run", *options(data), *option)
+    found, said = output_of_train(tmp_path / "run", *options(data), *option)
     assert found == code, said
     assert says in said
     assert not (tmp_path / "run").exists()
@@ -188,7 +187,7 @@ def test_bad_options(tmp_path, data, option, code, says):
     ],
 )
 def test_options_without_effect_are_refused(tmp_path, data, given, says):
-    code, said = told_train(tmp_path / "run", *options(data), *given.split())
+    code, said = output_of_train(tmp_path / "run", *options(data), *given.split())
     assert code == 1, said
     assert f"Error: {says}" in said
     assert not (tmp_path / "run").exists()
@@ -206,7 +205,7 @@ def test_only_options_without_effect_are_said_to_have_none(tmp_path, data, estim
 
 def test_a_folder_that_cannot_be_made(tmp_path, data):
     (tmp_path / "file").write_text("")
-    code, said = told_train(tmp_path / "file" / "run", *options(data))
+    code, said = output_of_train(tmp_path / "file" / "run", *options(data))
     assert code == 1
     assert said.splitlines()[-1] == f"Error: Not a directory: {tmp_path / 'file' / 'run'}"
 
@@ -214,14 +213,14 @@ def test_a_folder_that_cannot_be_made(tmp_path, data):
 def test_settings_of_something_else(tmp_path):
     path = tmp_path / "settings.json"
     path.write_text('{"editor": 1}')
-    code, said = told_train(tmp_path, "--resume")
+    code, said = output_of_train(tmp_path, "--resume")
     assert code == 1
     assert f"Error: {path} must hold a run's settings" in said
 
 
 def test_a_path_is_shown_as_it_is(tmp_path, data):
     folder = tmp_path / "a [red]b"
-    code, said = told("train", "--output", folder, *options(data, steps=1), "--samples", "1")
+    code, said = output_of("train", "--output", folder, *options(data, steps=1), "--samples", "1")
     assert code == 0, said
     assert str(folder / "index.html") in said
 
@@ -230,12 +229,12 @@ def test_too_few_sentences(tmp_path):
     for count, says in ((0, "0 in all"), (2, "2 in all")):
         path = tmp_path / "few.txt"
         path.write_text("one sentence\n" * count)
-        code, said = told_train(tmp_path / "run", *options(path))
+        code, said = output_of_train(tmp_path / "run", *options(path))
         assert code == 1
         assert str(path) in said
         assert says in said
     path.write_text("a sentence that is too long for this\n" * 100)
-    code, said = told_train(tmp_path / "run", *options(path, longest=3))
+    code, said = output_of_train(tmp_path / "run", *options(path, longest=3))
     assert code == 1
     assert "must have sentences of up to 3 words" in said
     assert not (tmp_path / "run").exists()
@@ -244,10 +243,10 @@ def test_too_few_sentences(tmp_path):
 def test_very_few_sentences(tmp_path):
     path = tmp_path / "few.txt"
     path.write_text("one sentence\n" * 3)
-    code, said = told_train(tmp_path / "run", *options(path))
+    code, said = output_of_train(tmp_path / "run", *options(path))
     assert code == 0, said
     assert len(rows(tmp_path / "run")) == STEPS
-    code, said = told("evaluate", tmp_path / "run", "--samples", "1", "--no-baselines", "--device", "cpu")
+    code, said = output_of("evaluate", tmp_path / "run", "--samples", "1", "--no-baselines", "--device", "cpu")
     assert code == 0, said
     assert not re.search(r"nan|±", said)  # one sentence has no standard error
     assert json.loads((tmp_path / "run" / "evaluation.json").read_text(), parse_constant=pytest.fail)
@@ -258,4 +257,4 @@ def test_a_missing_package(tmp_path, monkeypatch):
         raise ImportError("Pretrained encoders need more packages")
 
     monkeypatch.setattr(session, "train_run", missing)
-    assert told_train(tmp_path / "run") == (1, "Error: Pretrained encoders need more packages\n")
+    assert output_of_train(tmp_path / "run") == (1, "Error: Pretrained encoders need more packages\n")

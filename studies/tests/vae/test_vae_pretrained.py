@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from vae_cases import told
+from vae_cases import output_of
 
 from harness.stored_models import minilm_folder, store
 from tailsum_studies.vae.data import Corpus
@@ -45,7 +45,6 @@ def test_training_with_real_weights(tmp_path):
 
 def test_a_folder_from_elsewhere(tmp_path, monkeypatch, unchecked):
     """A run knows its encoder's folder wherever it is evaluated, and refuses other weights; long sentences are found first."""
-    pytest.importorskip("typer")
     store(tmp_path, "bert")
     folder, text = tmp_path / "bert", tmp_path / "text.txt"
     text.write_text("the dog saw a cat\n" * 30)
@@ -66,24 +65,24 @@ def test_a_folder_from_elsewhere(tmp_path, monkeypatch, unchecked):
     ]
     begin = ["train", "--data", str(text), "--encoder", folder.name, *small]
     monkeypatch.chdir(tmp_path)
-    code, said = told(*begin, "--output", "run")
+    code, said = output_of(*begin, "--output", "run")
     assert code == 0, said
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     evaluate = ["evaluate", "../run", "--no-baselines", "--samples", "2", "--device", "cpu"]
-    code, said = told(*evaluate)
+    code, said = output_of(*evaluate)
     assert code == 0, said
     model = transformers.AutoModel.from_pretrained(folder)
     with torch.no_grad():
         next(iter(model.parameters()))[0, 0] += 1e-3
     model.save_pretrained(folder)
-    code, said = told(*evaluate)
+    code, said = output_of(*evaluate)
     assert code == 1
     assert f"Error: {folder} must be the encoder" in said
 
     text.write_text("the dog saw a cat\n" * 30 + "dog " * 99 + "\n")
     monkeypatch.chdir(tmp_path)
-    code, said = told(*begin, "--longest", "100", "--output", "other")
+    code, said = output_of(*begin, "--longest", "100", "--output", "other")
     assert code == 1
     assert "sub-words in a sentence, which is the model's limit" in said
     assert not (tmp_path / "other").exists()

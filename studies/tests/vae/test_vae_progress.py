@@ -7,10 +7,9 @@ import pytest
 import torch
 
 pytest.importorskip("safetensors")
-pytest.importorskip("typer")
 
 from rich.console import Console
-from vae_cases import SMALL, STEPS, options, told_train
+from vae_cases import SMALL, STEPS, options, output_of_train
 
 from tailsum.nn import Elbo
 from tailsum_studies.vae import session
@@ -52,7 +51,7 @@ def test_the_bar_fits_in_80_columns(monkeypatch, tmp_path):
 
 
 def test_plain_lines_where_there_is_no_terminal(tmp_path, data):
-    code, said = told_train(tmp_path / "run", *options(data))
+    code, said = output_of_train(tmp_path / "run", *options(data))
     assert code == 0, said
     shown = re.findall(r"^step (\d+) of 12: a word \d+\.\d\d \(dev \d+\.\d\d\), [\d,]+ words/s$", said, re.MULTILINE)
     assert [int(step) for step in shown] == list(range(SMALL["check_every"], STEPS + 1, SMALL["check_every"]))
@@ -69,7 +68,7 @@ def test_a_plain_line_at_least_every_minute(tmp_path, data, monkeypatch, seconds
 
     monkeypatch.setattr("tailsum_studies.vae.progress.monotonic", lambda: now)
     monkeypatch.setattr(session.Trainer, "step", tick)
-    code, said = told_train(tmp_path / "run", *options(data, check_every=100))
+    code, said = output_of_train(tmp_path / "run", *options(data, check_every=100))
     assert code == 0, said
     assert said.count("step ") - said.count("a step ") == lines + 1  # and a look at the dev part at the end
     assert "\x1b" not in said

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 pytest.importorskip("safetensors")
-pytest.importorskip("typer")
 
-from vae_cases import SMALL, alone, options, rows, same_run, step_of, told_train
+from vae_cases import SMALL, alone, options, output_of_train, rows, same_run, step_of
 
 from tailsum_studies.vae import session
 from tailsum_studies.vae.train import Trainer
@@ -72,7 +71,7 @@ def test_stopped_while_it_reads_the_text(tmp_path, data, number, code):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_one_signal_stops_after_the_step(tmp_path, data, monkeypatch, capfd, number):
     before_step(monkeypatch, 2, lambda: signal.raise_signal(number))
-    code, said = told_train(tmp_path / "run", *options(data))
+    code, said = output_of_train(tmp_path / "run", *options(data))
     assert code == 130
     assert "Stopped and saved" in said
     assert step_of(tmp_path / "run") == 2
@@ -83,7 +82,7 @@ def test_one_signal_stops_after_the_step(tmp_path, data, monkeypatch, capfd, num
 @pytest.mark.parametrize("step", [1, 3])
 def test_two_signals_stop_at_once(tmp_path, data, monkeypatch, number, step):
     before_step(monkeypatch, step, lambda: [signal.raise_signal(number) for _ in range(2)])
-    code, said = told_train(tmp_path / "run", *options(data))
+    code, said = output_of_train(tmp_path / "run", *options(data))
     assert code == 130
     assert said.endswith("Stopped.\n")
     assert (tmp_path / "run").exists() == (step > 1)
@@ -99,7 +98,7 @@ def test_sigterm_does_not_wait_for_a_long_step(tmp_path, data, monkeypatch, step
 
     monkeypatch.setattr(session, "PATIENCE", 0.1)
     before_step(monkeypatch, step, long)
-    code, said = told_train(tmp_path / "run", *options(data))
+    code, said = output_of_train(tmp_path / "run", *options(data))
     assert code == 130
     assert said.endswith("Stopped.\n")
     assert (tmp_path / "run").exists() == (step > 1)
@@ -110,7 +109,7 @@ def test_sigterm_does_not_wait_for_a_long_step(tmp_path, data, monkeypatch, step
 )
 def test_out_of_memory(tmp_path, data, monkeypatch, error):
     before_step(monkeypatch, 1, fail(error))
-    code, said = told_train(tmp_path / "run", *options(data))
+    code, said = output_of_train(tmp_path / "run", *options(data))
     assert code == 1
     assert re.search(r"Error: .+\. If memory is short: lower --batch, --states, .*\n$", said)
     assert "Traceback" not in said
@@ -120,7 +119,7 @@ def test_out_of_memory(tmp_path, data, monkeypatch, error):
 def test_what_else_is_in_the_folder_stays(tmp_path, data, monkeypatch):
     (tmp_path / "notes.txt").write_text("mine")
     before_step(monkeypatch, 1, fail(RuntimeError("no")))
-    assert told_train(tmp_path, *options(data))[0] == 1
+    assert output_of_train(tmp_path, *options(data))[0] == 1
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
@@ -128,10 +127,10 @@ def test_out_of_memory_later(tmp_path, data, monkeypatch, whole):
     """What was saved stays, and the run can go on."""
     with monkeypatch.context() as patch:
         before_step(patch, 6, fail(MemoryError()))
-        code, said = told_train(tmp_path / "run", *options(data))
+        code, said = output_of_train(tmp_path / "run", *options(data))
     assert code == 1
     assert "Error: out of memory. If" in said
     assert step_of(tmp_path / "run") == SMALL["check_every"]
-    assert told_train(tmp_path / "run", "--resume")[0] == 0
+    assert output_of_train(tmp_path / "run", "--resume")[0] == 0
     assert len(rows(tmp_path / "run")) == SMALL["steps"]
     same_run(tmp_path / "run", whole)

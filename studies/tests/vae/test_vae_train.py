@@ -8,7 +8,6 @@ import pytest
 import torch
 
 pytest.importorskip("safetensors")
-pytest.importorskip("typer")
 
 
 from vae_cases import (
@@ -57,14 +56,14 @@ HOW = {
 
 @pytest.mark.parametrize("encoder", ["lstm", "transformer"])
 def test_words_start_with_the_states_of_their_classes(tmp_path, data, encoder):
-    def told(certainty):
+    def output_of(certainty):
         new_run(tmp_path / str(certainty), data, certainty=certainty, encoder=encoder)
         trainer = fresh(tmp_path / str(certainty))
         trainer.begin()
         found = gather(trainer.model.eval(), trainer.corpus.train, trainer.sums)
         return found.information.net.sum().item(), found
 
-    (none, _), (much, found) = told(0.0), told(12.0)
+    (none, _), (much, found) = output_of(0.0), output_of(12.0)
     assert much > none + 0.5
     assert found.perplexity > 3
 

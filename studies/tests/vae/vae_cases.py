@@ -123,7 +123,7 @@ def replace(path, other):
 # Commands, as people run them.
 
 
-def told(*arguments):
+def output_of(*arguments):
     """A command in this process: its exit code and what it says, on both streams."""
     from typer.testing import CliRunner  # noqa: PLC0415  (an extra)
 
@@ -135,8 +135,8 @@ def told(*arguments):
     return result.exit_code, result.output
 
 
-def told_train(folder, *more):
-    return told("train", "--no-report", "--device", "cpu", "--output", folder, *more)
+def output_of_train(folder, *more):
+    return output_of("train", "--no-report", "--device", "cpu", "--output", folder, *more)
 
 
 def options(data, **how):

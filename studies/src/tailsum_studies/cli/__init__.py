@@ -1,4 +1,4 @@
-"""The command line: `tailsum` and `python -m tailsum`. A file a command; none of them loads torch for its `--help`."""
+"""The command line: `tailsum`, or `python -m tailsum_studies.cli`. A file a command; none of them loads torch for its `--help`."""
 
 import os
 import signal
@@ -10,12 +10,8 @@ def main() -> None:
     """Run the command line; Ctrl-C ends it without a traceback."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the imports below take a while
         signal.signal(number, _stop_at_once)
-    try:
-        from tailsum_studies.cli.app import app
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in {"typer", "rich"}:
-            raise
-        sys.exit("The command line needs two more packages: pip install 'tailsum[cli,plot]'")
+    from tailsum_studies.cli.app import app
+
     try:
         app(prog_name="tailsum")
     except KeyboardInterrupt:

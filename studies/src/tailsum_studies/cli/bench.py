@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tailsum_studies.cli.console import RUN, WHAT, Device, check_effect, missing_of, need, told
+from tailsum_studies.cli.console import RUN, WHAT, Device, check_effect, reported
 from tailsum_studies.progress import say
 
 
@@ -40,14 +40,13 @@ def bench(
     skipped. Writes `results.csv`, `machine.json`, and one page, `index.html`, with plots, ratios of time and memory,
     crossing points and a table "when to use what".
 
-    What is measured is kept: run the same command again, with more `--seconds` if you like, to go on. The page needs
-    pandas, jinja2 and matplotlib; where these are missing, `--page FOLDER` writes it later, and elsewhere.
+    What is measured is kept: run the same command again, with more `--seconds` if you like, to go on. `--page FOLDER`
+    writes the page of results that were measured before, or elsewhere.
     """
-    with told("--only some, or --quick") as console:
+    with reported("--only some, or --quick") as console:
         if page is not None:
             others = ("output", "quick", "device", "only", "seconds", "fresh")
             check_effect(context, dict.fromkeys(others, "--page"))
-            need("plot", "report")
         else:
             from tailsum_studies.bench import run
             from tailsum_studies.bench.machine import device_from
@@ -63,12 +62,6 @@ def bench(
                 say(console, f"Stopped. Finished cells are kept in {output}: the same command goes on from there.")
                 raise typer.Exit(130) from None
             say(console, f"The results: {(output / 'results.csv').resolve()}")
-            if missing := missing_of("plot", "report"):
-                say(
-                    console,
-                    f"The page needs more packages ({', '.join(missing)}). Elsewhere: tailsum bench --page FOLDER",
-                )
-                return
         from tailsum_studies.bench.report import write_page
 
         say(console, f"The results on one page: {write_page(page or output).resolve()}")

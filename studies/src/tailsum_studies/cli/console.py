@@ -12,8 +12,6 @@ from rich.console import Console
 
 from tailsum_studies.progress import say
 
-PACKAGES = {"plot": ("matplotlib",), "report": ("jinja2", "pandas"), "vae": ("safetensors",)}  # by extra
-
 RUN = "The run"  # the group, in a command's help, of where it works and where it writes
 WHAT = "What is measured"
 
@@ -37,21 +35,14 @@ Text = Annotated[
 ]
 
 
-def missing_of(*extras: str) -> list[str]:
-    """The packages of some extras that are not installed."""
-    return [name for extra in extras for name in PACKAGES[extra] if find_spec(name) is None]
-
-
-def need(*extras: str) -> None:
-    """Say at the start of a long run, not at its end, which packages it lacks."""
-    if missing := missing_of(*extras):
-        sys.exit(
-            f"This needs more packages ({', '.join(missing)}): pip install 'tailsum[{','.join(('cli', *extras))}]'"
-        )
+def need_vae() -> None:
+    """Say at the start of a long run, not at its end, that the packages of the extra `vae` are missing."""
+    if find_spec("safetensors") is None:
+        sys.exit("This needs one more package (safetensors): pip install 'tailsum-studies[vae]'")
 
 
 @contextmanager
-def told(lower: str = "") -> Iterator[Console]:
+def reported(lower: str = "") -> Iterator[Console]:
     """A console, and errors that a person can do something about as one line on it, not a traceback.
 
     `lower` says what takes less memory.

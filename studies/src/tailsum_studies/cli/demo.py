@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tailsum_studies.cli.console import RUN, WHAT, Repeats, Seed, need, told
+from tailsum_studies.cli.console import RUN, WHAT, Repeats, Seed, reported
 from tailsum_studies.progress import say
 
 
@@ -22,10 +22,9 @@ def demo(
 
     Prints a table of errors, times and memory, and writes a picture of the error distributions. Takes about a minute.
     """
-    need("plot")
     from tailsum_studies.demo import demo_picture, demo_table, run_demo
 
-    with told("lower --states") as console:
+    with reported("lower --states") as console:
         rows = run_demo(states, length, seed, repeats, console)
         console.print(demo_table(rows, states, length))
         picture = output / "errors.png"

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from tailsum_studies.cli.console import WHAT, Device, RunFolder, Text, need, told
+from tailsum_studies.cli.console import WHAT, Device, RunFolder, Text, need_vae, reported
 
 
 def evaluate(
@@ -25,8 +25,8 @@ def evaluate(
 
     Also the parts of its lower bound, and how many states are in use. Writes `evaluation.json` into the run's folder.
     """
-    need("plot", "report", "vae")
+    need_vae()
     from tailsum_studies.vae.session import evaluate_run
 
-    with told("lower --samples") as console:
+    with reported("lower --samples") as console:
         evaluate_run(run, console, samples, sentences, baselines, device, data)

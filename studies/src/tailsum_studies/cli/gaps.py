@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tailsum_studies.cli.console import RUN, WHAT, Data, Device, need, told
+from tailsum_studies.cli.console import RUN, WHAT, Data, Device, reported
 from tailsum_studies.progress import say, shown
 
 
@@ -48,7 +48,6 @@ def gaps(
 
     Finished runs are kept: the same command goes on where it was stopped. Writes `gaps.md`, `gaps.csv` and `gaps.png`.
     """
-    need("plot", "report")
     import torch
 
     from tailsum_studies.gaps.compare import Settings, compare
@@ -57,7 +56,7 @@ def gaps(
     from tailsum_studies.gaps.ways import ways as all_ways
     from tailsum_studies.text import sentences as read
 
-    with told("lower --kept or --candidates") as console:
+    with reported("lower --kept or --candidates") as console:
         known = all_ways(kept, candidates, words, bound)
         wanted = list(known) if ways == "all" else list(dict.fromkeys(ways.split(",")))
         if unknown := [name for name in wanted if name not in known]:

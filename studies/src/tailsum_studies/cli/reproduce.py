@@ -6,14 +6,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from tailsum_studies.cli.console import RUN, WHAT, Data, Repeats, Seed, check_effect, need, told, typed
+from tailsum_studies.cli.console import RUN, WHAT, Data, Repeats, Seed, check_effect, need_vae, reported, typed
 from tailsum_studies.paper.vae.design import Scale
 from tailsum_studies.progress import say
 
 Table = Literal[
     "table2", "table3", "table4", "hard", "theory", "splits", "memory", "relaxed", "all", "table5", "figure2"
 ]  # fmt: skip
-# Of those that train structured VAEs: how many states they have, and how many seeds, unless told.
+# Of those that train structured VAEs: how many states they have, and how many seeds, by default.
 TRAINED = {"table5": "100,2000", "figure2": "2000"}
 SEEDS = 3
 TRAINING = "Training (table5 and figure2)"
@@ -51,7 +51,8 @@ def reproduce(
     states: Annotated[
         str,
         typer.Option(
-            help="How many states the models have. table5: 100,2000 unless told; figure2: 2000.", rich_help_panel=WHAT
+            help="How many states the models have. Default for table5: 100,2000; for figure2: 2000.",
+            rich_help_panel=WHAT,
         ),
     ] = "2000,10000",
     repeats: Repeats = 100,
@@ -105,7 +106,8 @@ def reproduce(
     What is finished is kept: run the same command again to go on where it was interrupted. Writes CSV files with every
     replicate (compressed), tables in Markdown, pictures, and a page, `index.html`, that shows it all.
     """
-    need("plot", "report", *(["vae"] if table in TRAINED else []))
+    if table in TRAINED:
+        need_vae()
     from tailsum_studies.paper import reproduce as paper
 
     if table in TRAINED:
@@ -114,7 +116,7 @@ def reproduce(
         encoder = str(folder.resolve()) if (folder := Path(encoder).expanduser()).is_dir() else encoder
     options = paper.Options(scale, encoder, device, workers)
     settings = paper.Settings(table, _numbers(states), repeats, seed, output, data, options)
-    with told() as console:
+    with reported() as console:
         if page is not None:
             check_effect(
                 context, dict.fromkeys(("states", "repeats", "seed", "output", "data", *FOR_TRAINING), "--page")

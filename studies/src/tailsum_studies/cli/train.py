@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args
 import typer
 from typer.models import OptionInfo
 
-from tailsum_studies.cli.console import RUN, Device, check_effect, need, told, typed
+from tailsum_studies.cli.console import RUN, Device, check_effect, need_vae, reported, typed
 from tailsum_studies.progress import say
 from tailsum_studies.vae.settings import OWN_ENCODERS, Settings
 
@@ -91,10 +91,10 @@ def train(
     Stopped by Ctrl-C, or killed? `--resume` goes on to the same result. Finished? `--resume --steps MORE` trains
     further. On several GPUs or machines: `torchrun --nproc-per-node 2 -m tailsum_studies.cli train --shards 2`.
     """
-    need("plot", "report", "vae")
+    need_vae()
     from tailsum_studies.vae import session
 
-    with told("lower --batch, --states, --kept or --longest, or raise --shards") as console:
+    with reported("lower --batch, --states, --kept or --longest, or raise --shards") as console:
         if chosen["encoder"] not in OWN_ENCODERS and (folder := Path(chosen["encoder"]).expanduser()).is_dir():
             chosen["encoder"] = str(folder.resolve())
         if resume:

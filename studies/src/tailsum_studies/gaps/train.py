@@ -39,7 +39,7 @@ def train(
 ) -> tuple[GapFiller | NextWord, Curve]:
     """Adam for so many seconds: of the processor on a CPU, where others may be at work too, else by the clock.
 
-    The learning rate falls in the second half. `progress` is told each whole second that has passed.
+    The learning rate falls in the second half. `progress` is called with the whole seconds that have passed.
     """
     clock = clock or (time.process_time if device.type == "cpu" else time.perf_counter)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):

@@ -191,7 +191,7 @@ def share_of(states: int, percent: int) -> int:
     return max(2, round(states * percent / 100))
 
 
-def rivals(states: int, percent: int, repeats: int) -> tuple[Method, Method]:
+def baselines(states: int, percent: int, repeats: int) -> tuple[Method, Method]:
     """TopK and the paper's method, with one state drawn."""
     k, label = share_of(states, percent), f"{percent}%"
     return (

@@ -27,7 +27,7 @@ def gradients(subjects: Iterable[Subject], repeats: int) -> Iterator[Cell[Direct
     """Every estimator on every model."""
     for subject in subjects:
         for percent in PERCENT:
-            for method in cells.rivals(subject.states, percent, repeats):
+            for method in cells.baselines(subject.states, percent, repeats):
                 yield _cell(subject, method)
             for make in (cells.frugal, cells.ours):
                 method = make(subject.states, percent, repeats)

@@ -128,7 +128,7 @@ def _losses(source: Source, n: int, full: bool) -> Iterator[tuple[str, str, int,
         yield "exact, streamed", "all", n, exact
     for percent in PERCENT:
         k = cells.share_of(n, percent)
-        paper, own = cells.rivals(n, percent, 1)[1], cells.ours(n, percent, 1)
+        paper, own = cells.baselines(n, percent, 1)[1], cells.ours(n, percent, 1)
         yield "paper", paper.label, k, _sketched(source, paper, refined=False)
         yield "tailsum", own.label, k, _sketched(source, own, refined=False)
         yield "tailsum, refined", own.label, k, _sketched(source, own, refined=True)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tailsum import Local, LocalGlobal, Lookahead, Propose, TopAndSample, TopK, Uniform
-from tailsum_studies.paper.cells import Cell, Made, Method, Subject, cell, frugal, ours, rivals, share_of
+from tailsum_studies.paper.cells import Cell, Made, Method, Subject, baselines, cell, frugal, ours, share_of
 from tailsum_studies.paper.chains import (
     ADAM_STEPS,
     HARD_SETTINGS,
@@ -71,7 +71,7 @@ def table4(states: Iterable[int], repeats: int, seed: int) -> Iterator[Cell[Esti
     for level in ADAM_STEPS:
         subject = chain_subject(n, level, seed)
         for percent in PERCENT:
-            _, paper = rivals(n, percent, repeats)
+            _, paper = baselines(n, percent, repeats)
             theirs = (replace(paper, name=name, proposal=name, quantities=LOG_Z) for name in PROPOSALS)
             for method in (*theirs, frugal(n, percent, repeats), ours(n, percent, repeats)):
                 yield cell(subject, method)
@@ -85,7 +85,7 @@ def hard(states: Iterable[int], repeats: int, seed: int) -> Iterator[Cell[Estima
         for transition, emission in HARD_SETTINGS:
             subject = hard_subject(n, transition, emission, seed)
             for percent in (1, 10):
-                for method in (*rivals(n, percent, few), ours(n, percent, few, landmarks)):
+                for method in (*baselines(n, percent, few), ours(n, percent, few, landmarks)):
                     yield cell(subject, method)
             yield exact_cell(subject)
 
@@ -133,7 +133,7 @@ def _chain_cells(n: int, level: Level, repeats: int, seed: int) -> Iterator[Cell
     for percent in PERCENT:
         k = share_of(n, percent)
         count = repeats if k < 2000 else max(2, repeats // 2)  # these take longest, and tell least
-        _, paper = rivals(n, percent, count)
+        _, paper = baselines(n, percent, count)
         if n == 2000:  # the entropies of the paper's smaller chains have two draws
             yield cell(subject, replace(paper, quantities=LOG_Z))
             yield cell(subject, replace(paper, quantities=("entropy",), selection=TopAndSample(k - 2, 2)))
@@ -159,7 +159,7 @@ def text(data: Path | None, folder: Path, repeats: int, seed: int) -> Iterator[C
     for subject in text_subjects(data, folder, seed):
         n = subject.states
         for percent in (1, 10):
-            for method in (*rivals(n, percent, repeats), frugal(n, percent, repeats), ours(n, percent, repeats)):
+            for method in (*baselines(n, percent, repeats), frugal(n, percent, repeats), ours(n, percent, repeats)):
                 yield cell(subject, method)
         yield exact_cell(subject)
 

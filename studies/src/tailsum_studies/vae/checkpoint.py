@@ -99,13 +99,13 @@ class Keeper:
         """Make this checkpoint the best."""
         write(self.folder / BEST, checkpoint)
 
-    def latest(self, complain: Callable[[str], None], accept: Accept = lambda _: None) -> Checkpoint | None:
+    def latest(self, report_errors: Callable[[str], None], accept: Accept = lambda _: None) -> Checkpoint | None:
         """The last checkpoint, or the one before it, or, if neither can be used, the best; None if neither is there.
 
-        `complain` is told about each file that cannot be used, and why, and if training goes on from the best.
+        `report_errors` is called with each file that cannot be used, and why, and if training goes on from the best.
         """
         try:
-            return self._last_or_previous(complain, accept)
+            return self._last_or_previous(report_errors, accept)
         except ValueError as error:
             if not (self.folder / BEST).exists():
                 raise
@@ -114,10 +114,10 @@ class Keeper:
             best = _accepted(self.folder / BEST, accept)
         except ValueError as error:
             raise ValueError(f"{reason}; {error}") from None
-        complain(f"training goes on from {self.folder / BEST}, which is of step {best.facts.get('step')}")
+        report_errors(f"training goes on from {self.folder / BEST}, which is of step {best.facts.get('step')}")
         return best
 
-    def _last_or_previous(self, complain: Callable[[str], None], accept: Accept) -> Checkpoint | None:
+    def _last_or_previous(self, report_errors: Callable[[str], None], accept: Accept) -> Checkpoint | None:
         reasons: list[str] = []
         self._last_is_unusable = False
         for path in (self.folder / LAST, self.folder / PREVIOUS):
@@ -127,7 +127,7 @@ class Keeper:
                 return _accepted(path, accept)
             except ValueError as error:
                 reasons.append(str(error))
-                complain(reasons[-1])
+                report_errors(reasons[-1])
                 self._last_is_unusable |= path.name == LAST
         if reasons:
             raise ValueError(
@@ -136,16 +136,16 @@ class Keeper:
             )
         return None
 
-    def best(self, complain: Callable[[str], None], accept: Accept = lambda _: None) -> Checkpoint:
-        """The best checkpoint, or the last one if that is missing or cannot be used, of which `complain` is told."""
+    def best(self, report_errors: Callable[[str], None], accept: Accept = lambda _: None) -> Checkpoint:
+        """The best checkpoint, or the last one if that is missing or cannot be used, which `report_errors` is called with."""
         try:
             return _accepted(self.folder / BEST, accept)
         except ValueError as error:
             reason = str(error)
-        last = self._last_or_previous(complain, accept)
+        last = self._last_or_previous(report_errors, accept)
         if last is None:
             raise ValueError(f"{reason}. Train first, until one is saved")
-        complain(f"{reason}. The last one takes its place")
+        report_errors(f"{reason}. The last one takes its place")
         return last
 
 
@@ -162,7 +162,7 @@ def _safetensors() -> ModuleType:
     try:
         import safetensors.torch  # noqa: PLC0415  (optional, and only here)
     except ImportError:
-        raise ImportError("Checkpoints need one more package: pip install 'tailsum[vae]'") from None
+        raise ImportError("Checkpoints need one more package: pip install 'tailsum-studies[vae]'") from None
     return safetensors
 
 

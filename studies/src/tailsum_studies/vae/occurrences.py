@@ -80,16 +80,16 @@ class Occurrences:
         """How much the states tell of the words at the same place."""
         order = torch.randperm(len(self.states), generator=torch.Generator().manual_seed(0))
         words = torch.special.entr(self.words.bincount().double() / len(self.words)).sum().item()
-        return Information(self._told(self.states), self._told(self.states[order]), words)
+        return Information(self._of_states(self.states), self._of_states(self.states[order]), words)
 
-    def _told(self, states: Int[Tensor, " n"]) -> Float[Tensor, " N"]:
+    def _of_states(self, states: Int[Tensor, " n"]) -> Float[Tensor, " N"]:
         """For each state s the sum over words w of `p(s, w) log(p(s, w) / (p(s) p(w)))`."""
         width = int(self.words.max()) + 1
         keys, counts = (states * width + self.words).unique(return_counts=True)
         state, word = keys // width, keys % width
         expected = states.bincount(minlength=self.n_states)[state].double() * self.words.bincount()[word]
-        told = counts / len(states) * (counts * len(states) / expected).log()
-        return told.new_zeros(self.n_states).index_add(0, state, told)
+        found = counts / len(states) * (counts * len(states) / expected).log()
+        return found.new_zeros(self.n_states).index_add(0, state, found)
 
     def ranked(self) -> list[int]:
         """All states, those that tell most of their words first; unused ones last."""

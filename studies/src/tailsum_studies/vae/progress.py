@@ -14,7 +14,7 @@ from tailsum_studies.vae.train import Step
 
 
 class Teller(Protocol):
-    """What is told of each step and of each look at the dev part."""
+    """What is reported of each step and of each look at the dev part."""
 
     def stepped(self, step: Step) -> None:
         """A step was made."""
@@ -24,7 +24,7 @@ class Teller(Protocol):
 
 
 @contextmanager
-def told(console: Console, steps: int) -> Iterator[Teller]:
+def reported(console: Console, steps: int) -> Iterator[Teller]:
     """Tell of `steps` steps on a console."""
     if not console.is_terminal:
         yield Lines(console, steps)

@@ -93,9 +93,9 @@ class Run:
             )
         return corpus
 
-    def best(self, complain: Callable[[str], None] = print) -> Checkpoint:
-        """The model when it did best on dev, or, where that is lost, the last one, of which `complain` is told."""
-        return self.keeper.best(complain, self.accept)
+    def best(self, report_errors: Callable[[str], None] = print) -> Checkpoint:
+        """The model when it did best on dev, or, where that is lost, the last one, and then `report_errors` is called."""
+        return self.keeper.best(report_errors, self.accept)
 
     def model(self, device: torch.device | str = "cpu", checkpoint: Checkpoint | None = None) -> StructuredVAE:
         """The model of a checkpoint, by default of the best."""

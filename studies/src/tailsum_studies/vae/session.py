@@ -25,7 +25,7 @@ from tailsum_studies.vae.evaluate import Likelihood, likelihood, n_batches, sums
 from tailsum_studies.vae.explore import explore, gather, n_steps
 from tailsum_studies.vae.forecast import LONG, duration, forecast, memory_of, rate_of, what_to_lower
 from tailsum_studies.vae.processes import device_of, processes
-from tailsum_studies.vae.progress import told
+from tailsum_studies.vae.progress import reported
 from tailsum_studies.vae.run import Run, read_corpus, write_json
 from tailsum_studies.vae.settings import Settings
 from tailsum_studies.vae.train import Step, Trainer, Watcher, train
@@ -53,13 +53,13 @@ def train_run(
         if not all_of_us.first:
             console = Console(quiet=True)
         if new:
-            _foretell(run, corpus, place, console, new)
+            _check_forecast(run, corpus, place, console, new)
         trainer = Trainer(run, corpus, place, all_of_us)
         if new:
             all_of_us.wait()  # none may look for the run's files before all have found that there are none
         with _until_interrupted() as stop:
             if not all_of_us.first:
-                return train(trainer, Watcher(complain=lambda _: None, stop=stop))
+                return train(trainer, Watcher(report_errors=lambda _: None, stop=stop))
             run.write() if new else run.write_settings()
             try:
                 with _watching(run, console, stop) as watcher:
@@ -91,7 +91,7 @@ def _tell_start(run: Run, corpus: Corpus, device: torch.device, console: Console
         say(console, f"{run.folder} is finished already: its {steps} steps are done. To train further: {more}")
         return
     say(console, f"Going on from step {done} of {steps}.")
-    _foretell(run, corpus, device, console, new=False)
+    _check_forecast(run, corpus, device, console, new=False)
 
 
 def is_reported(folder: Path) -> bool:
@@ -100,7 +100,7 @@ def is_reported(folder: Path) -> bool:
     return all(path.exists() and path.stat().st_mtime_ns >= last.stat().st_mtime_ns for path in made)
 
 
-def _foretell(run: Run, corpus: Corpus, device: torch.device, console: Console, new: bool) -> None:
+def _check_forecast(run: Run, corpus: Corpus, device: torch.device, console: Console, new: bool) -> None:
     """Say what a step will take; a ValueError if a new run would take more memory than there is."""
     found, there = forecast(run.settings, corpus), memory_of(device)
     if found.total > there:
@@ -122,7 +122,7 @@ def _foretell(run: Run, corpus: Corpus, device: torch.device, console: Console, 
 def _watching(run: Run, console: Console, stop: Callable[[], bool]) -> Iterator[Watcher]:
     """Progress on the screen, and curves for TensorBoard."""
     settings = run.settings
-    with told(console, settings.steps) as teller, _events(run, console) as write:
+    with reported(console, settings.steps) as teller, _events(run, console) as write:
 
         def stepped(step: Step) -> None:
             elbo = step.elbo.total.item()
@@ -150,7 +150,7 @@ def _events(run: Run, console: Console) -> Iterator[Callable[[str, float, int], 
     try:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  (an extra)
     except ImportError:
-        console.print("No curves for TensorBoard: it is not installed (pip install 'tailsum[vae]').")
+        console.print("No curves for TensorBoard: it is not installed (pip install 'tailsum-studies[vae]').")
         yield lambda _name, _value, _step: None
         return
     writer: SummaryWriter | None = None
@@ -247,10 +247,10 @@ def evaluate_run(
             found["baselines"] = _baselines(run, corpus, parts, model.inference.states.device, bar)
     write_json(folder / "evaluation.json", found)
     console.print(_table(found))
-    told = found["information"]
+    shares = found["information"]
     console.print(
         f"{found['active']} of {run.settings.states} states occur in a sample for each training sentence. They tell "
-        f"{told['net']:.2f} of the {told['of_words']:.2f} nats of their words (without the {told['by_chance']:.2f} that chance would add).",
+        f"{shares['net']:.2f} of the {shares['of_words']:.2f} nats of their words (without the {shares['by_chance']:.2f} that chance would add).",
         soft_wrap=True,
     )
 

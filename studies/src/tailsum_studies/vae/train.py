@@ -42,11 +42,11 @@ class Step:
 
 @dataclass
 class Watcher:
-    """What is told of the training as it goes; every function may be replaced."""
+    """What is reported of the training as it goes; every function may be replaced."""
 
     stepped: Callable[[Step], None] = lambda _: None
     checked: Callable[[int, float], None] = lambda _step, _nll: None  # on the dev part, in nats per word
-    complain: Callable[[str], None] = print
+    report_errors: Callable[[str], None] = print
     stop: Callable[[], bool] = lambda: False  # asked after each step
     started: Callable[[int], None] = lambda _: None  # how many steps were done before
 
@@ -187,7 +187,7 @@ def train(trainer: Trainer, watcher: Watcher) -> bool:
     """
     run, settings, first = trainer.run, trainer.settings, trainer.processes.first
     with run.alone() if first else nullcontext():
-        if checkpoint := run.keeper.latest(watcher.complain, run.accept):
+        if checkpoint := run.keeper.latest(watcher.report_errors, run.accept):
             trainer.restore(checkpoint)
         else:
             trainer.begin()
