@@ -8,7 +8,7 @@ import typer.main
 
 from tailsum_studies.cli.app import app
 
-PAGE = Path(__file__).parents[2] / "docs" / "command_line.md"
+PAGE = Path(__file__).parents[1] / "docs" / "command_line.md"
 COMMANDS = typer.main.get_command(app).commands
 
 

@@ -149,14 +149,21 @@ def test_help_fits(command):
     )
 
 
-# The README.
+# The documentation.
 
 
-def test_the_readme_has_the_table_of_the_last_run():
-    folder = ROOT / "docs" / "bench"
+def test_the_documentation_has_the_table_of_the_last_run():
+    folder = ROOT / "studies" / "docs" / "bench"
     results = Results(folder / "results.csv", read_rows(folder / "results.csv"))
     expected = (folder / "when.md").read_text(encoding="utf-8")
     assert when_markdown(results, read_plan(folder), read_machine(folder)) == expected
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (found,) = re.findall(r"<!-- docs/bench/when.md -->\n(.*?)<!-- end -->", readme, re.DOTALL)
-    assert found == expected
+    pages = {
+        page.name: page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
+    }
+    shown = {
+        name: re.findall(r"<!-- studies/docs/bench/when.md -->\n(.*?)<!-- end -->", text, re.DOTALL)
+        for name, text in pages.items()
+        if "bench/when.md -->" in text
+    }
+    assert "exact_or_sketch.md" in shown
+    assert all(found == [expected] for found in shown.values()), list(shown)

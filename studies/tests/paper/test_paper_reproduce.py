@@ -296,7 +296,7 @@ def test_the_command_writes_the_report_again(tmp_path, unchecked):
 
 
 def test_the_results_in_the_documentation_are_small():
-    folder = Path(__file__).parents[3] / "docs" / "paper"
+    folder = Path(__file__).parents[2] / "docs" / "paper"
     if not folder.exists():
         pytest.skip("a source distribution has no results")
     sizes = {file: file.stat().st_size for file in folder.rglob("*") if file.is_file() and "cells" not in file.parts}

@@ -5,7 +5,7 @@ sketch is checked against the exact sum, and where that would take too long, aga
 """
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,8 +20,7 @@ PAIRS = {"cpu": 2e8, "cuda": 1e10}  # how many pairs of states the plain sum may
 FAR = {"cpu": 10.0, "cuda": 2.0}  # times as many for its only step
 
 
-@dataclass(frozen=True)
-class Embeddings:
+class Embeddings(NamedTuple):
     """Context `[B, T, d]`, and states as the left and the right of a pair `[N, d]`: leaves of the gradient."""
 
     context: Tensor
@@ -34,7 +33,7 @@ class Embeddings:
 
     def clear(self) -> None:
         """Without gradients, as after an optimiser's step."""
-        for leaf in (self.context, self.left, self.right):
+        for leaf in self:
             leaf.grad = None
 
 

@@ -4,10 +4,13 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
 from tailsum import PeakMemory
+
+T = TypeVar("T")
 
 MOST_REPEATS = 30
 SLOW = 1.0  # seconds: beyond it, one run is enough
@@ -44,10 +47,10 @@ def measure(run: Callable[[], object], device: torch.device, target: float) -> T
     if device.type == "cuda":
         return _measure_cuda(run, device, target)
     with PeakMemory() as memory:
-        warm = timed(run, device)
-    times = [timed(run, device)]
+        warm = timed(run, device)[1]
+    times = [timed(run, device)[1]]
     # The faster of two: one alone may have waited for other work on the machine, and then would not be repeated.
-    times += [timed(run, device) for _ in range(repeats_of(min(warm, times[0]), target) - 1)]
+    times += [timed(run, device)[1] for _ in range(repeats_of(min(warm, times[0]), target) - 1)]
     return Timing(statistics.median(times), min(times), memory.peak, len(times))
 
 
@@ -56,22 +59,22 @@ def _measure_cuda(run: Callable[[], object], device: torch.device, target: float
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    times = [timed(run, device)]
+    times = [timed(run, device)[1]]
     peak = torch.cuda.max_memory_allocated(device) - before
-    times += [timed(run, device) for _ in range(repeats_of(times[0], target) - 1)]
+    times += [timed(run, device)[1] for _ in range(repeats_of(times[0], target) - 1)]
     return Timing(statistics.median(times), min(times), peak, len(times))
 
 
-def timed(run: Callable[[], object], device: torch.device) -> float:
-    """Seconds until the work of one run is done."""
-    finish(device)
+def timed(run: Callable[[], T], device: torch.device | None = None) -> tuple[T, float]:
+    """A result, and the seconds until the device has done its work. Without a device: a GPU, if there is one."""
+    _finish(device)
     start = time.perf_counter()
-    run()
-    finish(device)
-    return time.perf_counter() - start
+    result = run()
+    _finish(device)
+    return result, time.perf_counter() - start
 
 
-def finish(device: torch.device) -> None:
+def _finish(device: torch.device | None) -> None:
     """Wait for what was given to the device."""
-    if device.type == "cuda":
+    if torch.cuda.is_available() if device is None else device.type == "cuda":
         torch.cuda.synchronize(device)
