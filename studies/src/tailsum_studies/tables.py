@@ -3,6 +3,6 @@
 LARGEST = 4 << 30  # bytes, the default of `tailsum.table_budget`
 
 
-def is_kept(size: float) -> bool:
+def is_kept(size: int) -> bool:
     """Whether a table of so many bytes is built whole."""
     return size <= LARGEST

@@ -336,5 +336,5 @@ def test_without_safetensors(keeper, monkeypatch):
     keeper.save(at_step(1))
     monkeypatch.setitem(sys.modules, "safetensors", None)
     for use in (lambda: keeper.latest(never), lambda: keeper.save(at_step(2))):
-        with pytest.raises(ImportError, match=r"pip install 'tailsum\[vae\]'"):
+        with pytest.raises(ImportError, match=r"pip install 'tailsum-studies\[vae\]'"):
             use()
