@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 DATA ?=
+NOT_NEEDED := tailsum_studies matplotlib pandas rich typer transformers  # by the library
 
 .PHONY: demo test slow benchmark paper docs dist check-dist clean
 
@@ -45,6 +46,7 @@ check-dist: dist
 	build/empty/bin/python -m pip install --quiet --constraint constraints.txt dist/tailsum-*.whl
 	build/empty/bin/python -I tests/run_readme.py
 	build/empty/bin/python -I -m tailsum
+	build/empty/bin/python -I -c "from importlib.util import find_spec as found; assert not any(map(found, '$(NOT_NEEDED)'.split()))"
 	build/empty/bin/python -m pip install --quiet --constraint constraints.txt dist/tailsum_studies-*.whl
 	build/empty/bin/tailsum --help
 

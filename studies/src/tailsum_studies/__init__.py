@@ -1,3 +1,3 @@
-"""What is done with `tailsum` by its public names: the command line, the demonstration, the paper's experiments, a structured VAE."""
+"""The command line, the demonstration, the experiments of the paper and a structured VAE, by the public names of `tailsum`."""
 
 __version__ = "0.1.0"

@@ -8,7 +8,7 @@ import pytest
 from bench_cases import MACHINE, PLAN, TINY, made_up
 from typer.testing import CliRunner
 
-from harness.outline import Outline
+from pages.outline import Outline
 from tailsum_studies.bench import plan as plans
 from tailsum_studies.bench.machine import claim, read_machine
 from tailsum_studies.bench.plan import read_plan, write_plan

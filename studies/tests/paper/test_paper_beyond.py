@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from paper_cases import cost_rows, gradient_rows, split_rows
 
-from harness.outline import Outline
+from pages.outline import Outline
 from tailsum_studies.paper.report import write_report
 
 ROWS = {"splits": split_rows, "memory": cost_rows, "relaxed": gradient_rows}

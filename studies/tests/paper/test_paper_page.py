@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from paper_cases import estimates, everything, pair
 
-from harness.outline import Outline
+from pages.outline import Outline
 from tailsum_studies.paper.report import write_report
 from tailsum_studies.paper.report.plots import pictures
 from tailsum_studies.paper.report.summary import summaries

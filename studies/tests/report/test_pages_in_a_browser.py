@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import harness
-from harness.browser import browser, executable
+from pages.browser import browser, executable
 from tailsum_studies.bench.machine import claim
 from tailsum_studies.bench.plan import write_plan
 from tailsum_studies.bench.report import write_page as write_bench
@@ -22,7 +21,7 @@ from tailsum_studies.vae.occurrences import Occurrences
 from tailsum_studies.vae.report import Findings, write_page
 from tailsum_studies.vae.settings import Settings
 
-FLAWS = Path(harness.__file__).with_name("flaws.js").read_text(encoding="utf-8")
+FLAWS = (Path(__file__).parents[1] / "pages" / "flaws.js").read_text(encoding="utf-8")
 WIDTHS, SCHEMES = (1280, 390), ("light", "dark")
 
 pytestmark = pytest.mark.skipif(

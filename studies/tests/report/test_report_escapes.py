@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from harness.outline import Outline
+from pages.outline import Outline
 from tailsum_studies.paper.report import write_report
 from tailsum_studies.paper.rows import Check, Direction, Estimate
 from tailsum_studies.text import UNKNOWN, Vocabulary

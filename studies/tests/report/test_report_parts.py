@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from harness.outline import Outline
+from pages.outline import Outline
 from tailsum_studies.report.axes import label_edges, legend_below, panels
 from tailsum_studies.report.page import TEMPLATES
 from tailsum_studies.report.picture import PHONE, WIDTH, Picture, is_narrow, page_width, save

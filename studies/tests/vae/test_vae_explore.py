@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import torch
 
-from harness.outline import Outline
+from pages.outline import Outline
 from tailsum.nn import Decoder, Estimator, as_sample
 from tailsum_studies.text import Split
 from tailsum_studies.vae.build import build
