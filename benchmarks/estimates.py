@@ -28,7 +28,7 @@ from tailsum import (
     Uniform,
     estimate,
 )
-from tailsum.numerics.replicates import combine
+from tailsum.structure.replicates import combine
 
 LENGTH = 20
 SIZES = (500, 700, 1000, 1400, 500, 1000, 2000) * 2 + (700, 1000, 500, 1400, 5000)  # of states, in turn

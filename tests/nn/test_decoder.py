@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nn_cases import END, N_WORDS, SHAPES, close, decoder_of, one_hot, plain, with_gradients, words_of
 
 from tailsum.nn.decoder import Probes, as_sample
-from tailsum.structure.base import RelaxedSample
+from tailsum.structure.relaxed import RelaxedSample
 
 
 def weights_of(*shape, seed=0):

@@ -11,7 +11,7 @@ from nn_cases import SHAPES, close, conditionals
 
 from harness.chains import ChainTruth
 from tailsum import LinearChain
-from tailsum.structure.base import RelaxedSample
+from tailsum.structure.relaxed import RelaxedSample
 
 
 def chain_of(lengths, n, seed, dtype=torch.double, forbidden=False):

@@ -8,8 +8,8 @@ import torch
 
 import tailsum as ts
 from harness.registry import ONE_EACH, large
-from tailsum.numerics.replicates import combine, student
 from tailsum.structure import sketches as module
+from tailsum.structure.replicates import combine, student
 
 WHAT = ["log_partition", "entropy", "marginals"]
 

@@ -42,7 +42,7 @@ def test_many_samples_are_drawn_in_parts(name, monkeypatch):
     case, model = possible(name)
     for module in SAMPLERS:
         monkeypatch.setattr(f"tailsum.{module}.tile_rows", lambda *_: 16)
-    monkeypatch.setattr("tailsum.structure.base.tile_size", lambda *_: 16 * 18)
+    monkeypatch.setattr("tailsum.structure.operations.samples.tile_size", lambda *_: 16 * 18)
     rows = case.rows(model.sample((3, 40), generator=seeded(0)))
     assert rows.shape[:2] == (120, 2)
     assert len(rows.flatten(1)[:32].unique(dim=0)) > len(rows.flatten(1)[:16].unique(dim=0))  # not copies of the first

@@ -47,7 +47,7 @@ from tailsum.structure.check import (
 from tailsum.structure.k_best import Best
 from tailsum.structure.relaxed import RelaxedSample
 from tailsum.structure.terms import each, recordable
-from tailsum.structure.transforms import with_recordable
+from tailsum.structure.transforms import differentiable, outside_transforms, with_recordable
 
 # How many tables of the scores of pairs of kept states, `[*batch, T-1, K, K]`, must fit the table budget for one to be made.
 TABLES = {"cpu": 16}
@@ -232,6 +232,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
 
             return chain_marginals(lambda x: self.log_sum(terms(x)), mean, (*nodes.tensors, *pairs.tensors))
 
+    @differentiable
     def pair_marginals(self) -> Float[Tensor, "*batch edge n n"]:
         """The probability of each pair of states of neighbouring positions."""
         return self.term_gradients(1, lambda x: x.expand(*self.batch_shape, self.n_nodes - 1, -1, -1))[0]
@@ -245,6 +246,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
     def sweep(self) -> ChainSweep:
         return ChainSweep(self.weighted_nodes(), self.transition, self.lengths, same_states=self.kept is None)
 
+    @outside_transforms
     def refine(self, pilot: "LinearChain | None" = None, generator: torch.Generator | None = None) -> Refined:
         """Sharper entropy, marginals and gradients over all N states, from this sketch (and log Z, if it was far off).
 

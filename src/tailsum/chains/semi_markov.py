@@ -45,6 +45,7 @@ from tailsum.structure.check import check_potential, checked_lengths
 from tailsum.structure.distinct import Distinct
 from tailsum.structure.k_best import Best
 from tailsum.structure.terms import recordable, requires_grad
+from tailsum.structure.transforms import differentiable
 
 
 class SegmentTerms(NamedTuple):
@@ -224,6 +225,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
             return self.tabled().relaxed(temperature, hard, generator, sample_shape)
         return super().relaxed(temperature, hard, generator, sample_shape)
 
+    @differentiable
     def label_marginals(self) -> Float[Tensor, "*batch T all"]:
         """The probability of each state at each position, over all N states; of `Durations` without a table.
 

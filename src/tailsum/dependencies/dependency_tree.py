@@ -43,6 +43,7 @@ from tailsum.scores.potential import Dense, Potential
 from tailsum.structure.base import Structure
 from tailsum.structure.check import check_lead, check_potential, checked_lengths
 from tailsum.structure.terms import each
+from tailsum.structure.transforms import differentiable, outside_transforms
 
 
 class DependencyTerms(NamedTuple):
@@ -266,6 +267,7 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
         read = self._reader(terms, log_sum_exp, choose, generator)
         return self.chunked(read, count, chunk, sample_shape)
 
+    @outside_transforms
     @torch.no_grad()
     def mbr(self, labelled: bool = True) -> Dependencies:
         """The tree with the highest expected number of arcs that a tree of the model has too (minimum Bayes risk).
@@ -342,6 +344,7 @@ class DependencyTree(Structure[DependencyTerms, Dependencies]):
         """The marginals of arcs, which do not depend on the kept states' ids."""
         return self.marginals()
 
+    @differentiable
     def state_marginals(self) -> Float[Tensor, "*batch T n"]:
         """The probability of each state of each word."""
         if not self.stateful:

@@ -19,6 +19,7 @@ from tailsum.numerics.tensors import flattened, working_type
 from tailsum.scores.factored import Factored, embedding_norms
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Subset
+from tailsum.structure.transforms import outside_transforms
 
 
 class FactorGraph(Graph):
@@ -128,6 +129,7 @@ class FactorGraph(Graph):
             total = total + here.scores.flatten(-table.arity)[..., 0].sum(-1)
         return total
 
+    @outside_transforms
     def factor_marginals(self) -> list[Float[Tensor, "..."]]:
         """The belief in the joint states of each factor, `[*batch, F, n, .., n]` for each group of factors."""
         groups = iter(self.variables)

@@ -37,6 +37,7 @@ from tailsum.structure.base import Structure
 from tailsum.structure.check import check_nodes, check_states, node_potential
 from tailsum.structure.k_best import Best
 from tailsum.structure.terms import recordable
+from tailsum.structure.transforms import outside_transforms
 
 
 class Convergence(NamedTuple):
@@ -235,6 +236,7 @@ class Graph(Structure[GraphTerms, Tensor]):
             belief = solver.gathered().all()
             return _probability(belief, belief).reshape(*self.batch_shape, *self.node_shape, self.n_states)
 
+    @outside_transforms
     @torch.no_grad()
     def whole_marginals(self) -> Float[Tensor, "*batch V all"]:
         """The belief in every state of the whole graph, also in those that a sketch does not keep.
@@ -251,6 +253,7 @@ class Graph(Structure[GraphTerms, Tensor]):
             belief = sweep.log_q(0, None)
             return _probability(belief, solver.gathered().all().reshape(self.states.shape))
 
+    @outside_transforms
     @torch.no_grad()
     def convergence(self, of: str = "sum") -> Convergence:
         """The convergence of messages, for each instance; an exact graph with loops has none to iterate.

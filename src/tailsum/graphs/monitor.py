@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tailsum.numerics.fixed_point import Iterated
-from tailsum.numerics.frames import frames_of_ours
+from tailsum.structure.frames import frames_of_ours
 
 
 class ConvergenceWarning(RuntimeWarning):

@@ -22,6 +22,7 @@ from tailsum.scores.message import message
 from tailsum.scores.potential import Potential
 from tailsum.sketch.selection import Subset
 from tailsum.structure.check import check_lead, check_potential, node_potential
+from tailsum.structure.transforms import differentiable
 
 
 class PairwiseGraph(Graph):
@@ -137,6 +138,7 @@ class PairwiseGraph(Graph):
     def factor_score(self, states: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
         return self.pairwise.at(states[..., self.edges[:, 0]], states[..., self.edges[:, 1]]).sum(-1)
 
+    @differentiable
     def pair_marginals(self) -> Float[Tensor, "*batch E n n"]:
         """The belief in each pair of states of each edge: the gradient of the log-partition in the pairwise scores."""
         shape = (*self.batch_shape, len(self.edges), self.n_states, self.n_states)

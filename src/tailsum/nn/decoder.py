@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from tailsum.nn.words import checked_inside
-from tailsum.structure.base import RelaxedSample
+from tailsum.structure.relaxed import RelaxedSample
 
 
 class Joint(NamedTuple):

@@ -13,7 +13,7 @@ from tailsum.scores.potential import Potential
 from tailsum.sketch.neighbours import Neighbours
 from tailsum.sketch.proposal import LocalGlobal, Lookahead
 from tailsum.sketch.selection import Optimal, TopAndSample, TopK
-from tailsum.structure.base import RelaxedSample
+from tailsum.structure.relaxed import RelaxedSample
 
 Method = Literal["full", "topk", "rdp", "tailsum"]
 

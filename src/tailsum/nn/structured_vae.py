@@ -15,7 +15,7 @@ from tailsum.nn.decoder import Joint, Probes, as_sample
 from tailsum.nn.estimator import Estimator
 from tailsum.nn.inference import CRFInference
 from tailsum.numerics.check import as_whole, at_least
-from tailsum.structure.base import RelaxedSample
+from tailsum.structure.relaxed import RelaxedSample
 
 
 class Elbo(NamedTuple):

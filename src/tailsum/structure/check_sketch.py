@@ -16,12 +16,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.replicates import Combined, combine, effective, shares
 from tailsum.numerics.table import tile_size
 from tailsum.sketch.model import Propose
 from tailsum.sketch.proposal import Lookahead
 from tailsum.sketch.selection import Optimal, Subset
 from tailsum.structure.base import Structure
+from tailsum.structure.replicates import Combined, combine, effective, shares
 from tailsum.structure.sketches import sketches
 
 OTHERS = 4  # sketches by another proposal

@@ -10,13 +10,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tailsum.numerics.check import at_least
-from tailsum.numerics.frames import frames_of_ours
-from tailsum.numerics.replicates import Combined, combine
 from tailsum.sketch.model import Propose
 from tailsum.sketch.proposal import Lookahead, proposal_from
 from tailsum.sketch.selection import Selection, selection_from
 from tailsum.structure.base import Structure
 from tailsum.structure.check_sketch import ADVICE, Replicates, SketchWarning, diagnostics, instances
+from tailsum.structure.frames import frames_of_ours
+from tailsum.structure.replicates import Combined, combine
 from tailsum.structure.sketches import sketches
 
 Quantity = Callable[[Structure[Any, Any]], Tensor]

@@ -12,7 +12,7 @@ import inspect
 from types import ModuleType
 from typing import Any
 
-from tailsum.numerics.when_loaded import when_loaded
+from tailsum.structure.when_loaded import when_loaded
 
 
 def integrate(structure: Any) -> None:

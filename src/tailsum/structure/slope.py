@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tailsum.numerics.precision import full_precision
-from tailsum.structure.terms import Terms, each, recordable, requires_grad
+from tailsum.structure.derivatives import differentiating
+from tailsum.structure.terms import Terms, each
 
 
 def log_sum_and_slope(model: Any, own: Terms, values: Terms) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
@@ -16,12 +16,9 @@ def log_sum_and_slope(model: Any, own: Terms, values: Terms) -> tuple[Float[Tens
     The slope of the batch's sum is linear in a factor on each sequence. Its gradient in the factors is the slope of
     each sequence, in one pass.
     """
-    recording = torch.is_grad_enabled()
-    with torch.inference_mode(False), torch.enable_grad(), full_precision(model.device):
-        own, values = recordable(own), recordable(values)
-        recording &= requires_grad(own, values)
-        tilt = torch.zeros((), dtype=own[0].tensors[0].dtype, device=model.device, requires_grad=True)
-        tilted = each(lambda a, b: a.scaled(1.0 + tilt) if a is b else a.plus(b.finite().scaled(tilt)), own, values)
+    with differentiating(model.device, own, values) as (recording, scores, slopes):
+        tilt = torch.zeros((), dtype=scores[0].tensors[0].dtype, device=model.device, requires_grad=True)
+        tilted = each(lambda a, b: a.scaled(1.0 + tilt) if a is b else a.plus(b.finite().scaled(tilt)), scores, slopes)
         total = model.log_sum(tilted)
         if not total.requires_grad:  # nothing is summed, as in a sentence of one word without a tree
             return total, torch.zeros_like(total)

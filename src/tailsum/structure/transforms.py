@@ -17,72 +17,100 @@ from tailsum.numerics.transforms import is_mapped, transforming
 from tailsum.scores.base import Scores
 from tailsum.scores.gated import Gated
 from tailsum.scores.scored import Scored
-from tailsum.structure.batch import Copies
+from tailsum.sketch.model import Model
 from tailsum.structure.fields import changed, over_batch, remade
 from tailsum.structure.terms import tensors_in
 from tailsum.structure.transformed import Function, Looped, mapped_size, transformed
 
-DIFFERENTIABLE = (
-    "log_partition", "score", "entropy", "cross_entropy", "kl", "max", "expectation",
-    "marginals", "pair_marginals", "label_marginals", "rule_marginals", "state_marginals",
-)  # fmt: skip
-BY_VALUE = ("sample", "argmax")  # what they choose has no gradient
-REFUSED = ("topk", "rsample", "sample_distinct", "factor_marginals", "whole_marginals", "convergence", "mbr", "refine")
-RECORDED = (
-    *DIFFERENTIABLE,
-    "rsample",
-    "factor_marginals",
-    "whole_marginals",
-)  # their results may be differentiated by autograd
-
 Result = TypeVar("Result")
-
-
-class Transformable:
-    """The base of structures: their operations go through transforms, or say that they do not."""
-
-    def __init_subclass__(cls, **how: Any) -> None:
-        super().__init_subclass__(**how)
-        prepared = (
-            (RECORDED, _recorded),
-            (DIFFERENTIABLE, _differentiable),
-            (BY_VALUE, _by_value),
-            (REFUSED, _refused),
-        )
-        for names, prepare in prepared:
-            for name in names:
-                owner = next((kind for kind in cls.__mro__ if name in vars(kind)), None)
-                if owner is cls or (owner is not None and not issubclass(owner, Transformable)):
-                    setattr(cls, name, prepare(vars(owner)[name]))
-
-    def by_value(self, operation: Callable[[Any], Result], name: str) -> Result:
-        """`operation(self)`, whose result has no gradient; inside a transform, of plain tensors."""
-        if not transforming():
-            return operation(self)
-        found = list[Any]()
-
-        def run(model: Any) -> list[Tensor]:
-            found[:] = [operation(model)]
-            return list(tensors_in(found[0]))
-
-        function = _OfModels(run, [_evaluated(self)], [])
-        if any(map(is_mapped, function.tensors())):
-            raise RuntimeError(_advice(name, "vmap"))
-        function.differentiable = False
-        plain = iter(transformed(function, function.tensors()))
-        return changed(found[0], lambda x: next(plain) if isinstance(x, Tensor) else x, {})
 
 
 def with_recordable(value: Any) -> Any:
     """A model, or what else an operation is given: autograd cannot keep tensors made in inference mode, but copies of them."""
-    is_model = isinstance(value, Copies)
-    if not torch.is_grad_enabled() or not any(x.is_inference() for x in tensors_in(vars(value) if is_model else value)):
+    fields = vars(value) if isinstance(value, Model) else value
+    if not torch.is_grad_enabled() or not any(x.is_inference() for x in tensors_in(fields)):
         return value
 
     def copied(x: Any) -> Any:
         return x.clone() if isinstance(x, Tensor) and x.is_inference() else x
 
-    return value.with_leaves(copied, {}) if is_model else changed(value, copied, {})
+    return changed(value, copied, {}) if fields is value else value.with_leaves(copied, {})  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def differentiable(operation: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Marks an operation whose result, one tensor, may be differentiated: by autograd, and inside transforms."""
+    recorded = _recorded(operation)
+
+    @functools.wraps(operation)
+    def call(self: Any, *given: Any, **named: Any) -> Any:
+        if not transforming():
+            return recorded(self, *given, **named)
+        given = (*given, *named.values())  # a model to compare with, or configurations
+        models = [_evaluated(x) for x in (self, *given) if isinstance(x, Model)]
+        configurations = [x for x in given if not isinstance(x, Model)]
+        function = _OfModels(lambda *inputs: [recorded(*inputs)], models, configurations)
+        return transformed(function, function.tensors())[0]
+
+    return _marked(call, differentiable)
+
+
+def chosen_by_value(operation: Callable[..., Result]) -> Callable[..., Result]:
+    """Marks an operation that chooses states or configurations, which have no gradient."""
+
+    @functools.wraps(operation)
+    def call(self: Any, *given: Any, **named: Any) -> Any:
+        return by_value(self, lambda model: operation(model, *given, **named), operation.__name__)
+
+    return _marked(call, chosen_by_value)
+
+
+def outside_transforms(operation: Callable[..., Result]) -> Callable[..., Result]:
+    """Marks an operation that the transforms of `torch.func` cannot take; autograd may differentiate its results."""
+    recorded = _recorded(operation)
+
+    @functools.wraps(operation)
+    def call(self: Any, *given: Any, **named: Any) -> Any:
+        if transforming():
+            raise RuntimeError(_advice(operation.__name__, "the transforms of torch.func"))
+        return recorded(self, *given, **named)
+
+    return _marked(call, outside_transforms)
+
+
+def keep_decorators(structure: type) -> None:
+    """Decorate what a class of structures overrides as the operations that it overrides are."""
+    for name in dir(structure):
+        owner, *bases = (kind for kind in structure.__mro__ if name in vars(kind))
+        if not hasattr(vars(owner)[name], _MARK):
+            decorators = (getattr(vars(base)[name], _MARK, None) for base in bases)
+            if decorate := next(filter(None, decorators), None):
+                setattr(structure, name, decorate(vars(owner)[name]))
+
+
+_MARK = "_decorated_as_operation"
+
+
+def _marked(call: Callable[..., Any], decorator: Callable[..., Any]) -> Callable[..., Any]:
+    setattr(call, _MARK, decorator)
+    return call
+
+
+def by_value(model: Any, operation: Callable[[Any], Result], name: str) -> Result:
+    """`operation(model)`, whose result has no gradient; inside a transform, of plain tensors."""
+    if not transforming():
+        return operation(model)
+    result = list[Any]()
+
+    def run(plain: Any) -> list[Tensor]:
+        result[:] = [operation(plain)]
+        return list(tensors_in(result[0]))
+
+    function = _OfModels(run, [_evaluated(model)], [])
+    if any(map(is_mapped, function.tensors())):
+        raise RuntimeError(_advice(name, "vmap"))
+    function.differentiable = False
+    plain = iter(transformed(function, function.tensors()))
+    return changed(result[0], lambda x: next(plain) if isinstance(x, Tensor) else x, {})
 
 
 def _recorded(operation: Callable[..., Result]) -> Callable[..., Result]:
@@ -92,38 +120,6 @@ def _recorded(operation: Callable[..., Result]) -> Callable[..., Result]:
     def call(self: Any, *given: Any, **named: Any) -> Result:
         kept = [with_recordable(x) for x in (self, *given)]
         return operation(*kept, **{name: with_recordable(x) for name, x in named.items()})
-
-    return call
-
-
-def _differentiable(operation: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    @functools.wraps(operation)
-    def call(self: Any, *given: Any, **named: Any) -> Tensor:
-        if not transforming():
-            return operation(self, *given, **named)
-        given = (*given, *named.values())  # a model to compare with, or configurations
-        models = [_evaluated(x) for x in (self, *given) if isinstance(x, Transformable)]
-        configurations = [x for x in given if not isinstance(x, Transformable)]
-        function = _OfModels(lambda *inputs: [operation(*inputs)], models, configurations)
-        return transformed(function, function.tensors())[0]
-
-    return call
-
-
-def _by_value(operation: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(operation)
-    def call(self: Any, *given: Any, **named: Any) -> Any:
-        return self.by_value(lambda model: operation(model, *given, **named), operation.__name__)
-
-    return call
-
-
-def _refused(operation: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(operation)
-    def call(self: Any, *given: Any, **named: Any) -> Any:
-        if transforming():
-            raise RuntimeError(_advice(operation.__name__, "the transforms of torch.func"))
-        return operation(self, *given, **named)
 
     return call
 

@@ -28,6 +28,7 @@ from tailsum.numerics.tensors import working_type
 from tailsum.scores.potential import Dense
 from tailsum.sketch.sweep import Sweep
 from tailsum.structure.check import checked_lengths
+from tailsum.structure.transforms import differentiable
 from tailsum.trees.configuration import Trees, children
 from tailsum.trees.reader import Reader
 from tailsum.trees.rules.check import check_rule
@@ -167,6 +168,7 @@ class PCFG(TreeStructure[GrammarTerms]):
         spans = self.span_scores(configuration).masked_fill(self.sequence_lengths().reshape(batch) < 2, -math.inf)
         return spans + torch.where(triples[0] >= 0, rules, 0.0).sum(-1)
 
+    @differentiable
     def rule_marginals(self) -> Float[Tensor, "*batch N C C"]:
         """The expected number of uses of each rule in a tree: `[*batch, N, N+P, N+P]`, over all states also in a sketch."""
         found = self.term_gradients(1, self._for_each_sentence())

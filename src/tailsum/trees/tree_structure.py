@@ -14,6 +14,7 @@ from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import finite
 from tailsum.structure.base import Structure
 from tailsum.structure.terms import Terms, with_tables
+from tailsum.structure.transforms import outside_transforms
 from tailsum.trees.configuration import Trees, check_tree, tree_parts
 from tailsum.trees.reader import Reader, read_tree
 from tailsum.trees.span_chart import SpanReader
@@ -58,6 +59,7 @@ class TreeStructure(Structure[Terms, Trees]):
         chunk = max(1, tile_rows(reader.width, self.device) // max(1, self.batch_shape.numel()))
         return self.chunked(lambda count: self._read(reader, count), math.prod(sample_shape), chunk, sample_shape)
 
+    @outside_transforms
     @torch.no_grad()
     def mbr(self, labelled: bool = True) -> Trees:
         """The tree with the highest expected number of spans that a tree of the model has too (minimum Bayes risk).

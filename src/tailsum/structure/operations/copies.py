@@ -8,31 +8,17 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from tailsum.audience import for_authors
 from tailsum.structure.fields import changed, over_batch
-from tailsum.structure.terms import tensors_in
+from tailsum.structure.model import Configuration, StructureModel
+from tailsum.structure.terms import Terms, tensors_in
 
 Item = int | slice | EllipsisType | Tensor | Sequence[int] | None
 This = TypeVar("This", bound="Copies")
 
 
-class Copies:
+class Copies(StructureModel[Terms, Configuration]):
     """A model that can be indexed, expanded, moved and copied. The copies share what need not change."""
-
-    batch_shape: torch.Size
-    lengths: Tensor | None
-    dtype: torch.dtype
-    device: torch.device
-    _origin: Any
-
-    def after_batch(self) -> dict[str, Any]:
-        """How many dimensions of a field follow those of the batch, if its form does not say so; None: it has no batch."""
-        return {}
-
-    def replaced(self: This, **fields: object) -> This:
-        """A new model with some fields replaced; nothing is checked again."""
-        model = object.__new__(type(self))
-        vars(model).update(vars(self) | fields)
-        return model
 
     def __deepcopy__(self: This, memo: dict[int, Any]) -> This:
         """A copy with tensors of its own; those that were computed stay in the graph, for which torch has no copies."""
@@ -42,11 +28,6 @@ class Copies:
         return self.replaced(**copy.deepcopy(vars(self), memo))
 
     # The batch.
-
-    def in_batch(self: This, shape: Sequence[int]) -> This:
-        """The same model broadcast to a larger batch shape; its tensors stay as they are."""
-        shape = torch.Size(shape)
-        return self.replaced(batch_shape=shape, lengths=None if self.lengths is None else self.lengths.expand(shape))
 
     def expand(self: This, batch_shape: Sequence[int], _instance: object = None) -> This:
         """The same model for a larger batch, without copies of its scores; samples of the batch are independent.
@@ -113,6 +94,7 @@ class Copies:
 
         return self.with_leaves(moved, {})
 
+    @for_authors
     def with_leaves(self: This, change: Callable[[Any], Any], memo: dict[int, Any]) -> This:
         """The model, and the one that it is a sketch of, with `change` applied to all tensors, dtypes and devices."""
         fields = {name: value for name, value in vars(self).items() if name != "_origin"}

@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 import sys
 
-from tailsum.numerics.when_loaded import when_loaded
+from tailsum.structure.when_loaded import when_loaded
 
 
 def test_modules_that_are_loaded_later_or_were_before(tmp_path, monkeypatch):

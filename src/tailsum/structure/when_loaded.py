@@ -1,4 +1,4 @@
-"""What another library needs from this one, done when that library is loaded: nobody waits for one that they do not use."""
+"""Hooks for other libraries that run when those are imported, and not before: nothing is imported for their sake."""
 
 import importlib.util
 import sys

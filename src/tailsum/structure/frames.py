@@ -1,4 +1,4 @@
-"""Where a warning points: at the line of the user's that led to it."""
+"""Which line a warning points at: the user's, not one of this package."""
 
 import inspect
 
