@@ -13,7 +13,7 @@ AT_LEAST_EVERY = 60.0  # seconds between two lines of a log
 
 
 def say(console: Console, text: str) -> None:
-    """One line, as it is: not wrapped, and what looks like markup, as in a path, is shown."""
+    """Print one line unchanged: it is not wrapped, and what looks like markup (in a path, say) is shown."""
     console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 

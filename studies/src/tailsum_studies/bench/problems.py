@@ -14,7 +14,7 @@ REFERENCE = "tailsum in float64"
 
 
 class Answers(NamedTuple):
-    """What a library says of a problem. The best configuration comes as it has it, and its score for the check."""
+    """A library's answers to a problem. The best configuration is in the library's own form; its score is for the check."""
 
     total: Callable[[], Tensor] | None = None
     best: Callable[[], object] | None = None

@@ -69,12 +69,12 @@ def reported(lower: str = "") -> Iterator[Console]:
 
 
 def typed(context: typer.Context, name: str) -> bool:
-    """Whether an option stands on the command line, be it with its default."""
+    """Whether an option was given on the command line, also if with its default value."""
     return getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
 
 
 def check_effect(context: typer.Context, without: dict[str, str]) -> None:
-    """Nothing that is typed is ignored: `without` has the names of options without effect, and why they have none."""
+    """Refuse options that have no effect: `without` has their names, and why they have none."""
     for name, why in without.items():
         if typed(context, name):
             option = f"--{'no-' if context.params[name] is False else ''}{name.replace('_', '-')}"

@@ -116,10 +116,7 @@ def _check_effects(context: typer.Context, settings: Settings | None, report: bo
 
 
 def _check_same(output: Path, context: typer.Context, chosen: dict[str, Any]) -> None:
-    """A run goes on as it was begun: what is typed beside --resume, be it a default, must be what it has.
-
-    Only of steps there may be more.
-    """
+    """Refuse settings given with --resume that differ from those of the run; only `steps` may grow."""
     from tailsum_studies.vae.run import Run
 
     settings = Run.open(output).settings

@@ -91,7 +91,7 @@ def independent(chain: LinearChain, words: Int[Tensor, "B T"]) -> Float[Tensor, 
 
 
 def sketch(way: Way, chain: LinearChain, words: Tensor, generator: torch.Generator | None = None) -> LinearChain:
-    """The chain whose sum stands for that of the whole one; the given words are kept where states are kept by scores."""
+    """The chain that training sums over in place of the whole one. Where states are kept by scores, the given words are kept too."""
     if way.name in ("exact", "small"):
         return chain
     if way.name in ("topk", "beam"):

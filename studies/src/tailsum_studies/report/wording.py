@@ -60,7 +60,7 @@ def capital(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """Text in which Markdown reads nothing as its own: bars, tags, emphasis and links."""
+    """Escape what Markdown would interpret: bars, tags, emphasis and links."""
     text = " ".join(text.split())
     for mark in "\\|<>*_`[]":
         text = text.replace(mark, f"\\{mark}")

@@ -1,4 +1,4 @@
-"""Random numbers that follow from a seed and a place in the training alone, so that it can go on from anywhere."""
+"""Random numbers that depend only on a seed and the step of training, so that training can be resumed at any step."""
 
 import contextlib
 from collections.abc import Iterator

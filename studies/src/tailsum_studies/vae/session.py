@@ -169,7 +169,7 @@ def _events(run: Run, console: Console) -> Iterator[Callable[[str, float, int], 
 
 @contextmanager
 def _until_interrupted() -> Iterator[Callable[[], bool]]:
-    """Whether someone has asked to stop, by Ctrl-C or SIGTERM; who asks twice is not kept waiting.
+    """Whether someone has asked to stop, by Ctrl-C or SIGTERM. A second request stops at once.
 
     SIGTERM comes from programs, which do not ask twice: the step at hand has `PATIENCE` to end.
     """

@@ -48,7 +48,7 @@ def lines_of(results: Results, plan: Plan, axis: str, batch: int | None, operati
 
 
 def batches_of(results: Results, plan: Plan, axis: str) -> list[int | None]:
-    """The batches of a sweep that have lines, in ascending order; None stands for a sweep that has but one."""
+    """The batch sizes of a sweep, one line each, in ascending order; None if the sweep has only one."""
     every = {one.batch for one in series(plan, axis)}
     return [batch for batch in sorted(every, key=lambda b: b or 0) if lines_of(results, plan, axis, batch)]
 

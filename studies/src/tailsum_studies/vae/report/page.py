@@ -1,4 +1,4 @@
-"""What the page about a run says: the template `vae.html` has its words, and this the numbers and tables in them."""
+"""The page about a run: computes the numbers and tables that the template `vae.html` shows."""
 
 import dataclasses
 from collections.abc import Mapping
