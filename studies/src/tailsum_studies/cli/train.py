@@ -116,7 +116,7 @@ def _check_effects(context: typer.Context, settings: Settings | None, report: bo
 
 
 def _check_same(output: Path, context: typer.Context, chosen: dict[str, Any]) -> None:
-    """Refuse settings given with --resume that differ from those of the run; only `steps` may grow."""
+    """Refuse settings given with --resume that differ from those of the run; only `steps` may be another."""
     from tailsum_studies.vae.run import Run
 
     settings = Run.open(output).settings

@@ -48,7 +48,7 @@ def lines_of(results: Results, plan: Plan, axis: str, batch: int | None, operati
 
 
 def batches_of(results: Results, plan: Plan, axis: str) -> list[int | None]:
-    """The batch sizes of a sweep, one line each, in ascending order; None if the sweep has only one."""
+    """The batch sizes for which a sweep has lines, in ascending order; None where it does not vary them."""
     every = {one.batch for one in series(plan, axis)}
     return [batch for batch in sorted(every, key=lambda b: b or 0) if lines_of(results, plan, axis, batch)]
 

@@ -107,7 +107,7 @@ def table4(name: str, found: pd.DataFrame) -> Iterator[Table]:
 
 
 def proposals(found: pd.DataFrame) -> list[tuple[Any, pd.DataFrame]]:
-    """The columns of each table of proposals; quantities that were measured with ours alone have no table."""
+    """The rows of each table of proposals, and what they have in common; quantities that were measured with ours alone have no table."""
     return [each for each in groups(found, *BLOCK, "label") if not all(map(is_ours, each[1].method))]
 
 

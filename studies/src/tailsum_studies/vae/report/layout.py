@@ -87,7 +87,7 @@ def bend(first: int, second: int, places: Float[np.ndarray, "n 2"], boxes: Float
 def choose(
     pairs: Sequence[tuple[int, int, int]], nodes: int, arrows: int
 ) -> tuple[list[int], list[tuple[int, int, int]]]:
-    """The nodes to draw, at most so many, and the most frequent pairs of them, at most so many.
+    """At most `nodes` nodes to draw, and the most frequent pairs among them, at most `arrows`.
 
     >>> choose([(5, 7, 9), (7, 5, 8), (7, 1, 7), (5, 5, 6)], nodes=2, arrows=9)
     ([5, 7], [(5, 7, 9), (7, 5, 8), (5, 5, 6)])
