@@ -9,10 +9,11 @@ from tailsum.chains.refine import Refined
 from tailsum.chains.segment_pairs import ByDuration
 from tailsum.chains.segments import Segments
 from tailsum.chains.semi_markov import SemiMarkov
-from tailsum.dependencies.dependency_tree import Dependencies, DependencyTree, RelaxedDependencies
+from tailsum.dependencies.configuration import Dependencies, RelaxedDependencies
+from tailsum.dependencies.dependency_tree import DependencyTree
 from tailsum.graphs.factor_graph import FactorGraph
-from tailsum.graphs.graph import Convergence, Graph
-from tailsum.graphs.monitor import ConvergenceWarning
+from tailsum.graphs.graph import Graph
+from tailsum.graphs.monitor import Convergence, ConvergenceWarning
 from tailsum.graphs.pairwise_graph import PairwiseGraph, grid_edges
 from tailsum.graphs.uai import read_uai
 from tailsum.numerics.kernels import kernels, precision

@@ -289,3 +289,13 @@ def test_a_large_offset_is_no_sign_of_underflow(monkeypatch):
     pairs[torch.rand(60, 60, generator=generator) < 0.6] = -1e4
     pairs[:, 7], nodes[100, :7], nodes[100, 8:] = -1e4, 0.0, 0.0
     ts.LinearChain(nodes, pairs).entropy()
+
+
+@pytest.mark.parametrize("mask", [-1e9, -1e18, -1e20, -1e28])
+def test_masks_that_leave_no_digits_beside_them(mask):
+    """A mask may be any number above -1e29: what it is added to and subtracted from has no digits left, and need not have."""
+    nodes = torch.zeros(3, 2)
+    nodes[1:, 1] = mask
+    chain = ts.LinearChain(nodes, torch.tensor([[-1000.0, 0.0], [-1000.0, 0.0]]))
+    torch.testing.assert_close(chain.log_partition().item(), math.log(2) - 2000.0)
+    torch.testing.assert_close(chain.entropy().item(), math.log(2))

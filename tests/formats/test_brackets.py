@@ -95,8 +95,8 @@ def test_added_nodes_where_none_can_be_removed():
 BAD = [
     ("(S (NP we)\n  are", "line 1, column 1: the bracket is not closed"),
     ("(S (NP we))\n (S (VP", "line 2, column 5: the bracket is not closed"),
-    ("(S (NP we)))", r"line 1, column 12: '\)' stands outside of all brackets"),
-    ("(X a)\nwe (X a)", "line 2, column 1: 'we' stands outside of all brackets"),
+    ("(S (NP we)))", r"line 1, column 12: '\)' is outside all brackets"),
+    ("(X a)\nwe (X a)", "line 2, column 1: 'we' is outside all brackets"),
     ("(S\n (NP))", "line 2, column 2: the bracket must have a label and something below it"),
     ("()", "line 1, column 1: the bracket must have a label and something below it"),
     ("(S ((NP we)))", "line 1, column 4: the bracket must have a label"),

@@ -94,7 +94,7 @@ def test_what_does_not_fit():
     )
     fails(lambda: Sentence.from_dependencies(tree, sentence.words, ["x"]), "names must have one for label 1 of word 1")
     bare = tree._replace(labels=None)
-    fails(lambda: Sentence.from_dependencies(bare, sentence.words, NAMES), "tree must have labels for names")
+    fails(lambda: Sentence.from_dependencies(bare, sentence.words, NAMES), "tree must have labels if names")
     fails(
         lambda: Sentence.from_dependencies(stack([tree])[0], sentence.words),
         r"tree must be of one sentence, .*\[1, 3\]",

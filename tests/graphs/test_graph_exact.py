@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tailsum as ts
-from tailsum.graphs import order
+from tailsum.graphs import elimination
 from tailsum.numerics.memory import PeakMemory
 
 EXACT = {"rtol": 0, "atol": 1e-9}
@@ -116,7 +116,7 @@ def test_a_batch_is_summed_in_parts_with_the_same_derivatives(monkeypatch):
         return found
 
     whole = results()
-    buckets = order.elimination_order(ts.PairwiseGraph.grid(3, 3, leaf, shared).scopes, (2,) * 9)
+    buckets = elimination.elimination_order(ts.PairwiseGraph.grid(3, 3, leaf, shared).scopes, (2,) * 9)
     entries = sum(2 ** (1 + len(bucket.scope)) for bucket in buckets)
     monkeypatch.setattr("tailsum.graphs.elimination.LIMIT", 2 * entries)
     for a, b in zip(whole, results(), strict=True):
@@ -133,13 +133,13 @@ def test_the_tables_keep_to_the_limit():
     model = ts.PairwiseGraph.grid(12, 12, torch.randn(144, 2), torch.randn(2, 2), method="exact")
     with torch.no_grad(), PeakMemory() as memory:
         model.log_partition()
-    assert memory.largest < 4 * order.LIMIT
+    assert memory.largest < 4 * elimination.LIMIT
 
 
 @pytest.mark.parametrize("width", [3, 6, 10])
 def test_orders_are_close_to_the_treewidth(width):
     edges = tuple(k_tree(width, 40, 0))
-    buckets = order.elimination_order(edges, (2,) * 40)
+    buckets = elimination.elimination_order(edges, (2,) * 40)
     assert max(len(bucket.scope) for bucket in buckets) == width
     graph, left = nx.Graph(edges), set(range(40))
     for node, scope in buckets:  # by a library

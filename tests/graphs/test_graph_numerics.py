@@ -6,10 +6,11 @@ import pytest
 import torch
 
 import tailsum as ts
-from tailsum.graphs import pairs
+from tailsum.graphs.factors import PairFactors
 from tailsum.graphs.propagate import Propagation
 from tailsum.numerics import table
 from tailsum.numerics.memory import PeakMemory
+from tailsum.numerics.reduce import log_sum_exp
 
 PATH = [(i, i + 1) for i in range(6)]
 GRID = ts.grid_edges(2, 3).tolist()
@@ -201,11 +202,11 @@ def test_beliefs_in_all_states(k):
 def test_the_kept_table_serves_both_directions():
     x = torch.randn(3, 2, 4).double()
     scores = torch.randn(1, 2, 4, 5).double()
-    product = pairs.PairProduct((scores,))
-    centre = product.centre[..., 0]
+    factors = PairFactors((scores,), log_sum_exp)
+    centre = factors.centre[..., 0]
     forth = (x[..., :, None] + scores).logsumexp(-2)
-    torch.testing.assert_close(product.forth(x) + centre, forth)
-    torch.testing.assert_close(product.back(forth) + centre, (forth[..., None, :] + scores).logsumexp(-1))
+    torch.testing.assert_close(factors.products(x, 1) + centre, forth)
+    torch.testing.assert_close(factors.products(forth, 0) + centre, (forth[..., None, :] + scores).logsumexp(-1))
 
 
 def test_selection_in_sequence_crosses_a_grid():

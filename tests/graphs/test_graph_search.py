@@ -8,7 +8,7 @@ import torch
 
 import tailsum as ts
 from harness.loopy import ALL, Enumerated, LoopyCase
-from tailsum.graphs.moves import cover
+from tailsum.graphs.search import cover
 
 pytestmark = pytest.mark.filterwarnings("ignore::tailsum.ConvergenceWarning")
 OPPOSITE = torch.tensor([[1.0, -1.0], [-1.0, 1.0]]).double()

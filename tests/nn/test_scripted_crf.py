@@ -166,7 +166,7 @@ def test_a_trace_of_the_module_itself():
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @pytest.mark.usefixtures("unchecked")  # in a trace, sizes are tensors
 def test_what_a_trace_would_freeze_is_an_error():
-    emissions, message = torch.randn(T, B, N), "torch.jit.trace takes the loss of a CRF without kept"
+    emissions, message = torch.randn(T, B, N), "torch.jit.trace takes only the loss of a CRF without kept"
     crf = CRF(N)
     runs = [lambda x, name=name: getattr(crf, name)(x) for name in ("decode", "entropy", "marginals", "chain")]
     for run in (*runs, lambda x: crf.k_best(x, 2)):
@@ -199,7 +199,7 @@ def test_bad_input_of_a_scripted_module():
         "mask must be as the first two dimensions": lambda: scripted(nodes, tags, off[:, 1:]),
         "mask must be boolean or integers": lambda: scripted(nodes, tags, off.float()),
         "reduction must be one of none, sum, mean, token_mean: got max": lambda: scripted(nodes, tags, None, "max"),
-        "kept has no place in a scripted CRF": lambda: scripted.decode(nodes, None, 2),
+        "a scripted CRF searches among all tags: kept must be None": lambda: scripted.decode(nodes, None, 2),
         "a CRF with kept is not scripted": lambda: torch.jit.script(CRF(N, kept=2))(nodes, tags),
     }.items():
         with pytest.raises(torch.jit.Error, match=message):

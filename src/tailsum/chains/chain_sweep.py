@@ -70,9 +70,9 @@ class ChainSweep(Sweep):
             return sent
         return (self.near.back if back else self.near.onward).at_step(t).joined(sent, value, kept)
 
-    def filled(self, sent: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-        """The message, finite also where it reached no state."""
-        return fill_unreached(sent)
+    def filled(self, sent: Float[Tensor, "*batch n"], landmarks: int) -> Float[Tensor, "*batch n"]:
+        """The message of so many landmarks, finite also where it reached no state; that of all states is exact as it is."""
+        return sent if landmarks >= sent.shape[-1] else fill_unreached(sent)
 
     def suits_kernels(self, selection: Selection) -> bool:
         """Whether kernels can sweep: all steps and sequences share the scores, and fewer than all states are selected."""
@@ -87,11 +87,11 @@ class ChainSweep(Sweep):
 
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
         if self.pilot:  # the first sweep has only the node scores
-            self.past = self._past(self.selecting(max(1, landmarks // 2)), generator)
-        self.future, self.pilot = self._future(self.selecting(landmarks), generator)
+            self.past = self._past(max(1, landmarks // 2), generator)
+        self.future, self.pilot = self._future(landmarks, generator)
 
     def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch T n"]:
-        return self._past(self.selecting(landmarks), generator) + self.future
+        return self._past(landmarks, generator) + self.future
 
     def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
         if self.suits_kernels(selection):
@@ -107,8 +107,9 @@ class ChainSweep(Sweep):
         found = together(kept)
         return Subset(found.index, found.log_weight, self.pilot)
 
-    def _past(self, selection: Selection, generator: torch.Generator | None) -> Tensor:
+    def _past(self, landmarks: int, generator: torch.Generator | None) -> Tensor:
         """Messages of the earlier positions to every state, node scores included."""
+        selection = self.selecting(landmarks)
         if self.suits_kernels(selection):
             assert isinstance(selection, Landmarks)
             near = None if self.near is None else self.near.onward
@@ -118,11 +119,12 @@ class ChainSweep(Sweep):
         for t in range(1, self.nodes.shape[-2]):
             kept = selection(messages[-1] + self.future[..., t - 1, :], generator)
             sent = self.joined(t - 1, messages[-1], kept, self.sent(t - 1, messages[-1], kept))
-            messages.append(self.nodes[..., t, :] + self.filled(sent))
+            messages.append(self.nodes[..., t, :] + self.filled(sent, landmarks))
         return torch.stack(messages, -2)
 
-    def _future(self, selection: Selection, generator: torch.Generator | None) -> tuple[Tensor, Subset | None]:
+    def _future(self, landmarks: int, generator: torch.Generator | None) -> tuple[Tensor, Subset | None]:
         """Messages of the later positions to every state, and the states selected to send them."""
+        selection = self.selecting(landmarks)
         if self.suits_kernels(selection):
             assert isinstance(selection, Landmarks)
             sweep, near = self._fused(), None if self.near is None else self.near.back
@@ -138,7 +140,7 @@ class ChainSweep(Sweep):
             kept.append(selection(self.past[..., t, :] + messages[..., t, :], generator))
             value = self.nodes[..., t, :] + messages[..., t, :]
             sent = self.sent(t - 1, value, kept[-1], back=True)
-            sent = self.filled(self.joined(t - 1, value, kept[-1], sent, back=True))
+            sent = self.filled(self.joined(t - 1, value, kept[-1], sent, back=True), landmarks)
             messages[..., t - 1, :] = (
                 sent if self.lengths is None else torch.where((t < self.lengths)[..., None], sent, 0.0)
             )

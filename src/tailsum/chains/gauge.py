@@ -12,6 +12,7 @@ messages are those of the chain itself. The numbers c are constants: derivatives
 It takes a table for each step of each sequence. So it is for chains whose sums fail without it.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -22,6 +23,7 @@ from tailsum.numerics.table import block_scores, fits_budget
 from tailsum.numerics.tensors import finite
 
 TABLES = 4  # of all steps that exist at a time, with derivatives
+LOWEST = -1e15  # of the numbers c: lower ones would have no digits left beside the scores of pairs
 
 
 class Gauged(NamedTuple):
@@ -57,8 +59,10 @@ def _log_messages(node: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
     log_mass, gain = torch.empty_like(node), torch.empty_like(node[..., 0])
     message = node[0]
     for t in range(len(node)):
-        if t > 0:
-            message = (log_mass[t - 1, :, :, None] + steps[t - 1]).logsumexp(1).add_(node[t])
+        if t > 0:  # logsumexp by hand, which takes half the time of torch's
+            ways = log_mass[t - 1, :, :, None] + steps[t - 1]
+            highest = finite(ways.amax(1))
+            message = ways.sub_(highest[:, None]).exp_().sum(1).log_().add_(highest).add_(node[t])
         gain[t] = finite(message.amax(-1))
         torch.sub(message, gain[t, :, None], out=log_mass[t])
-    return log_mass, gain
+    return torch.where(log_mass > -math.inf, log_mass.clamp_(min=LOWEST), -math.inf), gain

@@ -1,60 +1,51 @@
-"""Every rank does the same: before an operation the ranks compare its arguments, and an error of one reaches all.
+"""Agreement among ranks: before an operation they compare its arguments, and an error on one rank is raised on all.
 
-Each operation begins with one all-reduce of a few numbers, a fingerprint of its name and arguments, whatever they are. So
-ranks that call different operations, or one with different arguments, meet there and all raise; only then do they exchange
-more, to name what differs. An error in checking arguments, or in a user's function, is said there as well. After it
-the ranks are in step, and the group can be used. An error later on, between the exchanges of an operation, leaves the
-others in the middle of one: `Shards.abandon` makes them raise too, and the group cannot be used further.
+Each operation begins with one all-reduce of a few numbers, a fingerprint of its name and arguments. If ranks call
+different operations, or one with different arguments, all of them raise there; only then do they exchange more, to name
+what differs. Errors in arguments or in a user's function are reported there as well. The ranks are then still in step, and
+the group can be used. An error later on, between the exchanges of an operation, leaves the other ranks waiting:
+`Shards.abandon` makes them raise too, and the group cannot be used any more.
 """
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from tailsum.distributed.fingerprint import Form, different, form_of, numbers_of
-from tailsum.distributed.shards import Group, Shards
+from tailsum.distributed.shards import Group, Shards, rank_and_count
 
 
 class RanksError(ValueError):
-    """An error that all ranks raise at the same place, so that none waits for another."""
+    """An error that all ranks raise at the same place, so that no rank waits for another."""
 
 
-class Sharded(Protocol):
-    """What has slices on all ranks."""
-
-    _shards: Shards
-
-
-Self = TypeVar("Self", bound=Sharded)
 P = ParamSpec("P")
 Result = TypeVar("Result")
-Method = Callable[Concatenate[Self, P], Result]
 
 
 def together(
-    prepare: Callable[..., Mapping[str, Any]] = lambda _: {}, own: tuple[str, ...] = ()
-) -> Callable[[Method[Self, P, Result]], Method[Self, P, Result]]:
-    """A decorator of a method that every rank calls with the same arguments, except those named in `own`.
+    prepare: Callable[..., Mapping[str, Any]] = lambda _: {}, unshared: tuple[str, ...] = ()
+) -> Callable[[Callable[P, Result]], Callable[P, Result]]:
+    """Decorate a method of an object with `_shards`, called by every rank with the same arguments unless `unshared`.
 
-    `prepare` checks what the user gave, and returns the arguments of the method by name.
+    `prepare` checks the user's arguments, and returns the arguments of the method by name.
     """
 
-    def decorated(method: Method[Self, P, Result]) -> Method[Self, P, Result]:
+    def decorated(method: Callable[P, Result]) -> Callable[P, Result]:
         @functools.wraps(method)
-        def operation(self: Self, *given: P.args, **named: P.kwargs) -> Result:
-            def prepared() -> Mapping[str, Any]:
-                return prepare(self, *given, **named)
-
-            arguments: Any = agreed(self._shards, method.__name__, prepared, own)
+        def operation(*args: P.args, **kwargs: P.kwargs) -> Result:
+            self: Any = args[0]
+            shards: Shards = self._shards
+            arguments = agreed(shards, method.__name__, functools.partial(prepare, *args, **kwargs), unshared)
             try:
                 return method(self, **arguments)  # pyright: ignore[reportCallIssue]
             except RanksError:
                 raise
             except BaseException as error:
-                self._shards.abandon(error)
+                shards.abandon(error)
                 raise
 
         return operation
@@ -63,19 +54,19 @@ def together(
 
 
 def agreed(
-    shards: Shards, operation: str, prepare: Callable[[], Mapping[str, Any]], own: tuple[str, ...] = ()
+    shards: Shards, operation: str, prepare: Callable[[], Mapping[str, Any]], unshared: tuple[str, ...] = ()
 ) -> Mapping[str, Any]:
-    """What `prepare` returns, the same on every rank except what is named in `own`. An error there is one on all."""
+    """The arguments that `prepare` returns, the same on every rank unless `unshared`. Its errors are raised on all ranks."""
     if shards.count == 1:
         return prepare()
     begun, arguments, form, error = shards.exchanges, dict[str, Any](), dict[str, object](), None
     try:
         arguments = prepare()
-        form = form_of(operation, {name: x for name, x in arguments.items() if name not in own})
+        form = form_of(operation, {name: x for name, x in arguments.items() if name not in unshared})
     except RanksError:
         raise
     except Exception as wrong:
-        if shards.exchanges > begun:  # a user's function: the others may be within any of its exchanges
+        if shards.exchanges > begun:  # a user's function: the other ranks may be within any of its exchanges
             shards.abandon(wrong)
             raise
         error = wrong
@@ -84,7 +75,7 @@ def agreed(
 
 
 def compare(shards: Shards, form: Form, error: Exception | None) -> None:
-    """Raise on every rank if forms differ, or if there is an error on any."""
+    """Raise on every rank if forms differ, or if any rank has an error."""
     exact, sums, tolerance = numbers_of(form)
     row = torch.tensor([float(error is not None), tolerance, exact, *sums], dtype=torch.float64, device=shards.place)
     highest, lowest = shards.all_reduce(torch.stack((row, -row)), dist.ReduceOp.MAX).unbind()
@@ -107,8 +98,8 @@ def _text(error: Exception) -> str:
 
 
 def shards_of(group: Group | None, size: int, form: Mapping[str, object], error: Exception | None) -> Shards:
-    """The slices of all ranks, from the number of this one's states. `form` and `error` are compared."""
-    rank, count = (dist.get_rank(group), dist.get_world_size(group)) if dist.is_initialized() else (0, 1)
+    """The slices of all ranks, from the number of this rank's states. `form` and `error` are compared."""
+    rank, count = rank_and_count(group)
     if rank < 0:
         raise ValueError("group must be a process group that this process belongs to")
 

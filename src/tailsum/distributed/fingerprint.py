@@ -1,4 +1,4 @@
-"""Arguments in a form that ranks can compare: numbers and names as they are, tensors by their shape and a few sums."""
+"""Arguments in a form that ranks can compare: numbers and names themselves, tensors by their shape and a few sums."""
 
 import math
 import zlib
@@ -17,9 +17,9 @@ from tailsum.sketch.selection import Subset
 
 @dataclass(frozen=True)
 class Contents:
-    """A tensor's type and shape, a checksum of its whole numbers or of where it is finite, and sums of its other numbers.
+    """A tensor's type and shape, a checksum of its integers or of where it is finite, and weighted sums of its floats.
 
-    Two ranks that compute the same numbers may differ in the last digits: sums may differ in half of the digits.
+    Ranks that compute the same numbers may differ in the last digits, so the sums may differ in half of their digits.
     """
 
     form: str
@@ -29,8 +29,8 @@ class Contents:
     @classmethod
     def of(cls, x: Tensor) -> "Contents":
         kind, x, weights = f"{str(x.dtype)[6:]} {list(x.shape)}", x.detach().flatten(), _weights(x.numel(), x.device)
-        whole = ~x.isfinite() if x.is_floating_point() else x
-        form = f"{kind} {(whole * weights).sum().item() % 2**32:08x}"
+        integers = ~x.isfinite() if x.is_floating_point() else x
+        form = f"{kind} {(integers * weights).sum().item() % 2**32:08x}"
         if not x.is_floating_point():
             return cls(form)
         numbers, weights = finite(x).double(), weights.double() / 2**63
@@ -42,7 +42,7 @@ class Contents:
         return f"{self.form} {self.sums[0]:.6g} {self.sums[1]:.6g}" if self.tolerance else self.form
 
 
-Form = Mapping[str, object]  # what must be alike, by its name in errors
+Form = Mapping[str, object]  # what must be equal on all ranks, by its name in errors
 
 
 def form_of(operation: str, arguments: Mapping[str, object]) -> Form:
@@ -67,7 +67,7 @@ def form_of(operation: str, arguments: Mapping[str, object]) -> Form:
 
 
 def numbers_of(form: Form) -> tuple[float, list[float], float]:
-    """A number, the same for forms that are alike; two sums, and how far they may be apart."""
+    """A number, the same for equal forms; two sums, and how far apart they may be."""
     contents = [value for value in form.values() if isinstance(value, Contents)]
     exact = {name: value.form if isinstance(value, Contents) else str(value) for name, value in form.items()}
     sums = [sum(c.sums[i] for c in contents) for i in range(2)]
@@ -75,7 +75,7 @@ def numbers_of(form: Form) -> tuple[float, list[float], float]:
 
 
 def different(forms: Iterable[Form]) -> str:
-    """What is not alike in the forms of all ranks, as the text of an error."""
+    """The text of an error that names the first difference among the forms of all ranks."""
     first, *others = forms
     for name in first:
         values = [first[name], *(other.get(name) for other in others)]

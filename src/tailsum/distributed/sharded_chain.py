@@ -40,8 +40,8 @@ class ShardedChain(Model):
     all ranks, or `Factored(left [n, d], right [n, d])`; leading dimensions as in `LinearChain`. The states of rank 0 come
     first. Slices may differ in size, and may be empty. Without a process group there is one rank.
 
-    Results that are one number a sequence are the same on every rank. Compute the same loss from them on every rank:
-    then each rank's gradients are those of the loss in its own scores (and, on every rank, in the whole context).
+    Results with one number for each sequence are the same on every rank. Compute the same loss from them on every rank:
+    then each rank gets the gradients in its scores (and every rank those in the whole context).
 
     >>> chain = ShardedChain(torch.zeros(5, 3), torch.zeros(3, 3))  # one rank has all 3 states
     >>> round(chain.log_partition().exp().item())
@@ -55,11 +55,15 @@ class ShardedChain(Model):
         lengths: Int[Tensor, "*#batch"] | Sequence[int] | None = None,
         group: Group | None = None,
     ) -> None:
-        self._own = own = Slices(emission, transition, lengths)
-        self._shards = shards_of(group, own.size, own.form, own.error)
-        own.check_columns(self._shards)
-        self.n_states, self.device, self.dtype = self._shards.n_states, own.device, own.dtype
-        self.batch_shape, self.node_shape, self.lengths = own.batch_shape, torch.Size((own.length,)), own.lengths
+        self._slices = slices = Slices(emission, transition, lengths)
+        self._shards = shards_of(group, slices.size, slices.form, slices.error)
+        slices.check_columns(self._shards)
+        self.n_states, self.device, self.dtype = self._shards.n_states, slices.device, slices.dtype
+        self.batch_shape, self.node_shape, self.lengths = (
+            slices.batch_shape,
+            torch.Size((slices.length,)),
+            slices.lengths,
+        )
 
     def __repr__(self) -> str:
         place = f"rank {self._shards.rank} of {self._shards.count}"
@@ -68,7 +72,7 @@ class ShardedChain(Model):
     @property
     def states(self) -> Int[Tensor, " n"]:
         """The global ids of this rank's states."""
-        return torch.arange(self._shards.own.start, self._shards.own.stop, device=self.device)
+        return torch.arange(self._shards.local.start, self._shards.local.stop, device=self.device)
 
     # Exact.
 
@@ -80,7 +84,7 @@ class ShardedChain(Model):
     def log_partition(self) -> Float[Tensor, "*batch"]:
         """Log of the sum of `exp(score)` over all paths through the states of all ranks."""
         with full_precision(self.device):
-            return self._log_sum(self.node_scores(), self._own.transition().tensors).to(self.dtype)
+            return self._log_sum(self.node_scores(), self._slices.transition().tensors).to(self.dtype)
 
     @together()
     def marginals(self) -> Float[Tensor, "*batch T n"]:
@@ -105,7 +109,7 @@ class ShardedChain(Model):
         with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
             nodes, *tensors = self._recordable()
             recording &= any(x.requires_grad for x in (nodes, *tensors))
-            # A constant that all states share would cost digits.
+            # Without the constant that all states share, which would cost digits.
             nodes = nodes - finite(self._shards.highest(nodes.detach()))[..., None]
             tilt = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=True)
             weight = torch.ones(self.batch_shape, dtype=self.dtype, device=self.device, requires_grad=True)
@@ -114,8 +118,8 @@ class ShardedChain(Model):
             total = self._log_sum(scaled(nodes, grown), (scaled(first, grown), *rest))
             (slope,) = torch.autograd.grad((weight * total).sum(), tilt, create_graph=True)
             (mean,) = torch.autograd.grad(slope, weight, create_graph=recording)
-            found = (total - mean).to(self.dtype)
-        return found if recording else found.detach()
+            entropy = (total - mean).to(self.dtype)
+        return entropy if recording else entropy.detach()
 
     def _checked_paths(self, states: Tensor) -> Mapping[str, Any]:
         return {"states": check_states(states, self._inside(), self.node_shape, self.n_states)}
@@ -126,9 +130,9 @@ class ShardedChain(Model):
         index = states.clamp(min=0)[..., None]
         nodes, pairs = self._gathered(index)
         inside = self._inside()
-        own = torch.where(inside, nodes[..., 0], 0.0).sum(-1, dtype=torch.float64)
-        between = torch.where(inside[..., 1:], pairs.block()[..., 0, 0], 0.0).sum(-1, dtype=torch.float64)
-        return (own + between).to(self.dtype).masked_fill(states[..., 0] < 0, -math.inf)
+        of_states = torch.where(inside, nodes[..., 0], 0.0).sum(-1, dtype=torch.float64)
+        of_pairs = torch.where(inside[..., 1:], pairs.block()[..., 0, 0], 0.0).sum(-1, dtype=torch.float64)
+        return (of_states + of_pairs).to(self.dtype).masked_fill(states[..., 0] < 0, -math.inf)
 
     @together(_checked_paths)
     def log_prob(self, states: Int[Tensor, "*sample_batch T"]) -> Float[Tensor, "*sample_batch"]:
@@ -151,18 +155,17 @@ class ShardedChain(Model):
             raise ValueError("neighbours must be a number: lists of neighbours are not kept across ranks")
         return {"k": k, "proposal": proposal, "generator": generator}
 
-    @together(_checked_proposal, own=("generator",))
+    @together(_checked_proposal, unshared=("generator",))
     def sketch(
         self, k: int, *, proposal: Propose | None = None, generator: torch.Generator | None = None
     ) -> LinearChain:
-        """An ordinary chain of k weighted states a position, chosen among those of all ranks so that sums stay unbiased.
+        """An ordinary chain of k weighted states for each position, chosen among all ranks' so that sums stay unbiased.
 
         Every rank gets the same chain, and its operations need no exchange; gradients reach the scores of each rank.
-        `proposal` is `Lookahead(...)` (the default; each state has itself for a neighbour), `Local()`, `Uniform()`, or a
-        function from this chain to `log_q [*batch, T, n]` of this rank's states. The random numbers are those of the
-        first rank's `generator`.
+        `proposal` is `Lookahead(...)` (the default; each state is its only neighbour), `Local()`, `Uniform()`, or a
+        function from this chain to `log_q [*batch, T, n]` of this rank's states. The first rank's `generator` draws.
         """
-        assert proposal is not None  # the default is in place
+        assert proposal is not None  # `_checked_proposal` set the default
         selection = ShardedOptimal(k, self._shards)
         with full_precision(self.device):
             with torch.no_grad():
@@ -170,7 +173,7 @@ class ShardedChain(Model):
                     subset = selection(self.node_scores())
                 elif isinstance(proposal, Lookahead):
                     subset = proposal.choose(self, selection, generator)
-                elif isinstance(proposal, Local):  # a selection normalises by itself, over all ranks
+                elif isinstance(proposal, Local):  # the selection normalises over all ranks
                     subset = selection(self.node_scores(), generator)
                 else:
                     subset = selection(self._log_q(proposal), generator)
@@ -182,12 +185,12 @@ class ShardedChain(Model):
 
     @together(_checked_subset)
     def restrict(self, subset: Subset) -> LinearChain:
-        """The chain over the states `subset.index [*batch, T, K]` alone, weighted; give the same subset on every rank."""
+        """The chain over the weighted states `subset.index [*batch, T, K]` only; give the same subset on every rank."""
         return self._restricted(subset)
 
     @together()
     def sweep(self) -> ShardedSweep:
-        pairs = ShardedPairs(self._own.transition().map(torch.detach), self._shards)
+        pairs = ShardedPairs(self._slices.transition().map(torch.detach), self._shards)
         return ShardedSweep(self.node_scores(), pairs, self.lengths)
 
     def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
@@ -204,22 +207,22 @@ class ShardedChain(Model):
         return small.replaced(kept=kept, _origin=Whole.of(small, self.n_states, self.score))
 
     def _emission(self) -> Factored | Dense:
-        nodes = self._own.emission()
+        nodes = self._slices.emission()
         if isinstance(nodes, Factored):
             return Factored(replicated(self._shards, nodes.left), nodes.right)
         return nodes
 
     def _log_sum(self, nodes: Tensor, tensors: Sequence[Tensor]) -> Tensor:
         """The log-partition in float64, from this rank's node scores and the tensors of its transition."""
-        count, lead = self.batch_shape.numel(), self._own.lead
+        count, lead = self.batch_shape.numel(), self._slices.lead
         node = nodes.reshape(count, *nodes.shape[-2:]).transpose(0, 1).contiguous()
         params = tuple(flattened(x.expand(*lead, -1, -1), 2, self.batch_shape) for x in tensors)
         return sharded_log_sum(node, params, self._last(), self._shards).reshape(self.batch_shape)
 
     def _recordable(self) -> list[Tensor]:
         """The node scores and the tensors of the transition, cloned if they were made in inference mode."""
-        found = (self.node_scores(), *self._own.transition().tensors)
-        return [x.clone() if x.is_inference() else x for x in found]
+        scores = (self.node_scores(), *self._slices.transition().tensors)
+        return [x.clone() if x.is_inference() else x for x in scores]
 
     def _gathered(self, index: Int[Tensor, "*sample_batch T k"]) -> tuple[Tensor, Potential]:
         """Scores of the selected states and of the pairs of neighbouring ones, on every rank."""
@@ -228,21 +231,21 @@ class ShardedChain(Model):
             nodes = picked.together(emission.gather(None, picked.local).block()[..., 0, :].expand(index.shape))
         else:
             nodes = picked.together(emission.block().sum().expand(index.shape))
-        pairs = ShardedPairs(self._own.transition(), self._shards).between(index[..., :-1, :], index[..., 1:, :])
+        pairs = ShardedPairs(self._slices.transition(), self._shards).between(index[..., :-1, :], index[..., 1:, :])
         return nodes, pairs
 
     def _log_q(self, proposal: Propose) -> Float[Tensor, "*batch T n"]:
-        """What a user's function gives, which may fail on one rank alone."""
+        """The result of a user's function, which may fail on one rank only."""
 
         def proposed() -> Mapping[str, Tensor]:
             log_q = proposal(self)
-            shape = (*self.batch_shape, *self.node_shape, self._own.size)
+            shape = (*self.batch_shape, *self.node_shape, self._slices.size)
             if not isinstance(log_q, Tensor) or log_q.shape != shape:
                 got = list(log_q.shape) if isinstance(log_q, Tensor) else type(log_q).__name__
                 raise ValueError(f"proposal must give log_q of this rank's states, {list(shape)}: got {got}")
             return {"log_q": log_q}
 
-        return agreed(self._shards, "proposal", proposed, own=("log_q",))["log_q"]
+        return agreed(self._shards, "proposal", proposed, unshared=("log_q",))["log_q"]
 
     def _last(self) -> Int[Tensor, " B"]:
         if self.lengths is None:

@@ -17,11 +17,11 @@ from tailsum.numerics.tensors import finite
 def sharded_log_sum(node: Tensor, params: tuple[Tensor, ...], last: Tensor, shards: Shards) -> Tensor:
     """The log-partition `[B]` in float64, on every rank, from this rank's scores `node [T, B, n]` and `params`.
 
-    Each rank's gradient is that in its own scores, if every rank computes the same loss from the result.
+    Each rank gets the gradient in its scores, if every rank computes the same loss from the result.
     """
     messages = _messages(node, params, last, shards)
     batch = torch.arange(len(last), device=last.device)
-    mass = messages.log_mass[last, batch].exp().sum(-1)  # of the largest entry on any rank, one
+    mass = messages.log_mass[last, batch].exp().sum(-1)  # the largest entry on any rank is one
     return log_or_never(summed(shards, mass)).double() + messages.offset[last, batch]
 
 
@@ -57,11 +57,11 @@ def _log_space_step(alpha: Tensor, params: tuple[Tensor, ...], shards: Shards) -
         part = log_space_step(alpha, block) if alpha.shape[-1] else _nothing(alpha, block[-1], shards.sizes[p])
         highest = finite(shards.highest(part.detach()[..., None]))
         total = to_rank(shards, p, (part - highest).exp(), -1)
-        # Zeros on the other ranks, which must take part in the exchange of gradients too.
+        # On the other ranks add the zeros, so that they take part in the exchange of gradients.
         entering = entering + (log_or_never(total) + highest if p == shards.rank else total)
     return entering
 
 
 def _nothing(alpha: Tensor, used: Tensor, size: int) -> Tensor:
-    """The sum over no states: minus infinity, a function of the same tensors as on other ranks."""
+    """The sum over no states, minus infinity; it depends on the same tensors as the sums on other ranks."""
     return (0.0 * (alpha.sum() + used.sum()) - math.inf).expand(len(alpha), size)

@@ -1,4 +1,4 @@
-"""Pair scores of which each rank has the rows of its own states: scores of selected states, and their messages."""
+"""Pair scores, with the rows of its states on each rank: scores of selected states, and their messages."""
 
 import math
 from functools import cached_property
@@ -17,32 +17,30 @@ from tailsum.sketch.neighbours import NearMessages
 
 
 class Picked:
-    """Selected states, global ids `[*lead, k]` that are the same on every rank, and which of them this rank has."""
+    """Selected states, by global ids `[*lead, k]` that are equal on every rank, and which of them this rank has."""
 
     def __init__(self, index: Int[Tensor, "*lead k"], shards: Shards) -> None:
         self.shards, self.index = shards, index
-        self.here = (index >= shards.own.start) & (index < shards.own.stop)
-        self.local = torch.where(self.here, index - shards.own.start, 0)
+        self.here = (index >= shards.local.start) & (index < shards.local.stop)
+        self.local = torch.where(self.here, index - shards.local.start, 0)
 
-    def together(self, own: Tensor) -> Tensor:
-        """The values `[*lead, k, ...]` of all selected states, on every rank, from each rank's for its own."""
-        here = self.here.reshape(*self.here.shape, *(1,) * (own.dim() - self.here.dim()))
-        return summed(self.shards, own.masked_fill(~here, 0.0))
+    def together(self, values: Tensor) -> Tensor:
+        """The values `[*lead, k, ...]` of all selected states, on every rank, where each rank knows those of its states."""
+        here = self.here.reshape(*self.here.shape, *(1,) * (values.dim() - self.here.dim()))
+        return summed(self.shards, values.masked_fill(~here, 0.0))
 
     def rows(self, table: Float[Tensor, "*#lead n d"]) -> Float[Tensor, "*lead k d"]:
-        """The rows of the selected states of a table in slices."""
-        if not table.shape[-2]:  # a function of the table nevertheless: gradients are exchanged by all ranks
+        """The selected states' rows of a table in slices."""
+        if not table.shape[-2]:  # still a function of the table: all ranks exchange gradients
             lead = torch.broadcast_shapes(table.shape[:-2], self.local.shape[:-1])
             return summed(self.shards, table.sum().expand(*lead, self.local.shape[-1], table.shape[-1]))
         return self.together(take(table, self.local))
 
     def values(self, x: Float[Tensor, "*lead n"]) -> Float[Tensor, "*lead k"]:
         """The values of the selected states."""
-        return (
-            self.together(x.gather(-1, self.local))
-            if x.shape[-1]
-            else summed(self.shards, x.new_zeros(self.local.shape))
-        )
+        if not x.shape[-1]:
+            return summed(self.shards, x.new_zeros(self.local.shape))
+        return self.together(x.gather(-1, self.local))
 
 
 class ShardedPairs:
@@ -52,7 +50,7 @@ class ShardedPairs:
         self.pairs, self.shards = pairs, shards
 
     def between(self, early: Int[Tensor, "*lead k"], late: Int[Tensor, "*lead k"]) -> Potential:
-        """The potential from some states to others, on every rank, with gradients."""
+        """The potential from selected states to others, on every rank, with gradients."""
         rows = Picked(early, self.shards)
         if isinstance(self.pairs, Factored):
             return Factored(rows.rows(self.pairs.left), Picked(late, self.shards).rows(self.pairs.right))
@@ -65,39 +63,39 @@ class ShardedPairs:
     def sent(
         self, t: int, index: Int[Tensor, "*batch m"], value: Float[Tensor, "*batch m"]
     ) -> Float[Tensor, "*batch n"]:
-        """The message of some states, with their values, along step t to the states of this rank.
+        """The message of selected states, with their values, along step t to the states of this rank.
 
-        Of a table, the rank that has a state has its row: each rank makes a message to all N states, and their sum is
-        exchanged. Factors of the sending states are few, and every rank gets them.
+        With a table, each rank has the rows of its states: it makes their message to all N states, and the ranks exchange
+        the sums. With factors, every rank gets the few factors of the selected states.
         """
         here, picked = self._at_step(self.pairs, t), Picked(index, self.shards)
         if isinstance(here, Factored):
-            return self._own(Factored(picked.rows(here.left), here.right), None, value)
+            return self._message(Factored(picked.rows(here.left), here.right), None, value)
         part = value.new_full((*value.shape[:-1], self.shards.n_states), -math.inf)
         if here.n_from:
             part = message(here, picked.local, value.masked_fill(~picked.here, -math.inf))
         highest = self.shards.highest(part[..., None])
         total = self.shards.scattered_sum((part - finite(highest)).exp_())
-        return total.log_() + highest[..., self.shards.own]
+        return total.log_() + highest[..., self.shards.local]
 
     @torch.no_grad()
     def sent_back(
         self, t: int, index: Int[Tensor, "*batch m"], value: Float[Tensor, "*batch m"]
     ) -> Float[Tensor, "*batch n"]:
-        """The message of some states against the direction of step t to the states of this rank."""
+        """The message of selected states against the direction of step t to the states of this rank."""
         here = self._at_step(self._transposed, t)
         if isinstance(here, Factored):
-            return self._own(Factored(Picked(index, self.shards).rows(here.left), here.right), None, value)
-        return self._own(here, index, value)
+            return self._message(Factored(Picked(index, self.shards).rows(here.left), here.right), None, value)
+        return self._message(here, index, value)
 
     @cached_property
     def itself(self) -> NearMessages:
-        """Messages to each state from itself alone."""
+        """Messages to each state from itself only."""
         with torch.no_grad():
             if isinstance(self.pairs, Factored):
                 scores = (self.pairs.left * self.pairs.right).sum(-1)
             else:
-                scores = self.pairs.scores[..., self.shards.own].diagonal(dim1=-2, dim2=-1)
+                scores = self.pairs.scores[..., self.shards.local].diagonal(dim1=-2, dim2=-1)
             scores = scores.double()
             partners = torch.arange(self.pairs.n_from, device=scores.device)[:, None]
             return NearMessages(partners, finite(scores), (scores > -math.inf).double()[..., None])
@@ -111,5 +109,5 @@ class ShardedPairs:
         return pairs.map(lambda x: at_step(x, 2, t))
 
     @staticmethod
-    def _own(pairs: Factored | Dense, index: Tensor | None, value: Tensor) -> Tensor:
+    def _message(pairs: Factored | Dense, index: Tensor | None, value: Tensor) -> Tensor:
         return message(pairs, index, value) if pairs.n_to else value.new_empty(*value.shape[:-1], 0)

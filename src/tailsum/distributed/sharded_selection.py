@@ -1,8 +1,8 @@
 """The optimal selection of K states among those of all ranks (`sketch/selection.py`, in slices).
 
-Each rank finds its K largest and the sum of the rest: together they give the threshold. The states of all ranks then
-stand in one row, ordered by magnitude and rank, and each rank needs to know only the sums before its own. One uniform
-number for each row, the first rank's, decides. So the same states are kept as if all were on one rank.
+Each rank finds its K largest and the sum of the rest; together they give the threshold. The states of all ranks are then
+ordered by magnitude and rank, and each rank needs only the sums of the states before its own. One uniform number for each
+row, drawn by the first rank, decides. So the selection is the same as if all states were on one rank.
 """
 
 import math
@@ -40,16 +40,18 @@ class ShardedOptimal(Selection):
             return Subset(everything, log_q.new_zeros(everything.shape))
         inclusion = self._inclusion(log_q)
         reach = self._reach(inclusion)
-        mark = self._mark(lead, log_q.device, generator)
+        # Every rank draws, so that generators in the same state stay in the same state; the first rank's number counts.
+        drawn = uniform((*lead, 1), log_q.device, generator)
+        mark = shards.all_reduce(drawn if shards.rank == 0 else torch.zeros_like(drawn))
         place = (reach - inclusion - mark).ceil_()
         taken = place < reach - mark
         place = torch.where(taken, place, self.k).long().clamp_(0, self.k)
-        # The ids, from one on, and the weights in the places of this rank's kept states; zeros in those of others.
-        ids = torch.arange(1, inclusion.shape[-1] + 1, device=log_q.device).double() + shards.own.start
-        found = inclusion.new_zeros(2, *lead, self.k + 1)
-        found[0].scatter_(-1, place, ids.expand(place.shape))
-        found[1].scatter_(-1, place, -inclusion.log())
-        index, log_weight = shards.all_reduce(found[..., :-1])
+        # The ids (from one on) and the weights of this rank's kept states, in their places; zeros for the other ranks'.
+        ids = torch.arange(1, inclusion.shape[-1] + 1, device=log_q.device).double() + shards.local.start
+        kept = inclusion.new_zeros(2, *lead, self.k + 1)
+        kept[0].scatter_(-1, place, ids.expand(place.shape))
+        kept[1].scatter_(-1, place, -inclusion.log())
+        index, log_weight = shards.all_reduce(kept[..., :-1])
         empty = index == 0  # fewer than k states are possible
         return Subset((index.long() - 1).clamp_(min=0), log_weight.to(log_q.dtype).masked_fill_(empty, -math.inf))
 
@@ -59,8 +61,8 @@ class ShardedOptimal(Selection):
         most = q.topk(min(self.k, q.shape[-1]))
         rest = q.scatter(-1, most.indices, 0.0).sum(-1, keepdim=True)
         padded = torch.nn.functional.pad(most.values, (0, self.k - most.values.shape[-1]))
-        found = self.shards.stacked(torch.cat((padded, rest), -1)).movedim(0, -2)  # [*lead, ranks, k + 1]
-        among, rest = found[..., :-1].flatten(-2), found[..., -1].sum(-1, keepdim=True)
+        ranks = self.shards.stacked(torch.cat((padded, rest), -1)).movedim(0, -2)  # [*lead, ranks, k + 1]
+        among, rest = ranks[..., :-1].flatten(-2), ranks[..., -1].sum(-1, keepdim=True)
         largest = among.topk(self.k)
         rest = rest + among.scatter(-1, largest.indices, 0.0).sum(-1, keepdim=True)
         return included(q, share_of(largest.values, rest, self.k))
@@ -71,15 +73,10 @@ class ShardedOptimal(Selection):
         reach, sums = torch.zeros_like(inclusion), list[Tensor]()
         for value in range(self.levels):
             here = level == value
-            within = cumulative(torch.where(here, inclusion, 0.0))
-            reach = torch.where(here, within, reach)
-            sums.append(torch.where(here, inclusion, 0.0).sum(-1))
-        found = self.shards.stacked(torch.stack(sums, -1))  # [ranks, *lead, levels]
-        total = found.sum(0)
-        before = total.cumsum(-1) - total + found[: self.shards.rank].sum(0)
+            of_level = torch.where(here, inclusion, 0.0)
+            reach = torch.where(here, cumulative(of_level), reach)
+            sums.append(of_level.sum(-1))
+        by_rank = self.shards.stacked(torch.stack(sums, -1))  # [ranks, *lead, levels]
+        total = by_rank.sum(0)
+        before = total.cumsum(-1) - total + by_rank[: self.shards.rank].sum(0)
         return reach + before.gather(-1, level)
-
-    def _mark(self, lead: torch.Size, device: torch.device, generator: torch.Generator | None) -> Tensor:
-        # Every rank draws, so that generators that were alike stay alike.
-        own = uniform((*lead, 1), device, generator)
-        return self.shards.all_reduce(own if self.shards.rank == 0 else torch.zeros_like(own))

@@ -1,4 +1,4 @@
-"""Sweeps along a chain whose states are on several ranks: few states send, and each rank receives for its own."""
+"""Sweeps along a chain whose states are on several ranks: few states send, and each rank receives for its states."""
 
 import math
 from dataclasses import replace
@@ -16,9 +16,9 @@ from tailsum.sketch.sweep import reached
 
 
 class ShardedSweep(ChainSweep):
-    """`ChainSweep` over this rank's node scores `[*batch, T, n]`; subsets are of the states of all ranks.
+    """`ChainSweep` over this rank's node scores `[*batch, T, n]`, with subsets of the states of all ranks.
 
-    Each state has itself for a neighbour, and no others.
+    Each state is its only neighbour.
     """
 
     def __init__(
@@ -50,11 +50,13 @@ class ShardedSweep(ChainSweep):
         if not self.with_itself or not sent.shape[-1]:
             return sent
         picked = Picked(kept.index, self.shards)
-        own = replace(kept, index=picked.local, log_weight=kept.log_weight.masked_fill(~picked.here, -math.inf))
-        return self.pairs.itself.at_step(t).joined(sent, value, own)
+        local = replace(kept, index=picked.local, log_weight=kept.log_weight.masked_fill(~picked.here, -math.inf))
+        return self.pairs.itself.at_step(t).joined(sent, value, local)
 
-    def filled(self, sent: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    def filled(self, sent: Float[Tensor, "*batch n"], landmarks: int) -> Float[Tensor, "*batch n"]:
+        if landmarks >= self.shards.n_states:
+            return sent
         here = reached(sent, self.shards.highest(sent)[..., None])
         known = torch.stack((sent.masked_fill(~here, 0.0).sum(-1), here.sum(-1).to(sent.dtype)))
-        found = self.shards.all_reduce(known)
-        return torch.where(here, sent, (found[0] / found[1].clamp_(min=1.0))[..., None])
+        total, count = self.shards.all_reduce(known)
+        return torch.where(here, sent, (total / count.clamp_(min=1.0))[..., None])

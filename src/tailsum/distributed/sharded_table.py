@@ -1,13 +1,13 @@
-"""The table of pair scores of a chain whose states are on several ranks: each has the rows of its own states.
+"""The table of pair scores of a chain whose states are on several ranks, with the rows of its states on each rank.
 
 Rank p computes with the block row `[n, N]`, from its states to those of all ranks. A message to the next step is a sum
-over the rows of all ranks: each rank makes its part of the sums for all N columns, and a reduce-scatter adds them up. A
-message back is a product with all columns, whose N numbers are gathered. So `[B, N]` numbers a step are exchanged.
+over the rows of all ranks: each rank computes its part for all N columns, and a reduce-scatter adds them up. A message
+back is a product with all columns, whose N numbers are gathered. So each step exchanges `[B, N]` numbers.
 
-Of a factored table, a rank has the factors of its own rows and columns. Those of other columns visit it, a slice of one
-rank at a time, and the next slice travels while one is used. That moves N d numbers a step, and N N / ranks pairs are
-computed meanwhile: with N / ranks in the thousands the transfer takes a small part of the time, and no rank ever has all
-factors. If the block row fits the table budget, it is filled once, and nothing but messages is exchanged from then on.
+With a factored table, a rank has the factors of its rows and columns. It gets those of other columns from one rank at a
+time, and fetches the next slice while it uses one. That moves N d numbers for each step, while N N / ranks pairs are
+computed: with N / ranks in the thousands the transfer takes a small part of the time, and no rank ever has all factors.
+If the block row fits the table budget, it is filled once, and from then on only messages are exchanged.
 """
 
 import math
@@ -40,8 +40,8 @@ class ShardedTable(Table):
             self.scale = self._column_max()  # of all columns, [G, S, 1, N]
             scale = self.scale[:, :, 0].transpose(0, 1)
             self.centre = scale.amax(-1).double()
-            self.column_scale = scale[..., shards.own] - scale.amax(-1, keepdim=True)
-            # Every rank must decide alike: by the largest slice.
+            self.column_scale = scale[..., shards.local] - scale.amax(-1, keepdim=True)
+            # By the largest slice, so that every rank makes the same decision.
             size = math.prod((self.groups, self.steps, max(shards.sizes), self.n_to)) * params[0].element_size()
             self.kept = self._fill() if fits_budget(size) else None
 
@@ -51,7 +51,7 @@ class ShardedTable(Table):
 
     @property
     def small(self) -> None:
-        """Nothing: all ranks make a step together."""
+        """None: all ranks take each step together."""
 
     def highest(self, x: Tensor) -> Tensor:
         return self.shards.highest(x)
@@ -104,7 +104,7 @@ class ShardedTable(Table):
             yield rows, columns, (scores - self.scale[:, step, :, columns]).exp_()
 
     def push(self, t: int, x: Tensor) -> Tensor:
-        """Of the sums over the rows of all ranks, `x [B, n]` times the table of step t, this rank's columns: `[B, n]`."""
+        """This rank's columns `[B, n]` of `x [B, n]` times the table of step t, summed over the rows of all ranks."""
         step = min(t, self.steps - 1)
         if self.kept is not None:
             return self.shards.scattered_sum(push(self.kept[:, step], x))
@@ -114,7 +114,7 @@ class ShardedTable(Table):
         return self.shards.scattered_sum(out)
 
     def pull(self, t: int, y: Tensor) -> Tensor:
-        """The columns of all ranks, `y [B, n]`, times this rank's rows of the transposed table: `[B, n]`."""
+        """This rank's rows of the table times `y [B, n]` for the columns of all ranks: `[B, n]`."""
         step = min(t, self.steps - 1)
         y = self.shards.gathered(y)
         if self.kept is not None:
@@ -127,11 +127,11 @@ class ShardedTable(Table):
     def gradient(self, x: Tensor, y: Tensor, params: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The gradient of `sum_t x_t @ table_t @ y_t` in this rank's `params`, for its x and y `[T-1, B, n]`.
 
-        The messages y of each rank visit all others, and so do its factors, whose gradients are summed on the way back.
+        Every rank gets the messages y and the factors of each other rank in turn, and returns the gradient of the factors.
         """
         x, y = self.by_table(x).mT, self.by_table(y)
         chunk = tile_rows(self.groups * self.steps * max(self.shards.sizes), self.device)
-        blocks, own, right = list[Tensor](), None, None
+        blocks, left, right = list[Tensor](), None, None
         for p in self.shards.filled:
             columns = self.shards.columns(p)
             visiting = from_rank(self.shards, p, y, -1)
@@ -141,13 +141,13 @@ class ShardedTable(Table):
                 blocks.append(streamed(_weights(scale), Parts(rows, (visiting,)), chunk, 1).rows[0])
                 continue
             factors = from_rank(self.shards, p, params[1], -2)
-            found = streamed(_factor_gradients(scale), Parts((params[0], x), (factors, visiting)), chunk, 1)
-            back = to_rank(self.shards, p, found.whole[0], -2)
-            own = found.rows[0] if own is None else own + found.rows[0]
+            gradients = streamed(_factor_gradients(scale), Parts((params[0], x), (factors, visiting)), chunk, 1)
+            back = to_rank(self.shards, p, gradients.whole[0], -2)
+            left = gradients.rows[0] if left is None else left + gradients.rows[0]
             right = back if right is None else right + back
-        if own is None or right is None:
+        if left is None or right is None:
             return (torch.cat(blocks, -1),)
-        return own, right
+        return left, right
 
 
 def _weights(scale: Tensor) -> Tile:

@@ -1,4 +1,4 @@
-"""The states of a chain in slices, one slice a rank of a process group, and what the ranks exchange.
+"""The states of a chain in slices, one for each rank of a process group, and the exchanges between ranks.
 
 Rank p has the states `offsets[p] .. offsets[p] + sizes[p] - 1`. Slices may differ in size and may be empty. Without a
 process group there is one rank, and nothing is exchanged. Nothing here records gradients: `collectives.py` does.
@@ -19,18 +19,23 @@ from torch.distributed.distributed_c10d import _get_process_group_store
 
 Group = dist.ProcessGroup
 
-_FAILURE = "tailsum: what went wrong"  # where a rank that fails in an operation says so to the others
-PATIENCE = timedelta(seconds=1)  # after which a rank that waits looks there
+_FAILURE = "tailsum: what went wrong"  # the store's key where a rank that fails in an operation tells the others
+PATIENCE = timedelta(seconds=1)  # how often a waiting rank looks there
 _failed: WeakKeyDictionary[Group, str] = WeakKeyDictionary()  # groups whose ranks are out of step, and why
 
 
+def rank_and_count(group: Group | None) -> tuple[int, int]:
+    """This process's rank, and the number of ranks."""
+    return (dist.get_rank(group), dist.get_world_size(group)) if dist.is_initialized() else (0, 1)
+
+
 def local_states(n_states: int, group: Group | None = None) -> slice:
-    """The slice of this rank if N states are dealt evenly: the first ranks have one more where N is not divisible.
+    """The slice of this rank if N states are split evenly: the first ranks get one more where N is not divisible.
 
     >>> local_states(10)  # without a process group
     slice(0, 10, None)
     """
-    rank, count = (dist.get_rank(group), dist.get_world_size(group)) if dist.is_initialized() else (0, 1)
+    rank, count = rank_and_count(group)
     return slice(*(n_states // count * p + min(p, n_states % count) for p in (rank, rank + 1)))
 
 
@@ -41,15 +46,15 @@ class Shards:
         self.sizes, self.rank, self.group = sizes, rank, group
         self.count, self.n_states = len(sizes), sum(sizes)
         self.offsets = [sum(sizes[:p]) for p in range(len(sizes))]
-        self.own = self.columns(rank)
-        self.exchanges = 0  # that have begun
+        self.local = self.columns(rank)  # the states of this rank
+        self.exchanges = 0  # how many have begun
 
     def columns(self, p: int) -> slice:
         """The states of rank p."""
         return slice(self.offsets[p], self.offsets[p] + self.sizes[p])
 
     def all_reduce(self, x: Tensor, op: Any = dist.ReduceOp.SUM) -> Tensor:
-        """The sum, or another reduction, over the ranks, in a new tensor."""
+        """The sum, or another reduction, over the ranks: a new tensor, or `x` itself if there is one rank."""
         if self.count == 1:
             return x
         x = x.clone(memory_format=torch.contiguous_format)
@@ -58,8 +63,8 @@ class Shards:
 
     def highest(self, x: Tensor) -> Tensor:
         """The maximum over the last dimension of all slices; minus infinity where there are no states."""
-        own = x.amax(-1) if x.shape[-1] else x.new_full(x.shape[:-1], -math.inf)
-        return self.all_reduce(own, dist.ReduceOp.MAX)
+        highest = x.amax(-1) if x.shape[-1] else x.new_full(x.shape[:-1], -math.inf)
+        return self.all_reduce(highest, dist.ReduceOp.MAX)
 
     def summed(self, x: Tensor) -> Tensor:
         """The sum over the last dimension of all slices."""
@@ -67,31 +72,30 @@ class Shards:
 
     def anywhere(self, x: Tensor) -> bool:
         """Whether any entry on any rank is true."""
-        found = x.any()
-        return bool(found if self.count == 1 else self.all_reduce(found.int(), dist.ReduceOp.MAX))
+        here = x.any()
+        return bool(here if self.count == 1 else self.all_reduce(here.int(), dist.ReduceOp.MAX))
 
     def stacked(self, x: Tensor) -> Tensor:
-        """Tensors of one shape of all ranks: `[ranks, ...]`."""
+        """The tensors of all ranks, of one shape: `[ranks, ...]`."""
         if self.count == 1:
             return x[None]
-        found = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in self.sizes]
-        self._wait(dist.all_gather(found, x.contiguous(), group=self._ready(), async_op=True))
-        return torch.stack(found)
+        parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in self.sizes]
+        self._wait(dist.all_gather(parts, x.contiguous(), group=self._ready(), async_op=True))
+        return torch.stack(parts)
 
     def gathered(self, x: Tensor) -> Tensor:
-        """`[..., n]` of all ranks as `[..., N]`. Slices are padded to one size: not every backend takes uneven ones."""
+        """`[..., n]` of all ranks as `[..., N]`. Slices are padded to one size, as not every backend takes uneven ones."""
         if self.count == 1:
             return x
         padded = torch.nn.functional.pad(x, (0, max(self.sizes) - x.shape[-1]))
-        found = self.stacked(padded)
-        return torch.cat([part[..., :size] for part, size in zip(found, self.sizes, strict=True)], -1)
+        return torch.cat([part[..., :size] for part, size in zip(self.stacked(padded), self.sizes, strict=True)], -1)
 
     def scattered_sum(self, x: Tensor) -> Tensor:
-        """`[..., N]` summed over the ranks, and of that the slice of this rank, `[..., n]`."""
+        """This rank's slice `[..., n]` of `[..., N]` summed over the ranks."""
         if self.count == 1:
             return x
         if not self.has_reduce_scatter():
-            return self.all_reduce(x)[..., self.own].contiguous()
+            return self.all_reduce(x)[..., self.local].contiguous()
         most = max(self.sizes)
         parts = [torch.nn.functional.pad(x[..., self.columns(p)], (0, most - self.sizes[p])) for p in range(self.count)]
         parts = [part.contiguous() for part in parts]
@@ -100,7 +104,7 @@ class Shards:
         return out[..., : self.sizes[self.rank]].contiguous()
 
     def from_rank(self, p: int, x: Tensor, dim: int) -> Callable[[], Tensor]:
-        """Rank p's slice of a tensor that is cut along `dim`, under way: call the result to have it.
+        """Start to fetch rank p's slice of a tensor that is cut along `dim`: call the result to get it.
 
         `x` is the slice of this rank.
         """
@@ -126,7 +130,7 @@ class Shards:
         return x if self.rank == p else None
 
     def visits(self, x: Tensor, dim: int) -> Iterator[tuple[int, Tensor]]:
-        """The slices of all ranks in turn: the next one is under way while one is used."""
+        """The slices of all ranks in turn: the next one is fetched while one is used."""
         ranks = self.filled
         coming = self.from_rank(ranks[0], x, dim)
         for i, p in enumerate(ranks):
@@ -136,7 +140,7 @@ class Shards:
             yield p, part
 
     def has_reduce_scatter(self) -> bool:
-        """Whether the backend can: gloo could not for long."""
+        """Whether the backend has it: older versions of gloo do not."""
         return self._is_nccl
 
     @property
@@ -146,20 +150,20 @@ class Shards:
 
     @property
     def place(self) -> torch.device:
-        """Where tensors must be that the backend exchanges."""
+        """The device of tensors that the backend exchanges."""
         return torch.device("cuda", torch.cuda.current_device()) if self._is_nccl else torch.device("cpu")
 
     def abandon(self, error: BaseException) -> None:
-        """Tell ranks that wait for this one, or will, that it does not come: they raise, and so does all later use."""
+        """Make the ranks that wait for this one, now or later, raise an error; later uses of the group raise it too."""
         if self.count == 1 or self._members in _failed:
             return
         text = f"rank {self.rank} failed within an operation: {type(error).__name__}: {error}"
         _failed[self._members] = text
-        with contextlib.suppress(RuntimeError):  # the store may be gone with the process that had it
+        with contextlib.suppress(RuntimeError):  # the process that held the store may have ended
             _get_process_group_store(self._members).set(_FAILURE, text)
 
     def _ready(self) -> Group:
-        """The group, at the beginning of an exchange."""
+        """The group, at the start of an exchange."""
         if self._members in _failed:
             text = _failed[self._members]
             raise RuntimeError(f"the ranks of this process group are out of step, make another: {text}")
@@ -167,7 +171,7 @@ class Shards:
         return self._members
 
     def _wait(self, exchange: Any) -> None:
-        """Until an exchange is done, or a rank has failed whose part would never come."""
+        """Wait until an exchange is done, or until a rank has failed, whose part would never come."""
         while not self._is_nccl:
             try:
                 exchange.wait(PATIENCE)

@@ -1,4 +1,4 @@
-"""The arguments of a sharded chain on one rank: checked, and said in a form that ranks can compare."""
+"""The arguments of a sharded chain on one rank: checked, and in a form that ranks can compare."""
 
 from collections.abc import Sequence
 
@@ -15,11 +15,11 @@ from tailsum.structure.check import check_nodes, check_potential, checked_length
 
 
 class Slices:
-    """Scores of this rank's n states. What is wrong with them is said in `error`, for all ranks to raise together."""
+    """Scores of this rank's n states. If they are invalid, `error` holds the error, for all ranks to raise together."""
 
     size, length = 0, 0
     device, dtype = torch.device("cpu"), torch.float32
-    batch_shape = lead = torch.Size()  # of the chain; of the transition, with its steps
+    batch_shape = lead = torch.Size()  # lead: the transition's leading dimensions, with its steps
     lengths: Tensor | None = None
 
     def __init__(self, emission: object, transition: object, lengths: Tensor | Sequence[int] | None) -> None:
@@ -55,7 +55,8 @@ class Slices:
         shape = check_broadcast("transition", pairs.lead[:-1], torch.Size(batch), "emission's")
         self.batch_shape, self.lengths = checked_lengths(lengths, shape, self.length, self.device)
         self._nodes, self._pairs, self.lead = nodes, pairs, pairs.lead
-        check_nodes("emission", self._blanked(nodes.map(torch.detach)))
+        blanked = self._blanked(nodes.map(torch.detach), 0)
+        check_nodes("emission", blanked)
         check_potential("transition", self._blanked(pairs.map(torch.detach), 1))
         self.dtype = working_type(*nodes.tensors, *pairs.tensors)
         self.form = {
@@ -70,11 +71,10 @@ class Slices:
             "what requires gradients": [x.requires_grad for x in (*nodes.tensors, *pairs.tensors)],
         }
         if isinstance(nodes, Factored):
-            context = self._blanked(nodes.map(torch.detach)).tensors[0]
-            self.form["the context of emission"] = Contents.of(context)
+            self.form["the context of emission"] = Contents.of(blanked.tensors[0])
 
     def check_columns(self, shards: Shards) -> None:
-        """All states together: at least one, and as many as a table has columns."""
+        """Check that there is at least one state on all ranks, and a table column for each."""
         if not shards.n_states:
             raise ValueError("emission must have at least one state on some rank: got none")
         if isinstance(self._pairs, Dense) and self._pairs.n_to != shards.n_states:
@@ -83,12 +83,12 @@ class Slices:
                 f"got {self._pairs.n_to}"
             )
 
-    def _blanked(self, given: Factored | Dense, first: int = 0) -> Factored | Dense:
+    def _blanked(self, scores: Factored | Dense, first: int) -> Factored | Dense:
         """Scores of the positions from `first` on, zero in the padding."""
         if self.lengths is None:
-            return given
+            return scores
         inside = torch.arange(first, self.length, device=self.device) < self.lengths[..., None]
-        return given.blank_outside(inside)  # pyright: ignore[reportReturnType]
+        return scores.blank_outside(inside)  # pyright: ignore[reportReturnType]
 
     def emission(self) -> Factored | Dense:
         """Scores of this rank's states, as a potential from one state to n; minus infinity in place of finite masks."""
@@ -98,5 +98,5 @@ class Slices:
         """Scores of pairs from this rank's states."""
         return self._ready(self._pairs, 1)
 
-    def _ready(self, given: Factored | Dense, first: int) -> Factored | Dense:
-        return self._blanked(given, first).to(self.dtype).unmasked()  # pyright: ignore[reportReturnType]
+    def _ready(self, scores: Factored | Dense, first: int) -> Factored | Dense:
+        return self._blanked(scores, first).to(self.dtype).unmasked()  # pyright: ignore[reportReturnType]

@@ -1,4 +1,4 @@
-"""The whole chain as a sketch of a sharded one knows it: the scores of paths, and nothing that has all states."""
+"""The whole chain behind a sketch of a sharded chain: the scores of paths, without anything that needs all states."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,13 +10,13 @@ from tailsum.chains.linear_chain import LinearChain
 
 
 class Whole(LinearChain):
-    """Positions, ids and scores of paths of a sharded chain. What would need all states on this rank is an error."""
+    """Positions, ids and scores of paths of a sharded chain. Anything that needs all states on this rank is an error."""
 
     _score: Callable[[Tensor], Tensor]
 
     @classmethod
     def of(cls, small: LinearChain, n_states: int, score: Callable[[Tensor], Tensor]) -> "Whole":
-        """The whole of N states of which `small` has the positions, the batch and the lengths."""
+        """The chain of N states with the positions, the batch and the lengths of `small`."""
         whole = object.__new__(cls)
         vars(whole).update(vars(small) | {"n_states": n_states, "_score": score})
         del whole._emission, whole._transition

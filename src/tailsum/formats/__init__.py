@@ -1,8 +1,7 @@
 """Configurations to and from the formats of treebanks and taggers: CoNLL, brackets, `nltk` trees, spans, BIO tags.
 
-Every function is about one sentence; `stack` makes a batch of several. Positions are numbered from 0, and spans have
-their first and last position, both included, as everywhere in this library. Labels are names here and numbers in
-configurations: `names` lists them, so that number i has the name `names[i]`.
+Every function takes or returns one sentence; `stack` makes a batch. Positions are numbered from 0, and spans include their
+first and last position. Labels are names here and numbers in configurations: number i has the name `names[i]`.
 """
 
 from tailsum.formats.brackets import Node, label_names, parse_brackets

@@ -1,13 +1,11 @@
-"""Constituency trees as in treebanks: bracket strings, `nltk` trees, and binary `Trees` of span structures and grammars.
+"""Constituency trees of treebanks: bracket strings, `nltk` trees, and binary `Trees` of span structures and grammars.
 
 A `Node` has any number of children. `Trees` are binary, with one state at each span, so
 
-- a node with a single child is joined with it: `(S (VP ..))` has the label `S+VP`, and a word its tag and what stands above
-  it alone, as `NP+NN`;
-- a node with more than two children is split from the left: `(NP a b c)` is `(NP a (NP| b c))`, where `NP|` is an added
-  node.
+- a node with a single child is joined with it: `(S (VP ..))` has the label `S+VP`, and a word alone in a phrase `NP+NN`;
+- a node with more than two children is split from the left: `(NP a b c)` is `(NP a (NP| b c))`, with an added node `NP|`.
 
-`Node.from_trees` undoes both. Labels of a treebank therefore must not hold `+` or end with `|`.
+`Node.from_trees` undoes both. So labels must not contain `+` or end with `|`.
 """
 
 import re
@@ -24,7 +22,7 @@ Names = Sequence[str] | tuple[Sequence[str], Sequence[str]]
 
 
 class Node(NamedTuple):
-    """A node of a tree with its label and its children: nodes, or the one word of a part of speech."""
+    """A node of a tree, with its label and its children: nodes, or the one word of a part of speech."""
 
     label: str
     children: "tuple[Node | str, ...]"
@@ -35,17 +33,17 @@ class Node(NamedTuple):
         >>> parse_brackets("(NP (DT the) (NN cat))")[0].words()
         ['the', 'cat']
         """
-        found, waiting = list[str](), list[Node | str]([self])
+        words, waiting = list[str](), list[Node | str]([self])
         while waiting:
             node = waiting.pop()
             if isinstance(node, str):
-                found.append(node)
+                words.append(node)
             else:
                 waiting.extend(reversed(node.children))
-        return found
+        return words
 
     def brackets(self) -> str:
-        """The tree as text, in one line.
+        """The tree as one line of text.
 
         >>> Node("NP", (Node("DT", ("the",)), Node("NN", ("cat",)))).brackets()
         '(NP (DT the) (NN cat))'
@@ -65,10 +63,10 @@ class Node(NamedTuple):
         return text[1:]
 
     def to_trees(self, names: Names) -> Trees:
-        """The binary tree of one sentence, its labels numbered by their place in `names`.
+        """The binary tree of one sentence, with labels numbered by their place in `names`.
 
-        `names` is a list, or a pair of lists as `label_names` gives: of longer spans and of single words, which a grammar
-        numbers on their own (nonterminals and preterminals).
+        `names` is a list, or a pair of lists as from `label_names`: for longer spans and for single words, which a grammar
+        numbers separately (nonterminals and preterminals).
 
         >>> node = parse_brackets("(S (NP (PRP we)) (VP (VBP are)))")[0]
         >>> node.to_trees(["S", "NP+PRP", "VP+VBP"])
@@ -85,10 +83,9 @@ class Node(NamedTuple):
 
     @classmethod
     def from_trees(cls, tree: Trees, words: Sequence[str], names: Names) -> "Node":
-        """The tree of a treebank from one binary tree: joined nodes are taken apart, and added ones removed.
+        """The tree of a treebank from one binary tree: joined nodes are split, and added nodes removed.
 
-        A model may give the label of an added node to the whole sentence or to a word, where there is none to remove; it
-        then has the label without the mark.
+        A model may give the label of an added node to the whole sentence or to a word; the label then loses its mark.
 
         >>> names = ["NP", "NP|", "DT", "JJ", "NN"]
         >>> tree = parse_brackets("(NP (DT the) (JJ old) (NN cat))")[0].to_trees(names)
@@ -102,19 +99,18 @@ class Node(NamedTuple):
             row for row in zip(tree.spans.tolist(), tree.states.tolist(), strict=True) if row[1] >= 0
         ]
         if not rows:
-            raise ValueError("tree must have spans: got none, as where no tree is possible")
+            raise ValueError("tree must have spans: got none, as for a sentence without a possible tree")
         if len(words) != (len(rows) + 1) // 2:
             raise ValueError(f"words must have one for each of {(len(rows) + 1) // 2} positions: got {len(words)}")
         done: list[Node] = []
         for (first, last), state in reversed(rows):  # children before parents, the right one before the left
             label = name_of(state, leaves if first == last else inner, f"the span from {first} to {last}")
             if first == last:
-                done.append(_taken_apart(cls, label.removesuffix(ADDED), (words[first],)))
+                done.append(_split(cls, label.removesuffix(ADDED), (words[first],)))
                 continue
-            children = [part for child in (done.pop(), done.pop()) for part in _without_added(child)]
-            done.append(
-                cls(label, tuple(children)) if label.endswith(ADDED) else _taken_apart(cls, label, tuple(children))
-            )
+            pair = done.pop(), done.pop()
+            children = [part for node in pair for part in (node.children if node.label.endswith(ADDED) else (node,))]
+            done.append(cls(label, tuple(children)) if label.endswith(ADDED) else _split(cls, label, tuple(children)))
         (top,) = done
         return cls(top.label.removesuffix(ADDED), top.children)
 
@@ -133,14 +129,14 @@ class Node(NamedTuple):
 
 
 def parse_brackets(text: str) -> list[Node]:
-    """All trees of a text, each in any number of lines; a ValueError names the line and column that is not well-formed.
+    """All trees of a text, each in any number of lines; a ValueError names the line and column of an error.
 
-    A bracket without a label around a whole tree, as in the Penn Treebank, is dropped.
+    Brackets without a label around a whole tree, as in the Penn Treebank, are dropped.
 
     >>> [node.brackets() for node in parse_brackets("( (S (NP we) (VP are)) ) (X a)")]
     ['(S (NP we) (VP are))', '(X a)']
     """
-    found = list[Node]()
+    trees = list[Node]()
     opened = list[_Open]()
     after_bracket = False
     for token in re.finditer(r"[()]|[^()\s]+", text):
@@ -148,10 +144,10 @@ def parse_brackets(text: str) -> list[Node]:
         if name == "(":
             opened.append(_Open(at, [], []))
         elif not opened:
-            raise ValueError(f"{_place(text, at)}: {name!r} stands outside of all brackets")
+            raise ValueError(f"{_place(text, at)}: {name!r} is outside all brackets")
         elif name == ")":
             node = _closed(text, opened.pop(), outermost=not opened)
-            (opened[-1].children if opened else found).append(node)
+            (opened[-1].children if opened else trees).append(node)
         elif after_bracket:
             opened[-1].label.append(name)
         else:
@@ -159,11 +155,11 @@ def parse_brackets(text: str) -> list[Node]:
         after_bracket = name == "("
     if opened:
         raise ValueError(f"{_place(text, opened[-1].start)}: the bracket is not closed")
-    return found
+    return trees
 
 
 def label_names(nodes: Iterable[Node]) -> tuple[list[str], list[str]]:
-    """The labels that `to_trees` gives to longer spans and to single words, each sorted.
+    """The sorted labels that `to_trees` gives to longer spans, and those that it gives to single words.
 
     >>> label_names(parse_brackets("(S (NP (PRP we)) (VP (VBP are) (ADV not) (JJ sure)))"))
     (['S', 'VP', 'VP|'], ['ADV', 'JJ', 'NP+PRP', 'VBP'])
@@ -212,20 +208,16 @@ def _plain(label: str) -> str:
     return label
 
 
-def _taken_apart(kind: type[Node], label: str, children: "tuple[Node | str, ...]") -> Node:
-    *above, own = label.split(JOIN)
-    node = kind(own, children)
+def _split(kind: type[Node], label: str, children: "tuple[Node | str, ...]") -> Node:
+    *above, lowest = label.split(JOIN)
+    node = kind(lowest, children)
     for name in reversed(above):
         node = kind(name, (node,))
     return node
 
 
-def _without_added(node: Node) -> "tuple[Node | str, ...]":
-    return node.children if node.label.endswith(ADDED) else (node,)
-
-
 class _Open(NamedTuple):
-    """A bracket that is not closed yet: where it stands, its label if it has one, and its children so far."""
+    """A bracket that is not closed yet: its place, its label if it has one, and its children so far."""
 
     start: int
     label: list[str]

@@ -1,8 +1,8 @@
-"""Sentences with dependency trees as in files of CoNLL-U or CoNLL-X: ten columns, a line for each word.
+"""Sentences with dependency trees in CoNLL-U or CoNLL-X: ten columns, a line for each word.
 
 The columns are ID, FORM, LEMMA, UPOS, XPOS, FEATS, HEAD, DEPREL, DEPS and MISC, separated by tabs. Words are numbered from 1,
 and a root has head 0. A blank line ends a sentence. Comments, ranges of words (`3-4`) and empty nodes (`3.1`) are
-skipped. For heads alone, see `Dependencies.from_conll` and `to_conll`.
+skipped. For heads only, see `Dependencies.from_conll` and `to_conll`.
 """
 
 import re
@@ -26,7 +26,7 @@ class Sentence(NamedTuple):
     tags: list[str]
 
     def to_dependencies(self, names: Sequence[str] | None = None) -> Dependencies:
-        r"""The tree, its labels numbered by their place in `names`; without names it has no labels.
+        r"""The tree, with labels numbered by their place in `names`; without names, it has no labels.
 
         >>> text = "1\tDogs\t_\tNOUN\t_\t_\t2\tnsubj\t_\t_\n2\tbark\t_\tVERB\t_\t_\t0\troot\t_\t_\n"
         >>> parse_conll(text)[0].to_dependencies(["root", "nsubj"])
@@ -45,7 +45,7 @@ class Sentence(NamedTuple):
         names: Sequence[str] | None = None,
         tags: Sequence[str] | None = None,
     ) -> "Sentence":
-        """The sentence of one tree, its padding dropped. Labels and tags that are not known are `_`.
+        """The sentence of one tree, without its padding. Unknown labels and tags are `_`.
 
         >>> Sentence.from_dependencies(Dependencies(torch.tensor([1, 1])), ["Dogs", "bark"]).heads
         [2, 0]
@@ -53,20 +53,20 @@ class Sentence(NamedTuple):
         if tree.heads.dim() != 1:
             raise ValueError(f"tree must be of one sentence, as .at(0) gives: got {list(tree.heads.shape)}")
         heads = [head for head in tree.to_conll().tolist() if head >= 0]
-        for name, given in (("words", words), ("tags", tags)):
-            if given is not None and len(given) != len(heads):
-                raise ValueError(f"{name} must have one for each of {len(heads)} words: got {len(given)}")
+        for name, values in (("words", words), ("tags", tags)):
+            if values is not None and len(values) != len(heads):
+                raise ValueError(f"{name} must have one for each of {len(heads)} words: got {len(values)}")
         labels = ["_"] * len(heads)
         if names is not None:
             if tree.labels is None:
-                raise ValueError("tree must have labels for names to be of use: got none")
+                raise ValueError("tree must have labels if names are given: got none")
             numbers = tree.labels.tolist()[: len(heads)]
             labels = [name_of(number, names, f"word {i}") for i, number in enumerate(numbers, 1)]
         return cls(list(words), heads, labels, ["_"] * len(heads) if tags is None else list(tags))
 
 
 def parse_conll(text: str) -> list[Sentence]:
-    r"""The sentences of a text; a ValueError names the line that is not well-formed.
+    r"""The sentences of a text; a ValueError names the first invalid line.
 
     >>> parse_conll("1\tDogs\t_\tNOUN\t_\t_\t0\troot\t_\t_")
     [Sentence(words=['Dogs'], heads=[0], labels=['root'], tags=['NOUN'])]
@@ -90,7 +90,7 @@ def parse_conll(text: str) -> list[Sentence]:
 
 
 def write_conll(sentences: Iterable[Sentence]) -> str:
-    """The sentences as a text; columns that they do not have are `_`.
+    """The sentences as a text, with `_` in the other columns.
 
     >>> write_conll([Sentence(["Dogs"], [0], ["root"], ["NOUN"])]).split()
     ['1', 'Dogs', '_', 'NOUN', '_', '_', '0', 'root', '_', '_']

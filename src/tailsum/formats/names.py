@@ -1,10 +1,10 @@
-"""Names of labels and their numbers."""
+"""Conversion between the names of labels and their numbers."""
 
 from collections.abc import Sequence
 
 
 def number_of(name: str, names: Sequence[str], where: str) -> int:
-    """The place of a name in the list; a ValueError that says where the name was found if it is not there."""
+    """The place of a name in the list; if it is missing, a ValueError that says `where` the name is used."""
     try:
         return list(names).index(name)
     except ValueError:
@@ -12,7 +12,7 @@ def number_of(name: str, names: Sequence[str], where: str) -> int:
 
 
 def name_of(number: int, names: Sequence[str], where: str) -> str:
-    """The name with a number; a ValueError that says what has it if there is none."""
+    """The name with a number; if there is none, a ValueError that says `where` the number is used."""
     if not 0 <= number < len(names):
         raise ValueError(f"names must have one for label {number} of {where}: got {len(names)}")
     return names[number]

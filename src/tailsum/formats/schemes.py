@@ -1,8 +1,7 @@
 """Tagging schemes: how names of tags such as `B-PER` mark segments.
 
-A tag is `O` (outside every segment) or a prefix and a label joined by `-`. The prefix says what its position is in a segment:
-where it *begins*, its *inside*, its *end*, or its *single* position. Schemes differ in which of these they tell apart, and
-in their letters.
+A tag is `O` (outside every segment) or a prefix and a label joined by `-`. The prefix is the role of a position in a segment:
+its *begin*, *inside*, *end*, or *single* position. Schemes differ in the roles that they distinguish, and in their letters.
 """
 
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ OUTSIDE = "O"
 
 @dataclass(frozen=True)
 class Scheme:
-    """The letter for each place in a segment; places that are not told apart have the same."""
+    """The letter for each role in a segment; roles that are not distinguished have the same letter."""
 
     begin: str
     inside: str
@@ -21,22 +20,22 @@ class Scheme:
 
     @property
     def letters(self) -> list[str]:
-        """All of them, in the order in which tags are listed."""
+        """All letters, in the order in which tags are listed."""
         return list(dict.fromkeys((self.begin, self.inside, self.end, self.single)))
 
     @property
     def opens(self) -> set[str]:
-        """With which a segment may start; the others continue one."""
+        """The letters that may start a segment; the others continue one."""
         return {self.begin, self.single}
 
     @property
     def closes(self) -> set[str]:
-        """After which it may be over."""
+        """The letters that may end a segment."""
         return {self.end, self.single}
 
     @property
     def lasts(self) -> set[str]:
-        """After which it may go on."""
+        """The letters after which a segment may continue."""
         return {self.begin, self.inside}
 
 
@@ -53,14 +52,14 @@ SCHEMES = {
 
 
 def scheme_of(name: str) -> Scheme:
-    """The scheme of this name."""
+    """The scheme with this name."""
     if name not in SCHEMES:
         raise ValueError(f"scheme must be one of {', '.join(SCHEMES)}: got {name!r}")
     return SCHEMES[name]
 
 
-def split_tag(tag: str, scheme: str, called: str = "tags") -> tuple[str, str] | None:
-    """Prefix and label of a tag; None outside of segments.
+def split_tag(tag: str, scheme: str, argument: str = "tags") -> tuple[str, str] | None:
+    """The prefix and label of a tag; None outside of segments.
 
     >>> split_tag("B-PER", "BIO"), split_tag("O", "BIO")
     (('B', 'PER'), None)
@@ -71,5 +70,5 @@ def split_tag(tag: str, scheme: str, called: str = "tags") -> tuple[str, str] | 
     letter, dash, label = tag.partition("-") if isinstance(tag, str) else ("", "", "")
     if not dash or not label or letter not in letters:
         forms = ", ".join(f"{letter}-LABEL" for letter in letters)
-        raise ValueError(f"{called} must be O, {forms} in the scheme {scheme}: got {tag!r}")
+        raise ValueError(f"{argument} must be O, {forms} in the scheme {scheme}: got {tag!r}")
     return letter, label

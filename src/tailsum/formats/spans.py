@@ -1,8 +1,8 @@
 """Labelled spans, tags of positions, and segmentations.
 
-A span has a first and a last position, both included. In the scheme "BIO" its first position has the tag `B-label`, the
-others `I-label`. In "IOBES" its last position has `E-label` instead, and a span of one position `S-label`. Positions
-outside of all spans have the tag `O`. `tailsum.formats.schemes` lists all schemes.
+In the scheme "BIO" the first position of a span has the tag `B-label`, the others `I-label`. In "IOBES" its last position
+has `E-label` instead, and a span of one position `S-label`. Positions outside all spans have the tag `O`.
+`tailsum.formats.schemes` lists all schemes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,8 +43,8 @@ def spans_to_tags(spans: Iterable[tuple[int, int, str]], length: int, scheme: st
 def tags_to_spans(tags: Sequence[str], scheme: str = "BIO", strict: bool = True) -> list[Span]:
     """The spans that tags mark, in order.
 
-    Unless `strict`, what is not well-formed is read as far as possible: an `I-` or `E-` that continues nothing begins a
-    span, and a span ends where it is not continued. In the scheme "IO" neighbours of one label are one span.
+    With `strict`, invalid tags are an error. Otherwise an `I-` or `E-` that continues nothing begins a span, and a span ends
+    where it is not continued. In the scheme "IO", adjacent positions with one label are one span.
 
     >>> tags_to_spans(["B-PER", "I-PER", "O", "B-LOC"])
     [Span(first=0, last=1, label='PER'), Span(first=3, last=3, label='LOC')]
@@ -52,7 +52,7 @@ def tags_to_spans(tags: Sequence[str], scheme: str = "BIO", strict: bool = True)
     marks = scheme_of(scheme)
     goes_on = set(marks.letters) - marks.opens or {marks.inside}  # letters that continue a span
     spans: list[Span] = []
-    begun: tuple[int, str] | None = None  # the first position and the label of the span that may go on
+    begun: tuple[int, str] | None = None  # the first position and the label of the open span
     for place, tag in enumerate([*tags, OUTSIDE]):
         letter, label = split_tag(tag, scheme, f"tags[{place}]") or (OUTSIDE, "")
         continues = begun is not None and letter in goes_on and label == begun[1]
@@ -62,7 +62,8 @@ def tags_to_spans(tags: Sequence[str], scheme: str = "BIO", strict: bool = True)
             spans.append(Span(begun[0], place - 1, begun[1]))
             begun = None
         if letter in goes_on - marks.opens and not continues and strict:
-            raise ValueError(f"tags[{place}] must continue a span of {label}: got {tag!r} after {_before(tags, place)}")
+            before = repr(tags[place - 1]) if place else "nothing"
+            raise ValueError(f"tags[{place}] must continue a span of {label}: got {tag!r} after {before}")
         if begun is None and letter != OUTSIDE:
             begun = place, label
         if begun is not None and letter not in marks.lasts:
@@ -74,7 +75,7 @@ def tags_to_spans(tags: Sequence[str], scheme: str = "BIO", strict: bool = True)
 def spans_to_segments(
     spans: Iterable[tuple[int, int, str]], length: int, names: Sequence[str], outside: str = "O"
 ) -> Segments:
-    """A segmentation with a segment for each span, and one of a single position, labelled `outside`, for each other position.
+    """A segmentation with a segment for each span, and for each other position a segment labelled `outside`.
 
     >>> spans_to_segments([(0, 1, "PER")], 3, ["O", "PER"])
     Segments(starts=tensor([ 0,  2, -1]), durations=tensor([2, 1, 0]), states=tensor([ 1,  0, -1]))
@@ -82,18 +83,16 @@ def spans_to_segments(
     covered = _checked(spans, length)
     inside = {place for first, last, _ in covered for place in range(first, last + 1)}
     rest = [Span(place, place, outside) for place in range(length) if place not in inside]
-    found = sorted([*covered, *rest])
-    padding = [-1] * (length - len(found))
-    states = [number_of(label, names, f"the span from {first} to {last}") for first, last, label in found]
-    return Segments(
-        torch.tensor([*(first for first, _, _ in found), *padding], dtype=torch.long),
-        torch.tensor([*(last - first + 1 for first, last, _ in found), *[0] * len(padding)], dtype=torch.long),
-        torch.tensor([*states, *padding], dtype=torch.long),
-    )
+    rows = [
+        (first, last - first + 1, number_of(label, names, f"the span from {first} to {last}"))
+        for first, last, label in sorted([*covered, *rest])
+    ]
+    rows += [(-1, 0, -1)] * (length - len(rows))
+    return Segments(*torch.tensor(rows, dtype=torch.long).reshape(-1, 3).unbind(1))
 
 
 def segments_to_spans(segments: Segments, names: Sequence[str], outside: str = "O") -> list[Span]:
-    """The spans of a segmentation of one sentence, but for those that are labelled `outside`.
+    """The spans of a segmentation of one sentence, without those labelled `outside`.
 
     >>> segments_to_spans(spans_to_segments([(0, 1, "PER")], 3, ["O", "PER"]), ["O", "PER"])
     [Span(first=0, last=1, label='PER')]
@@ -101,27 +100,23 @@ def segments_to_spans(segments: Segments, names: Sequence[str], outside: str = "
     if segments.starts.dim() != 1:
         raise ValueError(f"segments must be of one sentence, as .at(0) gives: got {list(segments.starts.shape)}")
     rows = zip(*(x.tolist() for x in segments), strict=True)
-    found = [
+    spans = [
         Span(start, start + duration - 1, name_of(state, names, f"the segment at {start}"))
         for start, duration, state in rows
         if start >= 0
     ]
-    return [span for span in found if span.label != outside]
-
-
-def _before(tags: Sequence[str], place: int) -> str:
-    return repr(tags[place - 1]) if place else "nothing"
+    return [span for span in spans if span.label != outside]
 
 
 def _checked(spans: Iterable[tuple[int, int, str]], length: int) -> list[Span]:
-    """The spans in order; a ValueError if one is not within the sentence, or if two overlap."""
+    """The spans in order; a ValueError if one is outside the sentence, or if two overlap."""
     at_least(0, length=length)
-    found = sorted(Span(*span) for span in spans)
+    ordered = sorted(Span(*span) for span in spans)
     end = -1
-    for span in found:
+    for span in ordered:
         if not 0 <= span.first <= span.last < length:
             raise ValueError(f"spans must lie between 0 and {length - 1}, first <= last: got {tuple(span)}")
         if span.first <= end:
             raise ValueError(f"spans must not overlap: got {tuple(span)} after one that ends at {end}")
         end = span.last
-    return found
+    return ordered

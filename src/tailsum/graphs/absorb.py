@@ -1,6 +1,6 @@
-"""Factors over some of the variables of a larger factor: their scores are added to those of the larger one.
+"""Absorbs factors over a subset of the variables of a larger factor: their scores are added to the larger one's.
 
-The model is the same, and two factors that share two variables are a loop less.
+The model stays the same, with fewer loops: two factors that share two variables make one.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from tailsum.graphs.factor_scores import FactorTable
 
 
 class Place(NamedTuple):
-    """Where the scores of a factor are: in a factor of a group, over some axes of its table."""
+    """The position of a factor's scores: a factor of a group, and axes of its table."""
 
     group: int
     factor: int
@@ -22,7 +22,7 @@ class Place(NamedTuple):
 
 
 class Absorbed(NamedTuple):
-    """The groups of factors that are left, and the places of all factors as they were given."""
+    """The groups of factors that are left, and the places of all the original factors."""
 
     variables: list[Int[Tensor, "_ _"]]
     tables: list[FactorTable]
@@ -30,39 +30,38 @@ class Absorbed(NamedTuple):
 
 
 def absorbed(variables: Sequence[Int[Tensor, "_ _"]], tables: Sequence[FactorTable]) -> Absorbed | None:
-    """The same factors without those within larger ones; None if there are none of these."""
+    """The same model without factors within larger ones; None if there are no such factors."""
     scopes = [[tuple(scope) for scope in group.tolist()] for group in variables]
     into = _into(scopes)
     if not into:
         return None
     kept = [[f for f in range(len(group)) if (g, f) not in into] for g, group in enumerate(scopes)]
     left = [g for g, factors in enumerate(kept) if factors]
-    rows = [_rows(tables[g], len(scopes[g])) for g in range(len(scopes))]
+    rows = [_rows(table, len(group)) for table, group in zip(tables, scopes, strict=True)]
     for (g, f), (to, at) in into.items():
         rows[to][at] = rows[to][at] + _spread(rows[g][f], scopes[g][f], scopes[to][at])
     changed = {to for to, _ in into.values()}
-    found = [
-        _stacked([rows[g][f] for f in kept[g]], tables[g].arity) if g in changed else _some(tables[g], kept[g])
+    larger = [
+        _stacked([rows[g][f] for f in kept[g]], tables[g].arity) if g in changed else _selected(tables[g], kept[g])
         for g in left
     ]
-    places = []
-    for g, group in enumerate(scopes):
-        here = [(into.get((g, f), (g, f)), scope) for f, scope in enumerate(group)]
-        places.append([
-            Place(left.index(to), kept[to].index(at), tuple(scopes[to][at].index(v) for v in scope))
-            for (to, at), scope in here
-        ])  # fmt: skip
-    return Absorbed([variables[g][kept[g]] for g in left], found, places)
+
+    def place(factor: tuple[int, int], scope: tuple[int, ...]) -> Place:
+        g, f = into.get(factor, factor)
+        return Place(left.index(g), kept[g].index(f), tuple(scopes[g][f].index(v) for v in scope))
+
+    places = [[place((g, f), scope) for f, scope in enumerate(group)] for g, group in enumerate(scopes)]
+    return Absorbed([variables[g][kept[g]] for g in left], larger, places)
 
 
 def _into(scopes: list[list[tuple[int, ...]]]) -> dict[tuple[int, int], tuple[int, int]]:
-    """For each factor within a larger one, the first that is within no other."""
+    """For each factor within a larger one, the first larger one that is itself within no other."""
     if len({len(scope) for group in scopes for scope in group}) < 2:
         return {}
     largest_first = sorted(
         ((g, f) for g, group in enumerate(scopes) for f in range(len(group))), key=lambda x: -len(scopes[x[0]][x[1]])
     )
-    at: dict[int, list[tuple[tuple[int, int], frozenset[int]]]] = {}  # for each variable, the factors to absorb others
+    at: dict[int, list[tuple[tuple[int, int], frozenset[int]]]] = {}  # by variable, the factors that may absorb
     into: dict[tuple[int, int], tuple[int, int]] = {}
     for g, f in largest_first:
         scope = frozenset(scopes[g][f])
@@ -81,8 +80,8 @@ def _rows(table: FactorTable, count: int) -> list[Tensor]:
     return list(each) if len(each) == count else list(each) * count
 
 
-def _some(table: FactorTable, factors: list[int]) -> FactorTable:
-    """The tables of some factors; one that all share stays one."""
+def _selected(table: FactorTable, factors: list[int]) -> FactorTable:
+    """The tables of the given factors; a table that all share stays shared."""
     if table.lead[-1] == 1:
         return table
     index = torch.tensor(factors, device=table.scores.device)

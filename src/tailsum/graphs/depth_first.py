@@ -8,18 +8,18 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from tailsum.graphs.layers import Given, Visit, visits_of
+from tailsum.graphs.layers import Links, Visit, visits_of
 
 
 class Arrival(NamedTuple):
-    """One variable of each tree, and what is done before it is visited.
+    """A visit of one variable of each tree, and the messages of the branches that have ended since the last visit.
 
-    Since the visit before, branches have come to their ends: `ended` are steps, each after the other, in which the variable
-    at the root of a branch sends a message, to `position` of its factor, to the variable that the branch hangs from.
+    `ended` are successive steps. In each, the root of a branch sends a message to the variable that the branch hangs
+    from, at `position` of their factor.
     """
 
     visit: Visit
-    ended: list[list[Given]]
+    ended: list[list[Links]]
 
 
 def depth_first(variables: Sequence[Int[Tensor, "_ 2"]], n_nodes: int, device: torch.device) -> list[Arrival]:
@@ -39,15 +39,14 @@ def depth_first(variables: Sequence[Int[Tensor, "_ 2"]], n_nodes: int, device: t
                     ended[place].append([])
                 ended[place][step].append(above[done])
                 done, step = above[done][3], step + 1
-    return [
-        Arrival(visit, [_grouped(step, device) for step in steps]) for visit, steps in zip(layers, ended, strict=True)
-    ]
+    with torch.device(device):
+        return [Arrival(visit, list(map(_grouped, steps))) for visit, steps in zip(layers, ended, strict=True)]
 
 
 def _orders(
     variables: Sequence[Int[Tensor, "_ 2"]], n_nodes: int
 ) -> tuple[list[list[int]], dict[int, tuple[int, int, int, int]]]:
-    """The variables of each tree, depth first; of each but the first: group, factor, position and variable above it."""
+    """The variables of each tree, depth first; for each but the first, the group, factor, position and variable above it."""
     joined: list[list[tuple[int, int, int, int]]] = [[] for _ in range(n_nodes)]
     for g, group in enumerate(variables):
         for f, pair in enumerate(group.tolist()):
@@ -70,10 +69,9 @@ def _orders(
     return order, above
 
 
-def _grouped(ways: list[tuple[int, int, int, int]], device: torch.device) -> list[Given]:
+def _grouped(messages: list[tuple[int, int, int, int]]) -> list[Links]:
     """Factors of one group and position together; `put` are the variables at that position."""
-    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for g, f, position, node in ways:
-        found.setdefault((g, position), []).append((f, node))
-    with torch.device(device):
-        return [Given(g, position, (), *torch.tensor(own).T) for (g, position), own in sorted(found.items())]
+    links: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for g, f, position, node in messages:
+        links.setdefault((g, position), []).append((f, node))
+    return [Links(g, position, (), *torch.tensor(pairs).T) for (g, position), pairs in sorted(links.items())]

@@ -28,8 +28,8 @@ class FactorGraph(Graph):
     `unary` is `[*batch, V, N]`, `Factored(context, states)`, or a list of V tensors `[*batch, N_v]`. `factors` is a list of
     `(variables, scores)`: either one factor, `variables` a tuple of r ids and `scores [*batch, N_1, .., N_r]`; or F
     factors of one shape, `variables [F, r]` and `scores` with leading dimensions that broadcast against `[*batch, F]`.
-    Factors over one variable are added to its unary scores, those over some variables of a larger factor to its. Scores may be minus infinity (forbidden). The other options
-    are those of `Graph`.
+    Factors over one variable are added to its unary scores, factors over some variables of a larger factor to the larger
+    one. Scores may be minus infinity (forbidden). The other options are those of `Graph`.
 
     >>> parity = torch.tensor([[[0.0, -9.0], [-9.0, 0.0]], [[-9.0, 0.0], [0.0, -9.0]]])
     >>> FactorGraph(torch.zeros(5, 2), [((0, 1, 2), parity), ((2, 3, 4), parity)])
@@ -78,10 +78,10 @@ class FactorGraph(Graph):
             self.variables, self.tables, self.places = fewer
         self._configure(iterations, damping, tolerance, schedule, gradient, method)
 
-    def _with_single(self, nodes: Any, single: list[tuple[Tensor, Tensor]]) -> Dense:
+    def _with_single(self, nodes: Potential, single: list[tuple[Tensor, Tensor]]) -> Dense:
         scores = nodes.block()[..., 0, :].to(self.dtype)
-        for variables, given in single:
-            extra = padded(given.to(self.dtype), self.n_states)
+        for variables, extra in single:
+            extra = padded(extra.to(self.dtype), self.n_states)  # noqa: PLW2901
             lead = torch.broadcast_shapes(scores.shape[:-2], extra.shape[:-2])
             before, place = scores.expand(*lead, -1, -1), variables[:, None].expand(*lead, -1, self.n_states)
             scores = before.scatter(-2, place, before.gather(-2, place) + extra.expand(place.shape))
@@ -113,11 +113,11 @@ class FactorGraph(Graph):
         flat = flattened(table.scores, table.arity, self.batch_shape)
         size = math.prod(o.index.shape[-1] for o in others if o is not None) * flat.shape[2 + position]
         pieces = []
-        for here in torch.arange(len(factors), device=self.device).split(max(1, tile_size(self.device) // size)):
-            part = FactorTable(flat if flat.shape[1] == 1 else flat[:, factors[here]], table.arity)
-            part = part.gather([None if o is None else o.index[:, here] for o in others])
+        for rows in torch.arange(len(factors), device=self.device).split(max(1, tile_size(self.device) // size)):
+            part = FactorTable(flat if flat.shape[1] == 1 else flat[:, factors[rows]], table.arity)
+            part = part.gather([None if o is None else o.index[:, rows] for o in others])
             joint = TableFactors(part.scores, log_sum_exp).joint(
-                [None if o is None else o.log_weight[:, here] for o in others]
+                [None if o is None else o.log_weight[:, rows] for o in others]
             )
             pieces.append(log_sum_exp(joint.movedim(2 + position, 2).flatten(3), -1))
         return padded(torch.cat(pieces, 1), self.n_states)
@@ -125,8 +125,8 @@ class FactorGraph(Graph):
     def factor_score(self, states: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
         total = torch.zeros(states.shape[:-1], dtype=self.dtype, device=self.device)
         for variables, table in zip(self.variables, self.tables, strict=True):
-            here = table.gather([states[..., variables[:, axis], None] for axis in range(table.arity)])
-            total = total + here.scores.flatten(-table.arity)[..., 0].sum(-1)
+            joint = table.gather([states[..., variables[:, axis], None] for axis in range(table.arity)])
+            total = total + joint.scores.flatten(-table.arity)[..., 0].sum(-1)
         return total
 
     @outside_transforms
@@ -149,7 +149,7 @@ class FactorGraph(Graph):
 
 
 def _within(belief: Tensor, place: Place, dim: int) -> Tensor:
-    """The belief of a factor `[*batch, n, .., n]` from that of the group that has its scores, factors in `dim`."""
+    """The belief of a factor `[*batch, n, .., n]` from the beliefs of the group that has its scores, factors in `dim`."""
     table = belief.select(dim, place.factor)
     others = [axis for axis in range(dim, table.dim()) if axis - dim not in place.axes]
     table = table.sum(others) if others else table
@@ -183,12 +183,12 @@ def _checked(name: str, factor: Any, sizes: list[int], device: torch.device) -> 
     return variables, FactorTable(scores, arity)
 
 
-def _check_scopes(name: str, scopes: list[list[int]], sizes: list[int], given: list[int]) -> None:
+def _check_scopes(name: str, scopes: list[list[int]], sizes: list[int], table: list[int]) -> None:
     for scope in scopes:
         if not all(0 <= v < len(sizes) for v in scope):
             raise ValueError(f"{name} must be over variables 0 to {len(sizes) - 1}, as unary has: got {scope}")
         if len(set(scope)) < len(scope):
             raise ValueError(f"{name} must be over different variables: got {scope}")
-        wanted = [sizes[v] for v in scope]
-        if given != wanted:
-            raise ValueError(f"{name}'s scores must be of {wanted} states, as the variables {scope} have: got {given}")
+        shape = [sizes[v] for v in scope]
+        if table != shape:
+            raise ValueError(f"{name}'s scores must be of {shape} states, as the variables {scope} have: got {table}")

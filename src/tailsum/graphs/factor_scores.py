@@ -1,4 +1,4 @@
-"""Scores of the joint states of factors: one table, and all groups of factors of a graph."""
+"""Scores of the joint states of factors: the table of one group, and the scores of all groups of a graph."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,6 +12,7 @@ from tailsum.scores.base import Scores
 from tailsum.scores.potential import Potential
 
 Params = tuple[tuple[Tensor, ...], ...]  # for each group of factors, `[b, f, ...]`
+Scopes = tuple[tuple[int, ...], ...]  # the variables of each factor
 
 
 class FactorTable(Scores):
@@ -39,7 +40,7 @@ class FactorTable(Scores):
         return (flattened(self.scores, self.arity, batch_shape),)
 
     def gather(self, index: Sequence[Int[Tensor, "..."] | None]) -> "FactorTable":
-        """The scores of some states of each variable (None: all); minus infinity for ids beyond its number of states."""
+        """The scores of the given states of each variable (None: all); minus infinity for ids beyond its states."""
         scores = self.scores
         for axis, states in enumerate(index):
             if states is None:
@@ -48,10 +49,10 @@ class FactorTable(Scores):
             moved = scores.movedim(scores.dim() - self.arity + axis, -1)
             lead = torch.broadcast_shapes(moved.shape[: -self.arity], states.shape[:-1])
             inner = moved.shape[-self.arity : -1]
-            wanted = states.reshape(*states.shape[:-1], *(1,) * (self.arity - 1), states.shape[-1])
-            wanted = wanted.expand(*lead, *inner, -1)
-            taken = moved.expand(*lead, *inner, -1).gather(-1, wanted.clamp(max=size - 1))
-            scores = taken.masked_fill(wanted >= size, -math.inf).movedim(-1, len(lead) + axis)
+            place = states.reshape(*states.shape[:-1], *(1,) * (self.arity - 1), states.shape[-1])
+            place = place.expand(*lead, *inner, -1)
+            taken = moved.expand(*lead, *inner, -1).gather(-1, place.clamp(max=size - 1))
+            scores = taken.masked_fill(place >= size, -math.inf).movedim(-1, len(lead) + axis)
         return FactorTable(scores, self.arity)
 
 
@@ -90,5 +91,4 @@ class FactorGroups(Scores):
         return max((group.bound() for group in self.groups), default=0.0)
 
     def params(self, batch_shape: torch.Size) -> Params:
-        """The parameters of each group as `[b, f, ...]`."""
         return tuple(group.flat_params(batch_shape) for group in self.groups)

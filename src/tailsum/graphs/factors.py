@@ -1,41 +1,117 @@
-"""Factors: scores of the joint states of a few variables, and the messages that they send to them.
+"""Factors: scores of the joint states of a few variables, and the messages that they send to these variables.
 
-The *cavity* of a factor at one of its positions is the score of the variable there with the messages of all its other
-factors added; `[B, F, N]` for each position of F factors. A factor with fewer than N states at some position reads the
-first of them, and sends minus infinity to the others.
+The *cavity* of a factor at one of its positions is the score of the variable there plus the messages of all its other
+factors; `[B, F, N]` for each position of F factors. A factor with fewer than N states at a position reads only so many
+of the N, and sends minus infinity to the others.
+
+Scores have leading dimensions `[b, f]`: b = 1 where the batch of B shares them, and f = 1 where the F factors do. Messages
+are defined up to a constant, so the *centre* of a table, its largest score, is left out: adding it to every entry would
+cost digits.
 """
 
 import math
 from collections.abc import Sequence
 
+import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from tailsum.graphs.pairs import PairProduct
-from tailsum.numerics.reduce import Reduce
+from tailsum.numerics.precision import product
+from tailsum.numerics.reduce import LogProduct, Reduce, column_tops, log_product, log_sum_exp, reached
+from tailsum.numerics.stream import Parts, streamed
+from tailsum.numerics.table import block_scores, fits_budget, tile_rows, tile_size, transposed
 from tailsum.numerics.tensors import finite
 
 Cavities = Sequence[Tensor | None]
 
 
-class PairFactors(PairProduct):
-    """Factors over two variables, from the parameters of a potential, `[b, f, ..]` (see `pairs.py`)."""
+class PairFactors:
+    """Factors over two variables, from the parameters of a potential: `[b, f, n, m]`, or `[b, f, n, d]` and `[b, f, m, d]`.
+
+    All messages that share a table are one product with it: `log sum_i exp(x_i + score(i, j)) - centre` for every j, or the
+    maximum; and the same over j for every i.
+
+    The exponentials are kept for both directions if they fit the table budget; `keep` overrides this. Otherwise, and
+    where the product may have underflowed, the scores are streamed in tiles, which a backward pass recomputes.
+    """
+
+    def __init__(self, params: tuple[Tensor, ...], reduce: Reduce, keep: bool | None = None) -> None:
+        self.params, self.reduce = params, reduce
+        self.b, self.f, self.n = params[0].shape[:3]
+        self.m = params[-1].shape[-1 if len(params) == 1 else -2]
+        keep = fits_budget(table_size(params)) if keep is None else keep
+        self.centre = _centre(params)  # [b, f, 1, 1]
+        self.table = self._scaled() if reduce is log_sum_exp and keep else None
 
     def send(self, cavities: Cavities, to: int) -> Tensor:
         """The messages `[B, F, N]` to one position, up to a constant each, from the cavities of the others."""
-        given = cavities[1 - to]
-        assert given is not None
-        sent = self.forth(given[..., : self.n]) if to == 1 else self.back(given[..., : self.m])
-        return padded(sent, given.shape[-1])
+        cavity = cavities[1 - to]
+        assert cavity is not None
+        return padded(self.products(cavity[..., : self.n if to == 1 else self.m], to), cavity.shape[-1])
 
     def total(self, cavities: Sequence[Tensor]) -> Tensor:
         """The reduction over all joint states, `[B, F]` in float64."""
-        joint = self.forth(cavities[0][..., : self.n]) + cavities[1][..., : self.m]
+        joint = self.products(cavities[0][..., : self.n], 1) + cavities[1][..., : self.m]
         return self.reduce(joint, -1).double() + self.centre[..., 0, 0].double()
+
+    def products(self, x: Tensor, to: int) -> Tensor:
+        """From `[B, F, n]` to `[B, F, m]` for position 1, and the reverse for position 0."""
+        split = (self.b, x.shape[0] // max(1, self.b), self.f, x.shape[1] // max(1, self.f))
+        rows = x.reshape(*split, x.shape[-1]).transpose(1, 2).flatten(2, 3)  # [b, f, messages that share a table, n]
+        out = None if self.table is None else self._product(*self.table, rows, to)
+        out = self._streamed(rows, to) if out is None else out
+        out = out.unflatten(2, (split[1], split[3])).transpose(1, 2)
+        return out.reshape(*x.shape[:2], out.shape[-1])
+
+    def _product(self, top: Tensor, table: Tensor, x: Tensor, to: int) -> Tensor | None:
+        """The product with the table; None where it may have underflowed and the sum is positive."""
+        if to == 0:
+            x, table = x + top, table.mT
+        out, small = log_product(x, table)
+        if small.any() and (small & self._reached(x, to)).any():
+            return None
+        return out if to == 0 else out + top
+
+    def _reached(self, x: Tensor, to: int) -> Tensor:
+        if len(self.params) == 1:
+            return reached(x, self.params[0].mT if to == 0 else self.params[0])
+        return (x > -torch.inf).any(-1, keepdim=True)  # factored scores are finite
+
+    def _streamed(self, x: Tensor, to: int) -> Tensor:
+        params = self.params if to == 0 else transposed(self.params)  # rows are the states that messages are sent to
+        size = params[0].shape[-2]
+        together = max(1, tile_size(x.device) // max(1, self.b * self.n * self.m))
+
+        def tile(parts: Parts) -> Parts:
+            columns, (x, centre, *rest) = parts
+            return Parts((LogProduct(block_scores((*columns, *rest)).mT - centre, self.reduce)(x).mT,))
+
+        pieces = []
+        for start in range(0, max(1, self.f), together):
+            piece, *rest = (p[:, start : start + together] for p in (params[0], x, self.centre, *params[1:]))
+            chunk = min(size, tile_rows(self.b * piece.shape[1] * x.shape[-1], x.device))
+            pieces.append(streamed(tile, Parts((piece,), tuple(rest)), chunk, 1).rows[0].mT)
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
+
+    def _scaled(self) -> tuple[Tensor, Tensor]:
+        """The largest score of each column less the centre, and the exponentials of the scores over it."""
+        if torch.is_grad_enabled() or len(self.params) == 1:
+            scores = block_scores(self.params)
+            top = column_tops(scores)
+            return top - self.centre, (scores - top).exp()
+        left, right = self.params  # filled tile by tile, so that there is no second table
+        top, table = left.new_empty(self.b, self.f, 1, self.m), left.new_empty(self.b, self.f, self.n, self.m)
+        together = max(1, tile_size(left.device) // max(1, self.b * self.n * self.m))
+        for start in range(0, self.f, together):
+            here = slice(start, start + together)
+            table[:, here] = product(left[:, here], right[:, here].mT)
+            top[:, here] = column_tops(table[:, here])
+            table[:, here].sub_(top[:, here]).exp_()
+        return top - self.centre, table
 
 
 class TableFactors:
-    """Factors over any number of variables, from tables `[b, f, n_1, .., n_r]`; methods as of `PairFactors`."""
+    """Factors over any number of variables, from tables `[b, f, n_1, .., n_r]`, with the methods of `PairFactors`."""
 
     def __init__(self, scores: Tensor, reduce: Reduce) -> None:
         self.sizes, self.reduce = scores.shape[2:], reduce
@@ -65,5 +141,18 @@ Factors = PairFactors | TableFactors
 
 
 def padded(scores: Tensor, size: int) -> Tensor:
-    """Scores of `size` states, minus infinity for those that are missing."""
+    """Scores padded with minus infinity to `size` states."""
     return scores if scores.shape[-1] == size else F.pad(scores, (0, size - scores.shape[-1]), value=-math.inf)
+
+
+def table_size(params: tuple[Tensor, ...]) -> int:
+    """The bytes of the table of all scores."""
+    b, f, n = params[0].shape[:3]
+    return b * f * n * params[-1].shape[-1 if len(params) == 1 else -2] * params[0].element_size()
+
+
+def _centre(params: tuple[Tensor, ...]) -> Tensor:
+    """The largest score of each table; zero for factored scores."""
+    if len(params) == 1 and params[0].numel():
+        return finite(params[0].detach().amax((-2, -1), keepdim=True))
+    return params[0].new_zeros(*params[0].shape[:2], 1, 1)

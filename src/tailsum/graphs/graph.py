@@ -1,8 +1,8 @@
 """Graphs of variables and factors: `score(x) = sum_v unary[v, x_v] + sum_f factor_f(x at its variables)`.
 
-On forests inference is by messages between variables and factors (sum-product, or belief propagation), which is exact.
-On graphs with loops, variables are summed out one by one, which is exact too, as long as the tables that this takes are
-small. Elsewhere messages are iterated until they converge; the log-partition and entropy are then the Bethe
+On forests inference passes messages between variables and factors (sum-product, or belief propagation), which is
+exact. On graphs with loops, variables are summed out one by one as long as the tables for this are small; that is exact
+too. Elsewhere messages are iterated until they converge; the log-partition and entropy are then the Bethe
 approximations, and the marginals the corresponding beliefs.
 """
 
@@ -12,15 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.graphs.elimination import Elimination
+from tailsum.graphs.elimination import LIMIT, Bucket, Elimination, elimination_order
 from tailsum.graphs.factor_scores import FactorGroups, Params
 from tailsum.graphs.graph_sweep import GraphSweep
-from tailsum.graphs.layers import Plan, plan
-from tailsum.graphs.monitor import Passing
-from tailsum.graphs.order import LIMIT, Bucket, elimination_order
+from tailsum.graphs.layers import plan
+from tailsum.graphs.monitor import Convergence, Passing, default_tolerance
 from tailsum.graphs.search import best_states
 from tailsum.graphs.solver import Solver
 from tailsum.graphs.unary import padded_unary
@@ -40,14 +39,6 @@ from tailsum.structure.terms import recordable
 from tailsum.structure.transforms import outside_transforms
 
 
-class Convergence(NamedTuple):
-    """The number of iterations, the last change of a message, and whether it is within the tolerance."""
-
-    iterations: Int[Tensor, "*batch"]
-    change: Float[Tensor, "*batch"]
-    converged: Bool[Tensor, "*batch"]
-
-
 class GraphTerms(NamedTuple):
     """Scores of the states of each variable `[*batch, V, N]`, and of the joint states of each group of factors."""
 
@@ -60,19 +51,18 @@ class Graph(Structure[GraphTerms, Tensor]):
 
     `iterations` is the maximum on a graph with loops, `damping` the weight of the old message (0 to below 1), and
     `tolerance` the change at which iteration stops, relative to the size of a message above one (default: the square
-    root of the type's precision; the log-partition is stationary in the messages, so its error is of the order of the
+    root of the dtype's precision; the log-partition is stationary in the messages, so its error is of the order of the
     precision). `schedule` is "sweep" (layer by layer and back, exact on forests after one iteration) or "flooding" (all
     messages at once). `gradient` is "implicit" (at the fixed point, memory independent of the number of iterations) or
     "unrolled" (through the iterations).
 
     `method` is "auto" (exact where the tables of variable elimination have at most 2^22 entries together, messages
-    elsewhere), "exact" (a ValueError where they have more) or "propagation" (messages). A forest is exact by any of them.
+    elsewhere), "exact" (a ValueError where they have more) or "propagation" (messages). All three are exact on forests.
     """
 
     variables: list[Int[Tensor, "_ _"]]  # of each group of factors: [F, r]; no group is empty
     sizes: tuple[int, ...]  # the number of states of each variable in the whole graph
     scopes: tuple[tuple[int, ...], ...]  # the variables of all factors
-    plan: Plan
     unary: Potential
 
     def _read_unary(self, unary: Any) -> tuple[Potential, list[int]]:
@@ -110,7 +100,7 @@ class Graph(Structure[GraphTerms, Tensor]):
         self.scopes = tuple(tuple(scope) for v in self.variables for scope in v.tolist())
         if method == "exact" and not self.is_exact:
             raise ValueError(
-                f'method must be "auto" or "propagation" on this graph, for which "exact" takes tables of more than '
+                f'method must be "auto" or "propagation" on this graph, for which "exact" needs tables of more than '
                 f"{LIMIT:,} entries: got {method!r}"
             )
 
@@ -141,7 +131,7 @@ class Graph(Structure[GraphTerms, Tensor]):
         """The number of states of each variable."""
         return self.sizes if self.kept is None else (self.n_states,) * self.node_shape[0]
 
-    # To be supplied by each kind of graph.
+    # Each kind of graph defines these.
 
     @abstractmethod
     def factor_scores(self) -> FactorGroups:
@@ -149,15 +139,15 @@ class Graph(Structure[GraphTerms, Tensor]):
 
     @abstractmethod
     def pair_scores(self) -> list[Potential | None]:
-        """Of each group of factors, the scores of pairs of the same N states; None where it has other factors."""
+        """For each group of factors over pairs of variables with the same N states, their scores; None for others."""
 
     @abstractmethod
     def extend(
         self, group: int, factors: Int[Tensor, " m"], position: int, others: Sequence[Subset | None]
     ) -> Float[Tensor, "B m N"]:
-        """Messages of factors to all states of the variable at a position.
+        """Messages from factors to all states of the variable at a position.
 
-        They come from some states `[B, m, K]` of each other variable, with cavities `log_weight`.
+        Each factor sums over selected states `[B, m, K]` of its other variables, with cavities `log_weight`.
         """
 
     @abstractmethod
@@ -174,23 +164,20 @@ class Graph(Structure[GraphTerms, Tensor]):
 
     def total(self, terms: GraphTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
         """Exact where `is_exact`; else the Bethe value at the fixed point of the messages."""
-        exact = self._elimination(terms, reduce)
-        value = self.solver(terms, reduce).log_partition() if exact is None else exact.total()
-        return value.to(self.dtype).reshape(self.batch_shape)
+        return self._inference(terms, reduce).total().to(self.dtype).reshape(self.batch_shape)
 
-    def _elimination(self, terms: GraphTerms, reduce: Reduce) -> Elimination | None:
-        """The sum over one variable after the other; None where messages are passed."""
+    def _inference(self, terms: GraphTerms, reduce: Reduce) -> Elimination | Solver:
         buckets = self._buckets
         if buckets is None:
-            return None
+            return self.solver(terms, reduce)
         return Elimination(*self._flat(terms), self.variables, buckets, self._sizes, reduce)
 
     def solver(self, terms: GraphTerms, reduce: Reduce, *, warn: bool = True) -> Solver:
-        """The message passing for given scores."""
+        """Message passing with the given scores."""
         return Solver(*self._flat(terms), self.variables, self.plan, self._passing(warn=warn), reduce)
 
     def _flat(self, terms: GraphTerms) -> tuple[Float[Tensor, "B V n"], Params]:
-        """The scores of variables and the parameters of each group of factors, the batch flattened."""
+        """The unary scores and the parameters of each group of factors, with the batch flattened."""
         unary = terms.nodes.scores
         return unary.reshape(self.batch_shape.numel(), *unary.shape[-2:]), terms.factors.params(self.batch_shape)
 
@@ -198,17 +185,15 @@ class Graph(Structure[GraphTerms, Tensor]):
         return Passing(self.iterations, self.damping, self.tolerance, self.gradient == "implicit", warn)
 
     def centred(self, terms: GraphTerms) -> GraphTerms:
-        """Every configuration has exactly one state of each variable and one joint state of each factor."""
         return GraphTerms(terms.nodes.map(lambda x: without_common(x, 1)), terms.factors.centred())
 
     def after_batch(self) -> dict[str, None]:
         return {"edges": None, "variables": None}
 
     def with_leaves(self, change: Callable[[Any], Any], memo: dict[int, Any]) -> "Graph":
-        """With the tolerance of the new precision, unless the user gave one."""
         other = super().with_leaves(change, memo)
-        usual = self.tolerance == default_tolerance(self.dtype)
-        return other.replaced(tolerance=default_tolerance(other.dtype)) if usual else other
+        by_default = self.tolerance == default_tolerance(self.dtype)
+        return other.replaced(tolerance=default_tolerance(other.dtype)) if by_default else other
 
     def form(self) -> tuple[object, ...]:
         return tuple(tuple(map(tuple, v.tolist())) for v in self.variables)
@@ -226,7 +211,7 @@ class Graph(Structure[GraphTerms, Tensor]):
     def marginals(self) -> Float[Tensor, "*batch V n"]:
         """The probability of each state of each variable; the belief in it where the graph is not exact.
 
-        Where the messages have converged it is the gradient of the log-partition in the unary scores.
+        Once the messages have converged this is the gradient of the log-partition in the unary scores.
         """
         if self._buckets is not None:
             return super().marginals()
@@ -239,11 +224,11 @@ class Graph(Structure[GraphTerms, Tensor]):
     @outside_transforms
     @torch.no_grad()
     def whole_marginals(self) -> Float[Tensor, "*batch V all"]:
-        """The belief in every state of the whole graph, also in those that a sketch does not keep.
+        """The belief in every state of the whole graph, including those that a sketch does not keep.
 
-        One more message from each factor extends the beliefs from the kept states to all states of its variables, which
-        is closer where beliefs are spread over more states than are kept. Has no gradient; costs factors x N x K.
-        Without a sketch, the same as `marginals`. With loops it is approximate, also where `marginals` are exact.
+        One more message from each factor extends the beliefs from the kept states to all states of its variables. This is
+        more accurate where beliefs are spread over more states than are kept. Has no gradient; costs factors x N x K.
+        Without a sketch, the same as `marginals`. With loops it is approximate, even where `marginals` are exact.
         """
         if self.kept is None:
             return self.marginals()
@@ -256,16 +241,16 @@ class Graph(Structure[GraphTerms, Tensor]):
     @outside_transforms
     @torch.no_grad()
     def convergence(self, of: str = "sum") -> Convergence:
-        """The convergence of messages, for each instance; an exact graph with loops has none to iterate.
+        """The convergence of messages, for each instance; an exact graph with loops iterates none.
 
         `of` is "sum" (log-partition, marginals, samples and what follows from them) or "maximum" (`argmax` and `topk`,
-        whose search begins with these messages). One may converge where the other does not.
+        whose search starts from these messages). One may converge where the other does not.
         """
         if of not in ("sum", "maximum"):
             raise ValueError(f'of must be "sum" or "maximum": got {of!r}')
         if self._buckets is not None:
-            none = torch.zeros(self.batch_shape, dtype=self.dtype, device=self.device)
-            return Convergence(none.long(), none, none == 0)
+            zero = torch.zeros(self.batch_shape, dtype=self.dtype, device=self.device)
+            return Convergence(zero.long(), zero, zero == 0)
         with full_precision(self.device):
             terms, reduce = (self.summed(), log_sum_exp) if of == "sum" else (self.distinct(), highest)
             solver = self.solver(terms, reduce, warn=False)
@@ -279,29 +264,29 @@ class Graph(Structure[GraphTerms, Tensor]):
 
     @torch.no_grad()
     def diagnostics(self) -> list[str]:
-        """Messages that do not converge, or that end at another value from a random start or by stronger damping."""
+        """Messages that do not converge, or whose value changes with a random start and stronger damping."""
         if self.is_exact:
             return []
-        found, steady = list[str](), self.convergence().converged
-        if not steady.all():
-            found.append(
-                f"messages of {int((~steady).sum())} of {steady.numel()} sums did not converge in {self.iterations} "
+        reasons, converged = list[str](), self.convergence().converged
+        if not converged.all():
+            reasons.append(
+                f"messages of {int((~converged).sum())} of {converged.numel()} sums did not converge in {self.iterations} "
                 f"iterations: raise damping or iterations"
             )
         with full_precision(self.device):
             other = self.replaced(damping=0.5 + 0.5 * self.damping, iterations=2 * self.iterations)
             again = other.solver(self.summed(), log_sum_exp, warn=False)
             again.noise, again.generator = 3.0, torch.Generator(self.device).manual_seed(0)
-            there = again.log_partition().to(self.dtype).reshape(self.batch_shape)
-            here = self.solver(self.summed(), log_sum_exp, warn=False).log_partition().reshape(self.batch_shape)
-        settled = steady & (again.monitor.change <= self.tolerance).reshape(self.batch_shape)
-        apart = torch.where(settled, (there - here).abs(), 0.0).nan_to_num(0.0)
+            second = again.total().to(self.dtype).reshape(self.batch_shape)
+            first = self.solver(self.summed(), log_sum_exp, warn=False).total().reshape(self.batch_shape)
+        both = converged & (again.monitor.change <= self.tolerance).reshape(self.batch_shape)
+        apart = torch.where(both, (second - first).abs(), 0.0).nan_to_num(0.0)
         if (apart > 0.01).any():
-            found.append(
+            reasons.append(
                 f"messages of {int((apart > 0.01).sum())} of {apart.numel()} sums have another fixed point, whose value "
                 f"is up to {apart.max().item():.3g} nats away: beliefs on this graph are not to be trusted"
             )
-        return found
+        return reasons
 
     @torch.no_grad()
     def cavities(self, subset: Subset | None = None) -> list[list[Float[Tensor, "B F n"]]]:
@@ -311,39 +296,37 @@ class Graph(Structure[GraphTerms, Tensor]):
 
     @torch.no_grad()
     def best(self, terms: GraphTerms) -> Int[Tensor, "*batch V"]:
-        exact = self._elimination(terms, highest)
-        if exact is None:
+        if self._buckets is None:
             states = best_states(*self._flat(terms), self.variables, self.plan, self._passing())
         else:
-            states = exact.decode(1, lambda logits: logits.argmax(-1))[0]
+            states = self._inference(terms, highest).decode(1, lambda logits: logits.argmax(-1))[0]
         return states.reshape(*self.batch_shape, *self.node_shape)
 
     def topk(self, k: int) -> Best:
         """The k configurations of highest score, best first, and their scores.
 
-        Where the graph is not exact they are the best that are found, as by `argmax`.
+        Where the graph is not exact they are the best that a search finds, as in `argmax`.
         """
-        found = super().topk(k)
+        best = super().topk(k)
         if self.is_exact:
-            return found
-        order = found.scores.detach().argsort(dim=0, descending=True, stable=True)
-        return Best(found.configurations.take_along_dim(order[..., None], 0), found.scores.take_along_dim(order, 0))
+            return best
+        order = best.scores.detach().argsort(dim=0, descending=True, stable=True)
+        return Best(best.configurations.take_along_dim(order[..., None], 0), best.scores.take_along_dim(order, 0))
 
     def drawn(
         self, terms: GraphTerms, sample_shape: Sequence[int], generator: torch.Generator | None
     ) -> Int[Tensor, "*sample_batch V"]:
         """Exact where the graph is.
 
-        By messages on a graph with loops they are approximate: variables are drawn layer after layer, each given its neighbours drawn
-        before it and the messages of the others, which do not depend on what was drawn. Where states are forbidden, a
-        draw may reach a dead end; it is then -1 throughout.
+        Messages on a graph with loops give approximate samples: variables are drawn layer after layer, each given its
+        neighbours drawn before it and the messages of the others, which do not depend on the draws. Where states are
+        forbidden, a draw may reach a dead end; it is then -1 throughout.
         """
-        exact = self._elimination(terms, log_sum_exp)
-        solver = self.solver(terms, log_sum_exp) if exact is None else exact
+        inference = self._inference(terms, log_sum_exp)
         chunk = tile_rows(self.batch_shape.numel() * self.node_shape[0] * self.n_states, self.device)
 
         def draw(count: int) -> Tensor:
-            states = solver.decode(count, lambda logits: gumbel(logits, generator).argmax(-1))
+            states = inference.decode(count, lambda logits: gumbel(logits, generator).argmax(-1))
             return states.reshape(count, *self.batch_shape, *self.node_shape)
 
         return self.chunked(draw, math.prod(sample_shape), chunk, sample_shape)
@@ -352,14 +335,9 @@ class Graph(Structure[GraphTerms, Tensor]):
         return check_states(configuration, self.inside(), self.node_shape, self.n_states, "V")
 
     def score_of(self, configuration: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
-        none, states = (configuration < 0).all(-1), configuration.clamp(min=0)
+        empty, states = (configuration < 0).all(-1), configuration.clamp(min=0)
         total = self.unary.block(None, states[..., None])[..., 0, 0].sum(-1) + self.factor_score(states)
-        return total.masked_fill(none, -math.inf)
-
-
-def default_tolerance(dtype: torch.dtype) -> float:
-    """The change of a message at which iteration stops: the square root of the type's precision."""
-    return torch.finfo(dtype).eps ** 0.5
+        return total.masked_fill(empty, -math.inf)
 
 
 def _probability(belief: Tensor, kept: Tensor) -> Tensor:

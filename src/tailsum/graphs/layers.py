@@ -1,4 +1,4 @@
-"""Layers of a graph's variables, such that variables that share a factor are in different layers, and message schedules.
+"""Layers of a graph's variables (variables that share a factor are in different layers), and message schedules.
 
 The graph is searched breadth first from the first variable of each connected component. Each variable is one layer below
 the lowest of its neighbours visited before it. On a forest, messages sent layer by layer to the roots and back are
@@ -27,7 +27,7 @@ class Block(NamedTuple):
 
 
 class Incoming(NamedTuple):
-    """Messages to some variables: those of the factors `take` of a block, to one position, added at `put`."""
+    """The messages of the factors `take` of a block to one position; each is added to its variable, number `put`."""
 
     block: int
     position: int
@@ -57,18 +57,13 @@ class Plan:
     stages: tuple[tuple[Update, ...], ...]
 
     @property
-    def exact(self) -> bool:
-        """Whether one iteration gives the final messages."""
-        return self.forest and len(self.stages) != 1
-
-    @property
-    def longest(self) -> int:
-        """As many iterations give the final messages of a forest, and one more shows that they are."""
-        return 1 if self.exact else 2 * int(self.layer.max()) + 1
+    def forest_iterations(self) -> int:
+        """The number of iterations after which the messages of a forest are final: one unless the schedule is flooding."""
+        return 2 * int(self.layer.max()) + 1 if len(self.stages) == 1 else 1
 
 
 def plan(groups: Sequence[Int[Tensor, "_ _"]], n_nodes: int, schedule: str, device: torch.device) -> Plan:
-    """The plan for factors over the given variables, each group of one arity, by schedule "sweep" or "flooding"."""
+    """The plan for factors over the given variables (a group has one arity); `schedule` is "sweep" or "flooding"."""
     with torch.device(device), torch.inference_mode(False):
         return _plan(tuple(tuple(map(tuple, group.tolist())) for group in groups), n_nodes, schedule, device)
 
@@ -118,18 +113,18 @@ def _layers(factors: list[tuple[int, ...]], n_nodes: int) -> tuple[list[int], in
 
 
 def _blocks(groups: tuple[tuple[tuple[int, ...], ...], ...], layer: list[int], *, layered: bool) -> list[Block]:
-    """The factors in blocks of one group and one order of axes, and if `layered` of one layer, by layer."""
-    found: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
+    """Blocks of factors of one group and one order of axes and, if `layered`, of one layer; in order of layers."""
+    blocks: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
     for g, group in enumerate(groups):
         for f, variables in enumerate(group):
             axes, depth = tuple(range(len(variables))), 0
             if layered:
                 axes = tuple(sorted(axes, key=lambda a: layer[variables[a]]))
                 depth = layer[variables[axes[0]]]
-            found.setdefault((depth, g, axes), []).append(f)
+            blocks.setdefault((depth, g, axes), []).append(f)
     return [
         Block(g, torch.tensor(factors), axes, torch.tensor([[groups[g][f][a] for a in axes] for f in factors]))
-        for (_, g, axes), factors in sorted(found.items())
+        for (_, g, axes), factors in sorted(blocks.items())
     ]
 
 
@@ -141,12 +136,12 @@ def _update(b: int, to: tuple[int, ...], blocks: list[Block], arriving: list[lis
     for local, node in enumerate(nodes.tolist()):
         for block, position, factor in arriving[node]:
             incoming.setdefault((block, position), []).append((factor, local))
-    arrived = tuple(Incoming(*key, *torch.tensor(sorted(found)).T) for key, found in incoming.items())
+    arrived = tuple(Incoming(*key, *torch.tensor(sorted(pairs)).T) for key, pairs in incoming.items())
     return Update(b, to, needs, nodes, tuple(place.reshape(variables.shape).unbind(1)), arrived)
 
 
-class Given(NamedTuple):
-    """Factors of a group whose variable at `position` is in a layer."""
+class Links(NamedTuple):
+    """Factors of a group, and their variables at one position, which are in one layer."""
 
     group: int
     position: int
@@ -159,7 +154,7 @@ class Visit(NamedTuple):
     """One layer: its variables and their factors."""
 
     nodes: Int[Tensor, " S"]
-    given: tuple[Given, ...]
+    links: tuple[Links, ...]
 
 
 def visits(groups: Sequence[Int[Tensor, "_ _"]], plan: Plan, *, back: bool = False) -> list[Visit]:
@@ -168,9 +163,9 @@ def visits(groups: Sequence[Int[Tensor, "_ _"]], plan: Plan, *, back: bool = Fal
 
 
 def visits_of(groups: Sequence[Int[Tensor, "_ _"]], layer: list[int], device: torch.device) -> list[Visit]:
-    """The layers from the first to the last, given the layer of every variable."""
-    found: list[dict[tuple[int, int, tuple[int, ...]], list[tuple[int, int]]]] = [{} for _ in set(layer)]
-    nodes: list[list[int]] = [[] for _ in found]
+    """The layers from the first to the last, from the layer of every variable."""
+    links: list[dict[tuple[int, int, tuple[int, ...]], list[tuple[int, int]]]] = [{} for _ in set(layer)]
+    nodes: list[list[int]] = [[] for _ in links]
     for node, depth in enumerate(layer):
         nodes[depth].append(node)
     local = {node: place for layer_nodes in nodes for place, node in enumerate(layer_nodes)}
@@ -178,7 +173,9 @@ def visits_of(groups: Sequence[Int[Tensor, "_ _"]], layer: list[int], device: to
         for f, variables in enumerate(group.tolist()):
             for position, node in enumerate(variables):
                 earlier = tuple(a for a, other in enumerate(variables) if layer[other] < layer[node])
-                found[layer[node]].setdefault((g, position, earlier), []).append((f, local[node]))
+                links[layer[node]].setdefault((g, position, earlier), []).append((f, local[node]))
     with torch.device(device):
-        given = [tuple(Given(*key, *torch.tensor(ways[key]).T) for key in sorted(ways)) for ways in found]
-        return [Visit(torch.tensor(here), ways) for here, ways in zip(nodes, given, strict=True)]
+        return [
+            Visit(torch.tensor(ids), tuple(Links(*key, *torch.tensor(pairs).T) for key, pairs in sorted(of.items())))
+            for ids, of in zip(nodes, links, strict=True)
+        ]

@@ -1,4 +1,6 @@
-"""Messages of a group of pair factors to all states, the part of each state's neighbours exact."""
+"""Messages of a group of pair factors to all states: exact for the neighbours of each state, estimated for the rest."""
+
+import math
 
 import torch
 from jaxtyping import Float, Int
@@ -14,37 +16,40 @@ from tailsum.sketch.sweep import fill_unreached
 
 
 class NearPairs:
-    """The messages last sent by pair factors, to all states of the variables at both positions.
+    """The last messages of pair factors to all states of the variables at both positions.
 
-    They are sent by landmarks of one variable, and by the neighbours of each state of the other.
+    Landmarks of one variable send them, and so do the neighbours of each state of the other.
     """
 
-    def __init__(self, pairs: Potential, neighbours: Neighbours | int, batch: torch.Size, none: Tensor) -> None:
-        """`none [B, F, N]` are the messages before any is sent."""
+    def __init__(self, pairs: Potential, neighbours: Neighbours | int, batch: torch.Size, zeros: Tensor) -> None:
+        """`zeros [B, F, N]` are the messages at the start."""
         self.pairs, self.batch = pairs, batch
-        near = Near(pairs, pairs.transposed(), neighbours, none.device)
+        near = Near(pairs, pairs.transposed(), neighbours, zeros.device)
         self.lists = near.lists
         self.near = [x.each(lambda x, trailing: flattened(x, trailing, batch)) for x in (near.back, near.onward)]
-        self.messages: list[Float[Tensor, "B F N"]] = [none, none.clone()]
+        self.messages: list[Float[Tensor, "B F N"]] = [zeros, zeros.clone()]
 
     def sent(self, factors: Int[Tensor, " m"], to: int) -> Float[Tensor, "B m N"]:
         """The messages of some factors to the variables at a position."""
         return self.messages[to].index_select(1, factors)
 
     def send(self, factors: Int[Tensor, " m"], to: int, cavity: Float[Tensor, "B m N"], landmarks: Subset) -> None:
-        """Send messages from the cavities of the other variables, of which some states are landmarks."""
+        """Send messages from the cavities of the variables at the other position, where `landmarks` are selected."""
         near = self.near[to].each(lambda x, _: x if x.shape[1] == 1 else x.index_select(1, factors))
         value = cavity.gather(-1, landmarks.index) + landmarks.log_weight
         sent = message(self._towards(to, factors), landmarks.index, value)
         sent = near.joined(sent, cavity, landmarks)
-        self.messages[to].index_copy_(1, factors, normalised(fill_unreached(sent)))
+        sent = (
+            sent if landmarks.index.shape[-1] >= cavity.shape[-1] else fill_unreached(sent)
+        )  # that of all states is exact
+        self.messages[to].index_copy_(1, factors, normalised(sent))
 
     def correction(
         self, factors: Int[Tensor, " m"], to: int, kept: Subset, states: Int[Tensor, "B m K"]
     ) -> Float[Tensor, "B m K"]:
-        """How much more than the message last sent the given states receive from the kept states, with their cavities."""
-        exact = message(self._towards(to, factors).gather(kept.index, states), None, kept.log_weight)
-        return normalised(exact) - self.sent(factors, to).gather(-1, states)
+        """The difference between exact messages to `states`, from kept states with their cavities, and the last messages."""
+        exact = normalised(message(self._towards(to, factors).gather(kept.index, states), None, kept.log_weight))
+        return torch.where(exact > -math.inf, exact - self.sent(factors, to).gather(-1, states), -math.inf)
 
     def _towards(self, to: int, factors: Int[Tensor, " m"]) -> Potential:
         pairs = pairs_of(self.pairs, factors, self.batch)
@@ -52,13 +57,13 @@ class NearPairs:
 
 
 def pairs_of(pairs: Potential, factors: Int[Tensor, " m"], batch: torch.Size) -> Potential:
-    """The scores of some factors, leading dimensions `[B, m]`, 1 where the batch or the factors share them, or none."""
+    """The scores of the given factors, leading dimensions `[B, m]`, 1 where the batch or the factors share them, or none."""
     trailing = pairs.trailing
 
-    def some(x: Tensor) -> Tensor:
+    def of_factors(x: Tensor) -> Tensor:
         if x.dim() == trailing:
             return x
         x = x if x.shape[-trailing - 1] == 1 else x.index_select(-trailing - 1, factors)
         return flattened(x, trailing, batch)
 
-    return pairs.map(some)
+    return pairs.map(of_factors)

@@ -1,7 +1,7 @@
 """Graphs of pairs: `score(x) = sum_v unary[v, x_v] + sum_(u, v) pairwise[x_u, x_v]`, the paper's Eq. 2.
 
 Variables are `0 .. V-1`, states `0 .. N-1`. Edge e joins `edges[e, 0]` (from) with `edges[e, 1]` (to); the direction
-matters to `pairwise` only.
+matters for `pairwise` only.
 """
 
 from collections.abc import Sequence
@@ -77,8 +77,8 @@ class PairwiseGraph(Graph):
     ) -> "PairwiseGraph":
         """A grid of variables, each joined with its right and its lower neighbour.
 
-        `unary` is `[*batch, height, width, N]`, or with variables in one dimension, row after row. Edges are in the order
-        of `grid_edges`.
+        `unary` is `[*batch, height, width, N]`, or has all variables in one dimension, row after row. Edges are in the
+        order of `grid_edges`.
 
         >>> PairwiseGraph.grid(3, 4, torch.zeros(3, 4, 5), torch.zeros(5, 5))
         PairwiseGraph(batch=[], V=12, factors=17, N=5, with loops, exact)
@@ -131,9 +131,9 @@ class PairwiseGraph(Graph):
         self, group: int, factors: Int[Tensor, " m"], position: int, others: Sequence[Subset | None]
     ) -> Float[Tensor, "B m N"]:
         pairs = pairs_of(self.pairwise, factors, self.batch_shape)
-        given = others[1 - position]
-        assert given is not None
-        return message(pairs if position == 1 else pairs.transposed(), given.index, given.log_weight)
+        other = others[1 - position]
+        assert other is not None
+        return message(pairs if position == 1 else pairs.transposed(), other.index, other.log_weight)
 
     def factor_score(self, states: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
         return self.pairwise.at(states[..., self.edges[:, 0]], states[..., self.edges[:, 1]]).sum(-1)
@@ -142,12 +142,13 @@ class PairwiseGraph(Graph):
     def pair_marginals(self) -> Float[Tensor, "*batch E n n"]:
         """The belief in each pair of states of each edge: the gradient of the log-partition in the pairwise scores."""
         shape = (*self.batch_shape, len(self.edges), self.n_states, self.n_states)
-        found = self.term_gradients(1, lambda x: x.expand(shape))
-        return found[0] if found else torch.zeros(shape, dtype=self.dtype, device=self.device)
+        beliefs = self.term_gradients(1, lambda x: x.expand(shape))
+        return beliefs[0] if beliefs else torch.zeros(shape, dtype=self.dtype, device=self.device)
 
     def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
-        needed = "a Factored pairwise shared by all edges, or a Factored unary"
-        return embedding_norms(self.unary, self.pairwise, needed)
+        return embedding_norms(
+            self.unary, self.pairwise, "a Factored pairwise shared by all edges, or a Factored unary"
+        )
 
 
 def grid_edges(height: int, width: int) -> Int[Tensor, "E 2"]:

@@ -8,7 +8,7 @@ At a fixed point the Bethe value of the log-partition,
     sum_f log Z_f + sum_v (1 - factors at v) log Z_v,
 
 with Z_v and Z_f summed over the states of a variable and of a factor under scores and messages, is stationary in the
-messages. So its gradient is computed with the messages held fixed: it consists of the beliefs.
+messages. So its gradient is computed with the messages held fixed, and consists of the beliefs.
 """
 
 import math
@@ -38,17 +38,17 @@ class Propagation:
         for stage in self.plan.stages:
             sent: list[tuple[int, int, Tensor]] = []
             for update in stage:
-                own = messages[update.block]
+                old = messages[update.block]
                 nodes = Gathered(self.unary, update.nodes, update.incoming, messages, hard=self.hard)
-                cavities: list[Tensor | None] = [None] * len(own)
+                cavities: list[Tensor | None] = [None] * len(old)
                 for position, place in zip(update.needs, update.place, strict=True):
-                    cavities[position] = nodes.without(own[position], place)
+                    cavities[position] = nodes.without(old[position], place)
                 for to in update.to:
                     new = normalised(self.factors[update.block].send(cavities, to))
-                    sent.append((update.block, to, self._damped(new, own[to])))
+                    sent.append((update.block, to, self._damped(new, old[to])))
             for block, to, message in sent:
                 messages[block][to] = message
-        return torch.cat([m.flatten(1) for own in messages for m in own], 1)
+        return torch.cat([message.flatten(1) for of_block in messages for message in of_block], 1)
 
     def _damped(self, new: Tensor, old: Tensor) -> Tensor:
         if self.damping == 0.0:
@@ -60,13 +60,13 @@ class Propagation:
 
 
 class Gathered:
-    """Scores of some variables with all messages to them added, from which single messages can be subtracted."""
+    """The scores of `nodes` plus all messages to them; single messages can be subtracted again."""
 
     def __init__(
         self, unary: Tensor, nodes: Tensor, incoming: Sequence[Incoming], messages: Messages, *, hard: bool
     ) -> None:
         total = unary if len(nodes) == unary.shape[1] else unary.index_select(1, nodes)
-        count = torch.zeros_like(total) if hard else None  # how many messages forbid each state
+        count = torch.zeros_like(total) if hard else None  # the number of messages that forbid each state
         for block, position, take, put in incoming:
             message = messages[block][position]
             if len(take) != message.shape[1]:
@@ -81,7 +81,7 @@ class Gathered:
         return self.total if self.count is None else self.total.masked_fill(self.count > 0, -math.inf)
 
     def without(self, message: Tensor, place: Tensor) -> Tensor:
-        """The beliefs of the variables at `place [F]` without the given messages `[B, F, N]`: cavities."""
+        """The beliefs of the variables at `place [F]` less one message to each, `[B, F, N]`: cavities."""
         total = self.total.index_select(1, place)
         if self.count is None:
             return total - message
@@ -98,21 +98,21 @@ def bethe(
 ) -> Tensor:
     """The Bethe log-partition `[B]` in float64; `groups` are pairs of variables `[F, r]` and the factors over them."""
     nodes = gathered(unary, [variables for variables, _ in groups], messages, hard=hard)
-    each = reduce(nodes.all(), -1)
-    never = (each == -math.inf).any(-1)
+    totals = reduce(nodes.all(), -1)
+    impossible = (totals == -math.inf).any(-1)
     degree = torch.zeros(unary.shape[1], dtype=torch.float64, device=unary.device)
     for variables, _ in groups:
         degree = degree.index_add(0, variables.flatten(), torch.ones_like(variables.flatten(), dtype=torch.float64))
-    value = (finite(each).double() * (1.0 - degree)).sum(-1)
-    for (variables, factors), own in zip(groups, messages, strict=True):
-        total = factors.total(nodes.cavities(variables, own))
-        never = never | (total == -math.inf).any(-1)
-        value = value + finite(total).sum(-1)
-    return value.masked_fill(never, -math.inf)
+    value = (finite(totals).double() * (1.0 - degree)).sum(-1)
+    for (variables, factors), of_group in zip(groups, messages, strict=True):
+        totals = factors.total(nodes.cavities(variables, of_group))
+        impossible = impossible | (totals == -math.inf).any(-1)
+        value = value + finite(totals).sum(-1)
+    return value.masked_fill(impossible, -math.inf)
 
 
 def gathered(unary: Tensor, groups: Sequence[Tensor], messages: Messages, *, hard: bool) -> Gathered:
-    """All variables with all messages to them; `groups` are the variables `[F, r]` of each group of factors."""
+    """All variables with the messages to them; `groups` are the variables `[F, r]` of each group of factors."""
     incoming = [
         Incoming(g, p, torch.arange(len(variables), device=unary.device), variables[:, p])
         for g, variables in enumerate(groups)
@@ -134,14 +134,14 @@ def unpacked(plan: Plan, z: Tensor, n: int) -> Messages:
 
 
 def by_group(plan: Plan, z: Tensor, n: int, groups: Sequence[Tensor]) -> Messages:
-    """The messages of each group from one tensor `[B, Z]`, factors and positions in the order given."""
-    messages, found = unpacked(plan, z, n), list[list[Tensor]]()
+    """The messages of each group from one tensor `[B, Z]`, with factors and positions in the order of the group."""
+    by_block, grouped = list(zip(plan.blocks, unpacked(plan, z, n), strict=True)), list[list[Tensor]]()
     for g, variables in enumerate(groups):
-        own = [(block, sent) for block, sent in zip(plan.blocks, messages, strict=True) if block.group == g]
-        by_axis = [[sent[block.axes.index(axis)] for block, sent in own] for axis in range(variables.shape[1])]
-        if len(own) == 1:
-            found.append([piece for (piece,) in by_axis])
+        blocks = [(block, sent) for block, sent in by_block if block.group == g]
+        by_axis = [[sent[block.axes.index(axis)] for block, sent in blocks] for axis in range(variables.shape[1])]
+        if len(blocks) == 1:
+            grouped.append([piece for (piece,) in by_axis])
         else:
-            order = torch.cat([block.factors for block, _ in own]).argsort()
-            found.append([torch.cat(pieces, 1).index_select(1, order) for pieces in by_axis])
-    return found
+            order = torch.cat([block.factors for block, _ in blocks]).argsort()
+            grouped.append([torch.cat(pieces, 1).index_select(1, order) for pieces in by_axis])
+    return grouped

@@ -1,21 +1,26 @@
 """The best configuration of a graph by messages: exact on a forest; with loops, the best that a local search finds.
 
 With loops max-product messages may not converge, or decode to a configuration that a change of a few states improves. So
-several configurations are decoded, from the messages of the maximum and of the sum, and improved until no move of a
-cover (see `moves.py`) improves any of them. Results do not depend on the global random state.
+several configurations are decoded, from the messages of the maximum and of the sum, and improved until no move improves
+any of them. Results do not depend on the global random state.
+
+A move frees a set of variables that contains no loop and holds all others fixed: messages then find the best states of
+the whole set. The moves of a cover include every change of one variable, or of two that share a factor.
 """
 
+import functools
+import itertools
 import math
 from collections.abc import Sequence
+from random import Random
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
-from tailsum.graphs.factor_scores import Params
+from tailsum.graphs.factor_scores import Params, Scopes
 from tailsum.graphs.layers import Plan
 from tailsum.graphs.monitor import Passing
-from tailsum.graphs.moves import cover
 from tailsum.graphs.solver import Solver
 from tailsum.numerics.noise import gumbel
 from tailsum.numerics.reduce import highest, log_sum_exp
@@ -23,14 +28,15 @@ from tailsum.numerics.table import tile_size
 
 _STARTS = 8
 _COVERS = 6
-_ITERATIONS = 30  # to decode, messages need not converge; those of a move, on a forest, do so in a few
+_LARGEST_COVER = 16
+_ITERATIONS = 30  # messages need not converge to be decoded; those of a move, on a forest, converge in a few
 
 
 @torch.no_grad()
 def best_states(
     unary: Tensor, params: Params, variables: Sequence[Tensor], plan: Plan, passing: Passing
 ) -> Int[Tensor, "B V"]:
-    """The best states found for `unary [B, V, N]` and the parameters of factors; -1 throughout where there are none."""
+    """The best states found for `unary [B, V, N]` and the parameters of factors; -1 throughout where none is possible."""
     first = Solver(unary, params, variables, plan, passing, highest).decode(1, lambda logits: logits.argmax(-1))
     if plan.forest or not len(unary):
         return first[0]
@@ -39,22 +45,19 @@ def best_states(
     size = sum(len(v) * unary.shape[-1] ** v.shape[1] for v in variables)  # scores of all joint states of all factors
     starts = max(2, min(_STARTS, tile_size(unary.device) // max(1, size)))
     together = max(1, 4 * tile_size(unary.device) // (starts * size))
-    return torch.cat([search(rows, unary[rows], first[:, rows], starts) for rows in _slices(len(unary), together)])
-
-
-def _slices(size: int, step: int) -> list[slice]:
-    return [slice(start, min(start + step, size)) for start in range(0, size, step)]
+    slices = (slice(start, start + together) for start in range(0, len(unary), together))
+    return torch.cat([search(rows, unary[rows], first[:, rows], starts) for rows in slices])
 
 
 class _Search:
-    """A search for some rows of the batch."""
+    """Searches a few rows of the batch at a time."""
 
     def __init__(self, params: Params, variables: Sequence[Tensor], plan: Plan, passing: Passing) -> None:
         self.params, self.variables, self.plan, self.passing = params, variables, plan, passing
         self.scopes = tuple(tuple(scope) for v in variables for scope in v.tolist())
 
     def _of(self, rows: slice, times: int) -> Params:
-        """The parameters of some rows, each several times."""
+        """The parameters of some rows, each `times` times."""
         return tuple(
             tuple(p if len(p) == 1 else p[rows].repeat_interleave(times, 0) for p in group) for group in self.params
         )
@@ -63,10 +66,10 @@ class _Search:
         """The best states `[b, V]` from `first [1, b, V]` and others."""
         generator = torch.Generator(unary.device).manual_seed(0)
         sums = Solver(unary, self._of(rows, 1), self.variables, self.plan, self.passing, log_sum_exp)
-        found = [first, sums.decode(1, lambda logits: logits.argmax(-1))]
+        start = [first, sums.decode(1, lambda logits: logits.argmax(-1))]
         if starts > 2:
-            found.append(sums.decode(starts - 2, lambda logits: gumbel(logits, generator).argmax(-1)))
-        states = torch.cat(found).transpose(0, 1).flatten(0, 1)  # [b * starts, V]
+            start.append(sums.decode(starts - 2, lambda logits: gumbel(logits, generator).argmax(-1)))
+        states = torch.cat(start).transpose(0, 1).flatten(0, 1)  # [b * starts, V]
         states, score = self._improved(unary.repeat_interleave(starts, 0), self._of(rows, starts), states)
         states, score = states.unflatten(0, (-1, starts)), score.unflatten(0, (-1, starts))
         place = score.argmax(1, keepdim=True)
@@ -93,3 +96,42 @@ class _Search:
 
     def _solver(self, unary: Tensor, params: Params) -> Solver:
         return Solver(unary, params, self.variables, self.plan, self.passing._replace(damping=0.0), highest)
+
+
+@functools.lru_cache(maxsize=64)
+def cover(scopes: Scopes, n_nodes: int, seed: int) -> Bool[Tensor, "moves V"]:
+    """Random sets; each pair of variables that share a factor is in one of them, except for some pairs of dense graphs."""
+    random = Random(seed)
+    factors: list[list[int]] = [[] for _ in range(n_nodes)]
+    for f, scope in enumerate(scopes):
+        for node in scope:
+            factors[node].append(n_nodes + f)
+    missing = {pair for scope in scopes for pair in itertools.combinations(scope, 2)}
+    moves: list[list[bool]] = []
+    while (missing or not moves) and len(moves) < _LARGEST_COVER:
+        pairs = random.sample(sorted(missing), len(missing))
+        rest = random.sample(range(n_nodes), n_nodes)
+        free = _forest([*pairs, *((node,) for node in rest)], factors, n_nodes + len(scopes))
+        moves.append(free)
+        missing = {(u, v) for u, v in missing if not (free[u] and free[v])}
+    with torch.inference_mode(False):
+        return torch.tensor(moves)
+
+
+def _forest(candidates: Sequence[tuple[int, ...]], factors: list[list[int]], size: int) -> list[bool]:
+    """Which variables are in a set: candidates in order, except for those that would close a loop."""
+    parent, free = list(range(size)), [False] * len(factors)
+
+    def root(x: int) -> int:
+        while parent[x] != x:
+            parent[x] = parent[parent[x]]
+            x = parent[x]
+        return x
+
+    for node in itertools.chain(*candidates):
+        roots = [root(f) for f in factors[node]]
+        if not free[node] and len(set(roots)) == len(roots):
+            free[node] = True
+            for other in roots:
+                parent[other] = node
+    return free

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from tailsum.graphs.factor_scores import FactorTable, Params
-from tailsum.graphs.factors import Factors, PairFactors, TableFactors, padded
-from tailsum.graphs.layers import Block, Given, Plan, visits
+from tailsum.graphs.factors import Factors, PairFactors, TableFactors, padded, table_size
+from tailsum.graphs.layers import Block, Links, Plan, visits
 from tailsum.graphs.monitor import Monitor, Passing
-from tailsum.graphs.pairs import table_size
 from tailsum.graphs.propagate import Gathered, Messages, Propagation, bethe, by_group, gathered, normalised
 from tailsum.numerics.fixed_point import Iteration, fixed_point, stationary
 from tailsum.numerics.noise import Choose
@@ -23,9 +22,9 @@ from tailsum.scores.potential import Dense
 
 
 class Network:
-    """The functions of a graph's scores that autograd keeps: steps of the messages, and the Bethe value.
+    """Functions of a graph's scores, which autograd keeps: steps of the messages, and the Bethe value.
 
-    The scores, `params`, are those of the variables `[B, V, N]` and then the tensors of each group of factors. None is
+    The scores, `params`, are those of the variables `[B, V, N]` followed by the tensors of each group of factors. None is
     held here: a reference cycle through autograd is never freed.
     """
 
@@ -54,22 +53,19 @@ class Network:
         shared: dict[tuple[int, tuple[int, ...]], Factors] = {}  # where all factors of a group share a table
         factors = []
         for block in self.plan.blocks:
-            key, own = (block.group, block.axes), groups[block.group]
-            made = shared[key] if key in shared else self._factors(own, block, keep)
-            if own[0].shape[1] == 1:
-                shared[key] = made
-            factors.append(made)
+            key, group = (block.group, block.axes), groups[block.group]
+            of_block = shared[key] if key in shared else self._factors(group, block, keep)
+            if group[0].shape[1] == 1:
+                shared[key] = of_block
+            factors.append(of_block)
         return Propagation(self.plan, unary, factors, damping=self.damping, hard=self.hard).step
 
     def value(self, z: Tensor, params: Sequence[Tensor]) -> Tensor:
-        """The Bethe value by messages `[B, Z]`."""
+        """The Bethe value at messages `[B, Z]`."""
         unary, groups = self.split(params)
         factors = [(v, self._factors(p)) for v, p in zip(self.variables, groups, strict=True)]
-        return bethe(unary, factors, self.by_group(z), self.reduce, hard=self.hard)
-
-    def by_group(self, z: Tensor) -> Messages:
-        """For each group of factors and each position, the messages to its variables, `[B, F, N]`."""
-        return by_group(self.plan, z, self.n, self.variables)
+        messages = by_group(self.plan, z, self.n, self.variables)
+        return bethe(unary, factors, messages, self.reduce, hard=self.hard)
 
     def _factors(self, params: tuple[Tensor, ...], block: Block | None = None, keep: bool | None = None) -> Factors:
         """All factors of a group, or those of a block with its order of axes."""
@@ -105,7 +101,7 @@ class Solver:
     @functools.cached_property
     def messages(self) -> Messages:
         """For each group of factors and each position, the messages to its variables, `[B, F, N]`."""
-        return self.network.by_group(self._packed())
+        return by_group(self.plan, self._packed(), self.n, self.variables)
 
     def _packed(self) -> Tensor:
         """The messages of all blocks in one tensor, computed anew."""
@@ -117,24 +113,25 @@ class Solver:
             start.normal_(0.0, self.noise, generator=self.generator)
         limit, tolerance = self.passing.iterations, self.passing.tolerance
         if self.plan.forest:  # messages become final, except for rounding
-            limit, tolerance = self.plan.longest, 16 * torch.finfo(start.dtype).eps
+            limit, tolerance = self.plan.forest_iterations, 16 * torch.finfo(start.dtype).eps
         iterate = Iteration(limit, tolerance, self.monitor, 1.0 - self.network.damping)
         if self.passing.implicit:
             return fixed_point(self.network.step, iterate, start, self.params)
         return iterate(self.network.step(self.params), start)
 
-    def log_partition(self) -> Tensor:
+    def total(self) -> Tensor:
+        """The Bethe log-partition `[B]`, in float64."""
         value, z = self.network.value, self._packed()
         return (stationary(value, z, self.params) if self.passing.implicit else value(z, self.params)) + self.offset
 
     def gathered(self) -> Gathered:
-        """All variables with all messages to them."""
+        """All variables with the messages to them."""
         return gathered(self.params[0], self.variables, self.messages, hard=self.network.hard)
 
     def cavities(self) -> list[list[Tensor]]:
         """The cavities `[B, F, N]` of each group of factors at each position."""
         nodes = self.gathered()
-        return [nodes.cavities(v, own) for v, own in zip(self.variables, self.messages, strict=True)]
+        return [nodes.cavities(v, of_group) for v, of_group in zip(self.variables, self.messages, strict=True)]
 
     def decode(self, count: int, choose: Choose) -> Tensor:
         """`count` configurations `[count, B, V]`, layer after layer, with states from `choose(logits [count, B, S, N])`."""
@@ -144,38 +141,38 @@ class Solver:
         possible = torch.ones(count, len(unary), dtype=torch.bool, device=unary.device)
         for layer in visits(self.variables, self.plan):
             logits = unary.index_select(1, layer.nodes).expand(count, -1, -1, -1)
-            for given in layer.given:
-                if given.earlier:
-                    sent = self._sent(given, groups[given.group], cavities[given.group], states)
+            for links in layer.links:
+                if links.earlier:
+                    sent = self._sent(links, groups[links.group], cavities[links.group], states)
                 else:
-                    sent = self.messages[given.group][given.position].index_select(1, given.factors)
-                logits = logits.index_add(2, given.put, sent.expand(count, -1, -1, -1))
+                    sent = self.messages[links.group][links.position].index_select(1, links.factors)
+                logits = logits.index_add(2, links.put, sent.expand(count, -1, -1, -1))
             possible &= (logits > -math.inf).any(-1).all(-1)
             states[..., layer.nodes] = choose(logits)
         return torch.where(possible[..., None], states, -1)
 
     def score(self, states: Tensor) -> Tensor:
-        """The scores of configurations `[count, B, V]`, `[count, B]` in float64; minus infinity where states are -1."""
+        """The scores `[count, B]` of configurations `[count, B, V]`, in float64; minus infinity where states are -1."""
         unary, groups = self.network.split(self.params)
-        none, states = (states < 0).any(-1), states.clamp(min=0)
+        impossible, states = (states < 0).any(-1), states.clamp(min=0)
         total = unary.expand(len(states), -1, -1, -1).gather(-1, states[..., None])[..., 0].double().sum(-1)
         for variables, params in zip(self.variables, groups, strict=True):
-            of = [states[..., variables[:, axis]] for axis in range(variables.shape[1])]
-            if len(of) == 2:
-                scores = (Dense(params[0]) if len(params) == 1 else Factored(*params)).at(*of)
+            joint = [states[..., variables[:, axis]] for axis in range(variables.shape[1])]
+            if len(joint) == 2:
+                scores = _potential(params).at(*joint)
             else:
-                scores = FactorTable(params[0], len(of)).gather([x[..., None] for x in of]).scores.flatten(3)[..., 0]
+                table = FactorTable(params[0], len(joint)).gather([x[..., None] for x in joint])
+                scores = table.scores.flatten(3)[..., 0]
             total = total + scores.double().sum(-1)
-        return (total + self.offset).masked_fill(none, -math.inf)
+        return (total + self.offset).masked_fill(impossible, -math.inf)
 
-    def _sent(self, given: Given, params: tuple[Tensor, ...], cavities: list[Tensor], states: Tensor) -> Tensor:
+    def _sent(self, links: Links, params: tuple[Tensor, ...], cavities: list[Tensor], states: Tensor) -> Tensor:
         """Messages `[count, B, m, N]` of factors, given the `states [count, B, V]` of their variables in earlier layers."""
-        group, position, earlier, factors, _ = given
+        group, position, earlier, factors, _ = links
         chosen = states[..., self.variables[group][factors][:, list(earlier)]]  # [count, B, m, earlier]
         params = tuple(_of_block(p, factors) for p in params)
         if len(cavities) == 2:
-            params = transposed(params) if position == 0 else params
-            potential = Dense(params[0]) if len(params) == 1 else Factored(*params)
+            potential = _potential(transposed(params) if position == 0 else params)
             sent = normalised(potential.block(chosen)[..., 0, :])
         else:
             later = [a for a in range(len(cavities)) if a != position and a not in earlier]
@@ -191,8 +188,12 @@ class Solver:
         return padded(sent, self.n)
 
 
+def _potential(params: tuple[Tensor, ...]) -> Dense | Factored:
+    return Dense(params[0]) if len(params) == 1 else Factored(*params)
+
+
 def _of_block(param: Tensor, factors: Tensor) -> Tensor:
-    """The parameters of some factors, given in ascending order: as many as there are means all of them."""
+    """The parameters of factors in ascending order; as many factors as the parameter has are all of them."""
     return param if param.shape[1] in (1, len(factors)) else param.index_select(1, factors)
 
 

@@ -1,7 +1,7 @@
 """Models in the UAI file format of public benchmarks.
 
 A `.uai` file is a list of words: `MARKOV` or `BAYES`, the number of variables, the number of states of each, the number of
-factors, for each its size and its variables, and for each a table: its size, and its entries (not logarithms) in row-major
+factors, the size and the variables of each, and a table for each: its size, and its entries (not logarithms) in row-major
 order. A `.uai.evid` file holds one line of observations: their number, then pairs of a variable and its state; in an
 older form, the number of such lines comes first.
 """
@@ -28,8 +28,8 @@ def read_uai(
 ) -> FactorGraph:
     """The model in a `.uai` file, given the observations of a `.uai.evid` file.
 
-    Observed variables keep all states, and all but the observed one are forbidden: the log-partition is the log-probability
-    of the evidence. Factors over the same variables are added. `how` are options of `FactorGraph`.
+    Observed variables keep all their states; all but the observed one are forbidden, so the log-partition is the
+    log-probability of the evidence. Factors over the same variables are added. `how` are options of `FactorGraph`.
     """
     words = _Words(Path(path))
     kind, _ = words.next("MARKOV or BAYES")
@@ -69,16 +69,16 @@ def read_evidence(path: str | PathLike[str], sizes: list[int]) -> dict[int, int]
         count = words.whole("the number of observations", 0)
     else:
         raise ValueError(f"{path} must hold {first} pairs of a variable and its state: got {left} numbers")
-    found: dict[int, int] = {}
+    observed: dict[int, int] = {}
     for _ in range(count):
         variable = words.whole("an observed variable", 0, len(sizes) - 1)
         state = words.whole(f"the state of variable {variable}", 0, sizes[variable] - 1)
-        if found.setdefault(variable, state) != state:
+        if observed.setdefault(variable, state) != state:
             raise ValueError(
-                f"{path} must give each variable one state: got {found[variable]} and {state} for {variable}"
+                f"{path} must give each variable one state: got {observed[variable]} and {state} for {variable}"
             )
     words.end()
-    return found
+    return observed
 
 
 def _scope(words: "_Words", n_nodes: int) -> tuple[int, ...]:
@@ -100,11 +100,11 @@ def _table(words: "_Words", scope: tuple[int, ...], sizes: list[int], dtype: tor
 
 
 def _check_size(words: "_Words", sizes: list[int]) -> None:
-    """Scores of all states of all variables are not much more than the file holds, or few."""
-    most, known = max(sizes), len(words.words)
-    if len(sizes) * most > max(1 << 24, 1000 * known):
+    """The unary scores, padded to the largest variable, must be few or in proportion to the length of the file."""
+    most, count = max(sizes), len(words.words)
+    if len(sizes) * most > max(1 << 24, 1000 * count):
         raise ValueError(
-            f"{words.path} must have numbers of states that its {known} words can be the tables of: got {most} states of "
+            f"{words.path} must have numbers of states that its {count} words can be the tables of: got {most} states of "
             f"variable {sizes.index(most)}, with {len(sizes)} variables"
         )
 
@@ -132,19 +132,19 @@ class _Words:
     def left(self) -> int:
         return len(self.words) - self.taken
 
-    def next(self, what: str) -> tuple[str, int]:
+    def next(self, expected: str) -> tuple[str, int]:
         """The next word and its line."""
         if not self.left():
-            raise ValueError(f"{self.path} must go on with {what}: got the end of the file")
+            raise ValueError(f"{self.path} must go on with {expected}: got the end of the file")
         self.taken += 1
         return self.words[self.taken - 1]
 
-    def whole(self, what: str, least: int, most: int | None = None) -> int:
-        word, line = self.next(what)
+    def whole(self, name: str, least: int, most: int | None = None) -> int:
+        word, line = self.next(name)
         limits = f"at least {least}" if most is None else f"{least} to {most}"
         number = int(word) if re.fullmatch("[+-]?[0-9]{1,4000}", word) else least - 1  # more digits fail in int
         if number < least or (most is not None and number > most):
-            raise ValueError(f"{self.path}, line {line}: {what} must be a whole number, {limits}: got {word!r}")
+            raise ValueError(f"{self.path}, line {line}: {name} must be a whole number, {limits}: got {word!r}")
         return number
 
     def log_potential(self) -> float:

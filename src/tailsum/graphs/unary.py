@@ -1,4 +1,4 @@
-"""Scores of a graph as users give them: lists, where variables have different numbers of states, and masks."""
+"""Unary and pairwise scores given as lists: variables may have different numbers of states."""
 
 import math
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def padded_unary(unary: Any) -> tuple[Tensor, list[int]]:
 
 
 def padded_tables(tables: Sequence[Any], edges: Tensor, sizes: list[int], dtype: torch.dtype) -> Dense:
-    """A list of tables of edges as one potential, padded with zeros: padded unary scores forbid these states.
+    """A list of tables of edges as one potential, padded with zeros: the padding of unary scores forbids these states.
 
     `dtype` is for the empty potential of no edges.
     """
@@ -42,10 +42,10 @@ def padded_tables(tables: Sequence[Any], edges: Tensor, sizes: list[int], dtype:
         return Dense(torch.zeros(0, most, most, dtype=dtype, device=edges.device))
     rows = [as_scores(f"pairwise[{e}]", x) for e, x in enumerate(tables)]
     for e, (row, (u, v)) in enumerate(zip(rows, edges.tolist(), strict=True)):
-        wanted = [sizes[u], sizes[v]]
-        if list(row.shape[-2:]) != wanted:
+        shape = [sizes[u], sizes[v]]
+        if list(row.shape[-2:]) != shape:
             raise ValueError(
-                f"pairwise[{e}] must be of {wanted} states, as the variables {[u, v]} have: got {list(row.shape)}"
+                f"pairwise[{e}] must be of {shape} states, as the variables {[u, v]} have: got {list(row.shape)}"
             )
     return Dense(_stacked("pairwise", rows, (most, most), 0.0))
 

@@ -1,4 +1,4 @@
-"""Modules for your own networks: encoders of sentences, a CRF over very many states on any of them, and a structured VAE."""
+"""Modules for networks: sentence encoders, CRFs over very many states, parsers, and a structured VAE."""
 
 from typing import TYPE_CHECKING
 
@@ -6,5 +6,5 @@ from tailsum.lazy import on_demand
 
 if TYPE_CHECKING:
     from tailsum.nn.public import *  # noqa: F403
-else:  # a type checker knows every name, and finds those that do not exist
+else:  # type checkers must not see these, or they would accept names that do not exist
     __getattr__, __dir__ = on_demand(__name__, "huggingface")

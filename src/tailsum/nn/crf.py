@@ -1,8 +1,8 @@
-"""A linear-chain CRF as the last layer of a tagger: the face of pytorch-crf, on `LinearChain`.
+"""A linear-chain CRF as the last layer of a tagger, with the interface of pytorch-crf, on `LinearChain`.
 
 Emissions are `[T, B, num_tags]`, or `[B, T, num_tags]` with `batch_first`; tags and masks have the same order. A mask may
-have holes: a position that it leaves out is no part of the chain, and its neighbours follow each other. So the start
-scores belong to the first position that counts, and the end scores to the last.
+have holes: masked positions are not part of the chain, and their neighbours follow each other. The start scores apply to
+the first unmasked position, and the end scores to the last.
 """
 
 import math
@@ -33,11 +33,11 @@ Mask = Shaped[Tensor, "_ _"] | None
 class CRF(nn.Module):
     """A conditional random field over tags, with learned scores of neighbouring tags, of the first tag and of the last.
 
-    `allowed [num_tags, num_tags]` (from, to), `allowed_start` and `allowed_end [num_tags]` say which transitions exist: the
+    `allowed [num_tags, num_tags]` (from, to), `allowed_start` and `allowed_end [num_tags]` are the possible transitions: all
     others have probability zero, in the loss and in decoding. `CRF.for_scheme` sets them for a tagging scheme such as BIO.
 
-    With `rank`, the scores of pairs are products of two embeddings of that size, and no table of all pairs is learned. With
-    `kept`, sums in the loss run over so many weighted tags at each position, chosen anew by `proposal` (see `sketch`).
+    With `rank`, the scores of pairs are products of two embeddings of that size, in place of a table of all pairs. With
+    `kept`, sums in the loss run over that many weighted tags at each position, chosen anew by `proposal` (see `sketch`).
 
     >>> crf = CRF(5, batch_first=True)
     >>> emissions, tags = torch.randn(2, 7, 5), torch.randint(5, (2, 7))
@@ -67,14 +67,9 @@ class CRF(nn.Module):
         super().__init__()
         at_least(1, num_tags=num_tags, **{k: v for k, v in {"rank": rank, "kept": kept}.items() if v is not None})
         if rank is not None and allowed is not None:
-            raise ValueError("allowed needs a table of transitions, which rank does without: give one of the two")
-        self.num_tags, self.batch_first, self.rank, self.kept, self.proposal = (
-            num_tags,
-            batch_first,
-            rank,
-            kept,
-            proposal,
-        )
+            raise ValueError("allowed needs a table of transitions, and rank has none: give one of the two")
+        self.num_tags, self.batch_first, self.rank = num_tags, batch_first, rank
+        self.kept, self.proposal = kept, proposal
         self.tags: list[str] | None = None
         self.scheme: str | None = None
         self.start_transitions = nn.Parameter(torch.empty(num_tags))
@@ -84,8 +79,8 @@ class CRF(nn.Module):
         else:
             self.from_embeddings = nn.Parameter(torch.empty(num_tags, rank))
             self.to_embeddings = nn.Parameter(torch.empty(num_tags, rank))
-        given = {"allowed": allowed, "allowed_start": allowed_start, "allowed_end": allowed_end}
-        for name, table in given.items():
+        tables = {"allowed": allowed, "allowed_start": allowed_start, "allowed_end": allowed_end}
+        for name, table in tables.items():
             _check_allowed(name, table, num_tags)
             self.register_buffer(name, table, persistent=False)  # a state dict has the same keys as pytorch-crf's
         self.reset_parameters()
@@ -101,8 +96,8 @@ class CRF(nn.Module):
     ) -> "CRF":
         """A CRF whose tags follow a scheme: IO, BIO (IOB2), IOBES (BIOES), BILOU or BMES.
 
-        Give the `labels` of segments, and the tags are O and the prefixes of each label in turn; or all `tags` in an order
-        of your own. `crf.tags` are their names.
+        Give the `labels` of segments, for the tags O and then the prefixes of each label; or all `tags`, in any order.
+        `crf.tags` are their names.
 
         >>> CRF.for_scheme("BIO", ["PER", "LOC"]).tags
         ['O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC']
@@ -114,7 +109,7 @@ class CRF(nn.Module):
         else:
             got = "none of them" if tags is None else "both"
             raise ValueError(
-                f"either labels (the names of segments) or tags (those of all tags) must be given: got {got}"
+                f"either labels (the names of segments) or tags (the names of all tags) must be given: got {got}"
             )
         start, pairs, end = allowed_by(scheme, names)
         crf = cls(len(names), batch_first, allowed=pairs, allowed_start=start, allowed_end=end)
@@ -131,8 +126,8 @@ class CRF(nn.Module):
 
     def extra_repr(self) -> str:
         scheme = None if self.scheme is None else repr(self.scheme)
-        given = {"batch_first": self.batch_first or None, "scheme": scheme, "rank": self.rank, "kept": self.kept}
-        return ", ".join([f"num_tags={self.num_tags}", *(f"{k}={v}" for k, v in given.items() if v is not None)])
+        options = {"batch_first": self.batch_first or None, "scheme": scheme, "rank": self.rank, "kept": self.kept}
+        return ", ".join([f"num_tags={self.num_tags}", *(f"{k}={v}" for k, v in options.items() if v is not None)])
 
     @property
     def transition(self) -> Potential:
@@ -141,22 +136,22 @@ class CRF(nn.Module):
             return Factored(self.from_embeddings, self.to_embeddings)
         return Dense(only(self.transitions, self.allowed))
 
-    # The distribution, and what pytorch-crf has.
+    # The distribution, and the methods of pytorch-crf.
 
     def chain(self, emissions: Emissions, mask: Mask = None) -> LinearChain:
-        """The distribution over the tags of each sequence, for every operation that a `LinearChain` has.
+        """The distribution over the tags of each sequence.
 
-        Its batch comes first, and where the mask has holes, position i is the i-th one that counts.
+        Its batch comes first, and where the mask has holes, position i is the i-th unmasked one.
         """
         return self._chain(*self._packed(emissions, mask))
 
     def forward(
         self, emissions: Emissions, tags: Tags, mask: Mask = None, reduction: Reduction = "sum"
     ) -> Float[Tensor, "..."]:
-        """The log-likelihood of tags: of each sequence ("none"), or its "sum", its "mean", or its mean by token.
+        """The log-likelihood of the tags of each sequence ("none"), or its "sum", "mean" or "token_mean".
 
-        Tags may be partly known: -1 is a tag that was not annotated, and a boolean tensor says which tags each position may
-        have. The likelihood is then the probability of all paths that agree. What tags say at masked positions is ignored.
+        Tags may be partly known: -1 is a tag that was not annotated, and a boolean tensor holds the set of tags that each
+        position may have. The likelihood is then that of all paths that agree. Tags at masked positions are ignored.
         """
         # type: (Tensor, Tensor, Optional[Tensor], str) -> Tensor
         if torch.jit.is_scripting():  # pyright: ignore[reportPrivateImportUsage]
@@ -172,19 +167,19 @@ class CRF(nn.Module):
         check_reduction(reduction)
         nodes, packing = self._packed(emissions, mask)
         tags = self._batch_first(checked_tags(tags, _checked_shape(emissions, self.num_tags), self.num_tags))
-        found = self._log_prob(self._chain(nodes, packing), packing.pack(tags))
-        return reduced(found, reduction, tags.shape[:2].numel() if packing.lengths is None else packing.lengths)
+        log_prob = self._log_prob(self._chain(nodes, packing), packing.pack(tags))
+        return reduced(log_prob, reduction, tags.shape[:2].numel() if packing.lengths is None else packing.lengths)
 
     @torch.jit.export
     def decode(self, emissions: Emissions, mask: Mask = None, kept: int | None = None) -> list[list[int]]:
-        """The best tags of each sequence, at the positions that count; -1 throughout where no path is possible.
+        """The best tags of each sequence, at the unmasked positions; -1 throughout where no path is possible.
 
-        With `kept`, the search is among so many tags at each position, the most promising ones: for thousands of tags.
+        With `kept`, the search is among that many promising tags at each position: for thousands of tags.
         """
         # type: (Tensor, Optional[Tensor], Optional[int]) -> List[List[int]]
         if torch.jit.is_scripting():  # pyright: ignore[reportPrivateImportUsage]
             if kept is not None:
-                raise ValueError("kept has no place in a scripted CRF: it searches among all tags")
+                raise ValueError("a scripted CRF searches among all tags: kept must be None")
             return best_paths(emissions, mask, self.batch_first, self._tables())  # pyright: ignore[reportArgumentType]
         return self._decode(emissions, mask, kept)
 
@@ -196,7 +191,7 @@ class CRF(nn.Module):
             chain = chain.sketch(proposal=self.proposal, selection=TopK(kept))
         return _cut(chain.argmax(), chain)
 
-    # What it lacks.
+    # Methods that pytorch-crf lacks.
 
     @torch.no_grad()
     def k_best(self, emissions: Emissions, k: int, mask: Mask = None) -> list[list[tuple[list[int], float]]]:
@@ -210,31 +205,30 @@ class CRF(nn.Module):
         chain = self.chain(emissions, mask)
         paths, scores = chain.topk(k)
         scores = (scores - chain.log_partition()).tolist()
-        found: list[list[tuple[list[int], float]]] = [[] for _ in range(chain.batch_shape.numel())]
-        for rank, of_rank in zip(paths, scores, strict=True):
-            for row, path, p in zip(found, _cut(rank, chain), of_rank, strict=True):
-                if p > -math.inf:
-                    row.append((path, p))
-        return found
+        best: list[list[tuple[list[int], float]]] = [[] for _ in range(chain.batch_shape.numel())]
+        for paths_of_rank, scores_of_rank in zip(paths, scores, strict=True):
+            for row, path, score in zip(best, _cut(paths_of_rank, chain), scores_of_rank, strict=True):
+                if score > -math.inf:
+                    row.append((path, score))
+        return best
 
     def marginals(self, emissions: Emissions, mask: Mask = None) -> Float[Tensor, "_ _ num_tags"]:
-        """The probability of each tag at each position, in the order of the emissions; zero where the mask is off."""
+        """The probability of each tag at each position, in the order of the emissions; zero where masked."""
         nodes, packing = self._packed(emissions, mask)
-        found = packing.unpack(self._chain(nodes, packing).marginals())
-        return found if self.batch_first else found.transpose(0, 1)
+        return self._batch_first(packing.unpack(self._chain(nodes, packing).marginals()))
 
     def entropy(self, emissions: Emissions, mask: Mask = None) -> Float[Tensor, " B"]:
-        """How uncertain the tags of each sequence are, in nats."""
+        """The entropy of the tags of each sequence, in nats."""
         return self.chain(emissions, mask).entropy()
 
-    # How arguments become a chain.
+    # From arguments to a chain.
 
     def _packed(self, emissions: Emissions, mask: Mask) -> tuple[Tensor | Factored, Packing]:
         """The emissions, batch first and without holes, with start and end scores."""
         if torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
             raise ValueError(
-                "torch.jit.trace takes the loss of a CRF without kept, of emissions that are a tensor: all else would depend on "
-                "the values that it was traced with. For decode, torch.jit.script the module"
+                "torch.jit.trace takes only the loss of a CRF without kept, with a tensor of emissions: other results would "
+                "depend on the values in the trace. For decode, use torch.jit.script"
             )
         shape = _checked_shape(emissions, self.num_tags)
         if shape[self.batch_first] == 0:
@@ -243,7 +237,7 @@ class CRF(nn.Module):
             got = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
             raise ValueError(f"mask must be {list(shape)}, as the first two dimensions of emissions: got {got}")
         packing = packing_of(mask if mask is None else self._batch_first(mask))
-        if isinstance(emissions, Tensor) and not are_scores(emissions):  # what is masked may be anything
+        if isinstance(emissions, Tensor) and not are_scores(emissions):  # masked scores may be anything
             counted = emissions if mask is None else emissions.detach().masked_fill((mask == 0)[..., None], 0.0)
             check_scores("emissions", counted)
         if isinstance(emissions, Factored):
@@ -270,23 +264,24 @@ class CRF(nn.Module):
         )
 
     def _with_ends(self, context: Tensor, states: Tensor, packing: Packing) -> Factored:
-        """Factored emissions with start and end scores: two more numbers in each vector."""
+        """Factored emissions with start and end scores, as two more numbers in each vector."""
         if self.allowed_start is not None or self.allowed_end is not None:
             raise ValueError("allowed_start and allowed_end need emissions as a tensor: got Factored")
         position = torch.arange(context.shape[1], device=context.device)
         last = context.shape[1] - 1 if packing.lengths is None else packing.lengths[:, None] - 1
         ends = torch.stack(torch.broadcast_tensors(position == 0, position == last), -1).expand(*context.shape[:2], 2)
-        own = torch.stack((self.start_transitions, self.end_transitions), -1)
-        return Factored(torch.cat((context, ends.to(context.dtype)), -1), torch.cat((states, own.to(states.dtype)), -1))
+        scores = torch.stack((self.start_transitions, self.end_transitions), -1).to(states.dtype)
+        return Factored(torch.cat((context, ends.to(context.dtype)), -1), torch.cat((states, scores), -1))
 
     def _batch_first(self, x: Tensor) -> Tensor:
+        """From the order of the user's tensors to batch first, or back."""
         return x if self.batch_first else x.transpose(0, 1)
 
     def _chain(self, nodes: Tensor | Factored, packing: Packing) -> LinearChain:
         return LinearChain(nodes, self.transition, packing.lengths)
 
     def _sketched(self, chain: LinearChain) -> LinearChain:
-        """What the sums of the loss run over."""
+        """The chain that the sums of the loss run over."""
         if self.kept is None or self.kept >= self.num_tags:
             return chain
         return chain.sketch(self.kept, proposal=self.proposal)
@@ -296,10 +291,10 @@ class CRF(nn.Module):
         inside = chain.inside()
         sets = tag_sets(tags, inside, self.num_tags)
         if sets is None:
-            found = self._sketched(chain).log_prob(tags)
-            if bool((found == -math.inf).any()):
+            log_prob = self._sketched(chain).log_prob(tags)
+            if bool((log_prob == -math.inf).any()):
                 check_follow(tags, inside, self.allowed_start, self.allowed, self.allowed_end, self.tags)
-            return found
+            return log_prob
         nodes = chain.node_scores().masked_fill(~sets & inside[..., None], -math.inf)
         agreeing = self._sketched(LinearChain(nodes, self.transition, chain.lengths)).log_partition()
         if bool((agreeing == -math.inf).any()):

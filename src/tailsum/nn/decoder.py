@@ -12,7 +12,7 @@ from tailsum.structure.relaxed import RelaxedSample
 
 
 class Joint(NamedTuple):
-    """Log-probabilities of each sentence's words, given its states, and of its states; sums over positions."""
+    """Log-probabilities of each sentence's words given its states, and of its states, summed over positions."""
 
     words: Float[Tensor, "*sample B"]
     states: Float[Tensor, "*sample B"]
@@ -24,7 +24,7 @@ class Joint(NamedTuple):
 
 
 class Probes(NamedTuple):
-    """States of each position, and weights by which sums over them estimate expectations over the position's states."""
+    """States of each position, with weights: weighted sums over them estimate expectations over the position's states."""
 
     states: Int[Tensor, "*sample B T m"]
     weights: Float[Tensor, "*sample B T m"]
@@ -33,9 +33,9 @@ class Probes(NamedTuple):
 class Decoder(nn.Module):
     """`p(x, y) = prod_t p(x_t | x_<t, y_<t) p(y_t | x_<=t, y_<t)`: first a state, then a word.
 
-    One LSTM reads the states and words before t. From what it knows, an MLP gives the distribution of the next state;
-    from that and the state's embedding, another gives the distribution of the next word. The tables that score words
-    and states are those that embed them.
+    One LSTM reads the states and words before t. From its output, an MLP gives the distribution of the next state; from
+    its output and the state's embedding, another MLP gives the distribution of the next word. The embeddings of words and
+    states also score them.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class Decoder(nn.Module):
     ) -> Joint:
         """The log-probabilities of words and (relaxed) states `[*sample, B, T, K]`.
 
-        `seen`, if given, is what the LSTM reads in place of the words: the same with some left out. With `probes` each
-        word's log-probability is its expectation over the state of its own position, the states before it as sampled.
+        The LSTM reads `seen` in place of the words, if given: the same words with some left out. With `probes`, each
+        word's log-probability is its expectation over the state of its position, with the states before it as sampled.
         """
         inside = checked_inside(words, lengths, self.words.num_embeddings)
         words = words.masked_fill(~inside, 0)
@@ -84,28 +84,28 @@ class Decoder(nn.Module):
 
         words = words.repeat(copies, 1)
         with torch.set_grad_enabled(torch.is_grad_enabled() and probes is None):
-            said = self.say(context, flat, words)
+            log_prob = self.say(context, flat, words)
         if probes is not None:
-            # What is said at the sample, which the probes know nothing of, takes the noise out of their sum's gradient.
+            # The log-probability at the sample, independent of the probes, is a control variate for their sum's gradient.
             states, weights = (x.flatten(0, -3) for x in probes)
             each = self.say(
                 context[..., None, :].expand(*states.shape, -1), self.states(states), words[..., None].expand_as(states)
             )
-            said = said + (weights * (each - said[..., None])).sum(-1)
-        said = said.reshape(shape)
+            log_prob = log_prob + (weights * (each - log_prob[..., None])).sum(-1)
+        log_prob = log_prob.reshape(shape)
 
         logits = self.state_logits(context)
         kept = logits.reshape(*shape, -1).gather(-1, sample.states.expand(*shape, -1))
         weights = sample.weights if sample.chances is None else sample.chances
         chosen = (weights * (kept - logits.logsumexp(-1).reshape(shape)[..., None])).sum(-1)
-        return Joint((said * inside).sum(-1), (chosen * inside).sum(-1))
+        return Joint((log_prob * inside).sum(-1), (chosen * inside).sum(-1))
 
     def state_logits(self, context: Float[Tensor, "*n hidden"]) -> Float[Tensor, "*n N"]:
-        """Scores of the next state, from what the LSTM knows."""
+        """Scores of the next state, from the LSTM's output."""
         return nn.functional.linear(self.to_state(context), self.states.weight, self.state_bias)
 
     def word_logits(self, context: Float[Tensor, "*n hidden"], states: Float[Tensor, "*n d"]) -> Float[Tensor, "*n V"]:
-        """Scores of the next word, from what the LSTM knows and the embedding of the next state."""
+        """Scores of the next word, from the LSTM's output and the embedding of the next state."""
         return nn.functional.linear(self.to_word(torch.cat([context, states], -1)), self.words.weight, self.word_bias)
 
     def say(
@@ -116,12 +116,12 @@ class Decoder(nn.Module):
         return -nn.functional.cross_entropy(logits, words.flatten(), reduction="none").reshape(words.shape)
 
     def read(self, words: Tensor, states: Tensor) -> Tensor:
-        """What the LSTM knows before each position `[B, T, hidden]`."""
+        """The LSTM's output before each position, `[B, T, hidden]`."""
         before = torch.cat([self.dropout(self.words(words)), states], -1)[:, :-1]
         start = self.start.expand(len(before), 1, -1)
         return self.dropout(self.lstm(torch.cat([start, before], 1))[0])
 
 
 def as_sample(states: Int[Tensor, "*sample_batch_T"], dtype: torch.dtype = torch.float32) -> RelaxedSample:
-    """Given states as a sample that has them with weight one, and with none where they are -1, in the padding."""
+    """States as a sample with weight one, or zero where they are -1, in the padding."""
     return RelaxedSample((states >= 0).to(dtype)[..., None], states.clamp(min=0)[..., None], states)

@@ -1,6 +1,6 @@
 """A dependency parser as the last layer of a network: biaffine scores of arcs and labels, on `DependencyTree`.
 
-Heads are numbered as words, `0 .. T-1`, and a root is its own head; see `Dependencies.from_conll` for other numbers.
+Heads are positions of words, `0 .. T-1`, and a root is its own head; `Dependencies.from_conll` converts other numbers.
 """
 
 import math
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tailsum.dependencies.configuration import Dependencies, are_trees
 from tailsum.dependencies.dependency_tree import DependencyTree
-from tailsum.nn.biaffine import Biaffine, check_encoded
+from tailsum.nn.biaffine import Biaffine
 from tailsum.nn.reduction import Reduction, check_reduction, reduced
 from tailsum.numerics.check import check_whole
 
@@ -22,7 +22,7 @@ Lengths = Int[Tensor, " B"] | Sequence[int] | None
 class DependencyParser(nn.Module):
     """A distribution over the dependency trees of a sentence, from a vector `[B, T, size]` for each word.
 
-    Trees are `projective` or any, with one root or several (`multiroot`); with `n_labels`, every arc has a label.
+    Trees are `projective` or any trees, with one root or several (`multiroot`); with `n_labels`, every arc has a label.
 
     >>> parser = DependencyParser(size=16, n_labels=4)
     >>> encoded, heads, labels = torch.randn(1, 3, 16), torch.tensor([[1, 1, 1]]), torch.tensor([[0, 3, 2]])
@@ -48,12 +48,10 @@ class DependencyParser(nn.Module):
         self.labels = None if n_labels is None else Biaffine(size, label_hidden, n_labels, dropout)
 
     def forward(self, encoded: Float[Tensor, "B T size"], lengths: Lengths = None) -> DependencyTree:
-        """The distribution over the trees of each sentence, for every operation that a `DependencyTree` has."""
-        check_encoded(encoded, self.size)
-        root = torch.eye(encoded.shape[1], dtype=torch.bool, device=encoded.device)
-        arcs = torch.where(
-            root, self.roots(encoded), self.arcs(encoded)[..., 0]
-        )  # (head, child), roots on the diagonal
+        """The distribution over the trees of each sentence."""
+        arcs = self.arcs(encoded)[..., 0]  # (head, child)
+        root = torch.eye(arcs.shape[1], dtype=torch.bool, device=arcs.device)
+        arcs = torch.where(root, self.roots(encoded), arcs)
         if self.labels is not None:
             arcs = arcs[..., None] + self.labels(encoded)
         return DependencyTree(arcs, lengths, self.projective, self.multiroot, labelled=self.labels is not None)
@@ -66,21 +64,21 @@ class DependencyParser(nn.Module):
         lengths: Lengths = None,
         reduction: Reduction = "mean",
     ) -> Float[Tensor, "..."]:
-        """Minus the log-likelihood of trees: of each sentence ("none"), its "sum", its "mean", or its mean by word.
+        """Minus the log-likelihood of the tree of each sentence ("none"), its "sum", "mean" or "token_mean".
 
-        Heads and labels that are -1 were not annotated: the likelihood is then that of all trees that agree with the rest.
+        Heads and labels of -1 were not annotated: the likelihood then sums over all trees that agree with the others.
         """
         check_reduction(reduction)
         model = self(encoded, lengths)
-        given = self._checked(model, heads, labels)
-        if all(bool((x >= 0).all()) for x in given):
-            trees, crossing = are_trees(given[0], model.sequence_lengths(), self.multiroot)
+        gold = self._checked(model, heads, labels)
+        if all(bool((x >= 0).all()) for x in gold):
+            trees, crossing = are_trees(gold[0], model.sequence_lengths(), self.multiroot)
             self._check_possible(trees & ~crossing if self.projective else trees)
-            found = model.log_prob(Dependencies(*given))
+            log_likelihood = model.log_prob(Dependencies(*gold))
         else:
-            found = self._agreeing(model, *given).log_partition() - model.log_partition()
-            self._check_possible(found > -math.inf)
-        return reduced(-found, reduction, model.sequence_lengths())
+            log_likelihood = self._agreeing(model, *gold).log_partition() - model.log_partition()
+            self._check_possible(log_likelihood > -math.inf)
+        return reduced(-log_likelihood, reduction, model.sequence_lengths())
 
     @torch.no_grad()
     def decode(self, encoded: Float[Tensor, "B T size"], lengths: Lengths = None) -> Dependencies:
@@ -89,11 +87,11 @@ class DependencyParser(nn.Module):
 
     @torch.no_grad()
     def mbr(self, encoded: Float[Tensor, "B T size"], lengths: Lengths = None) -> Dependencies:
-        """The tree of each sentence whose expected number of right arcs, with their labels, is highest."""
+        """The tree of each sentence with the highest expected number of right arcs and labels."""
         return self(encoded, lengths).mbr()
 
     def _checked(self, model: DependencyTree, heads: Tensor, labels: Tensor | None) -> list[Tensor]:
-        """Heads, and labels if the parser has some: zero in the padding."""
+        """Heads, and labels if the parser has them; zero in the padding."""
         if (labels is None) != (self.n_labels is None):
             raise ValueError(f"labels must {'not ' * (self.n_labels is None)}be given, as n_labels is {self.n_labels}")
         inside, checked = model.inside(), list[Tensor]()
@@ -117,7 +115,7 @@ class DependencyParser(nn.Module):
             raise ValueError(f"heads must leave a {kind} for each sentence: got none for sentence {row}")
 
     def _agreeing(self, model: DependencyTree, heads: Tensor, labels: Tensor | None = None) -> DependencyTree:
-        """The same scores, without the arcs and labels that disagree with those given."""
+        """The same scores, without the arcs and labels that disagree with the annotation."""
         place = torch.arange(heads.shape[1], device=heads.device)
         other = (heads[:, None, :] != place[:, None]) & (heads[:, None, :] != -1)  # [B, head, child]
         if labels is not None:

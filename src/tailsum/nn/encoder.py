@@ -1,4 +1,4 @@
-"""What reads a sentence: a vector for each word in its context, `[B, T, size]`, learned from scratch."""
+"""Encoders learned from scratch: a vector for each word in its context, `[B, T, size]`."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,7 @@ class LSTMEncoder(nn.Module):
     def forward(
         self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"] | Sequence[int]
     ) -> Float[Tensor, "B T size"]:
-        """A vector for each word: its own, and what both directions make of its context."""
+        """A vector for each word: its embedding plus the LSTM's output."""
         inside = checked_inside(words, lengths, self.words.num_embeddings)
         embedded = self.dropout(self.words(words.masked_fill(~inside, 0)))
         packed = pack_padded_sequence(embedded, inside.sum(1).cpu(), batch_first=True, enforce_sorted=False)

@@ -1,4 +1,4 @@
-"""How sums over the states are taken in training."""
+"""Estimators of the sums over states in training."""
 
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -20,16 +20,16 @@ Method = Literal["full", "topk", "rdp", "tailsum"]
 
 @dataclass(frozen=True)
 class Estimator:
-    """How sums over the states are taken in training: all of them ("full"), or `kept` of them at each position.
+    """Sums over all states in training ("full"), or over `kept` of them at each position.
 
-    "topk" keeps the best by the paper's proposal; in "rdp", the paper's method, `drawn` of them (half, unless told) are
-    drawn instead: more keep more states in use, fewer make less noise. "tailsum" chooses with the knowledge of both
-    neighbours (`Lookahead`, `Optimal`) and refines the entropy, or sums exactly if all states are kept; and it takes the
-    expectation of log p(x_t) over x_t, where the others take it at the sample. With two or more `probes` so it does with
-    log p(y_t | x_t): by a weighted subset of so many states.
+    "topk" keeps the best by the paper's proposal. "rdp", the paper's method, draws `drawn` of them instead (by default
+    half): more draws keep more states in use, fewer make less noise. "tailsum" chooses states given both neighbours
+    (`Lookahead`, `Optimal`) and refines the entropy, or sums exactly if all states are kept. It takes the expectation of
+    log p(x_t) over x_t, where the others take its value at the sample; with two or more `probes` it also takes the
+    expectation of log p(y_t | x_t), over a weighted subset of that many states.
 
     `landmarks` and `neighbours` are those of `Lookahead`. Lists of neighbours are made at every step unless
-    `with_neighbours` has made them before: in training, do so every hundred steps or so.
+    `with_neighbours` made them before; in training, call it every hundred steps or so.
     """
 
     method: Method
@@ -50,7 +50,7 @@ class Estimator:
                 raise ValueError(f"drawn must be at most kept = {self.kept}: got {self.drawn}")
 
     def sketch(self, chain: LinearChain) -> LinearChain:
-        """What samples are drawn from: the chain itself, or a sketch of it."""
+        """The chain that samples are drawn from: the chain itself, or a sketch of it."""
         kept = min(self.kept, chain.n_states)
         match self.method:
             case "topk":
@@ -64,7 +64,7 @@ class Estimator:
                 return chain
 
     def with_neighbours(self, transition: Potential) -> "Estimator":
-        """The same with lists of neighbours under the given scores, if it chooses by them."""
+        """The same with lists of neighbours under a transition, if the estimator uses them."""
         chooses = self.method == "tailsum" and max(self.kept, self.landmarks) < transition.n_from
         size = self.neighbours if isinstance(self.neighbours, int) else self.neighbours.successors.shape[-1]
         return replace(self, neighbours=Neighbours(transition, size)) if chooses and size else self
@@ -75,12 +75,12 @@ class Estimator:
         return small.refine().entropy() if refined else small.entropy()
 
     def prior_weights(self, sample: RelaxedSample) -> Float[Tensor, "*batch T k"]:
-        """By what to weigh log p(x_t): the chances that x_t was drawn by, or the relaxed sample of it."""
+        """The weights of log p(x_t): the probabilities from which x_t was drawn, or the relaxed sample."""
         assert sample.chances is not None
         return sample.chances if self.method == "tailsum" else sample.weights
 
     def probe(self, sample: RelaxedSample) -> Probes | None:
-        """At which states to take log p(y_t | x_t), by the chances that x_t was drawn by; None: at the sample."""
+        """The states at which to take log p(y_t | x_t), by the probabilities of x_t; None: at the sample."""
         if self.method != "tailsum" or self.probes == 1:
             return None
         assert sample.chances is not None

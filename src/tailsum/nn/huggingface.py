@@ -1,7 +1,7 @@
-"""A CRF on top of a pretrained model of `transformers`, as one of its own models: token classification by whole paths.
+"""A CRF on top of a pretrained model of `transformers`, as a `transformers` model for token classification.
 
-Labels are `[B, T]` over sub-words. -100 marks those that do not count, such as all but the first of a word: they are no part
-of the chain, and their neighbours follow each other. -1 marks a label that is not known.
+Labels are `[B, T]` over sub-words. -100 marks ignored sub-words, such as all but the first of a word: they are not part of
+the chain, and their neighbours follow each other. -1 marks an unknown label.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Int, Shaped
 from torch import Tensor, nn
 
 from tailsum.nn.crf import CRF
@@ -21,11 +21,11 @@ try:
 except ImportError:
     raise ImportError("CRFs on pretrained models need more packages: pip install 'tailsum[huggingface]'") from None
 
-IGNORED = -100  # the label of sub-words that do not count
+IGNORED = -100  # the label of sub-words that are not part of the chain
 
 
 class CRFTokenConfig(PretrainedConfig):
-    """The configuration of the pretrained model, the names of the tags (`id2label`), and a tagging scheme, if any."""
+    """The configuration of the pretrained model, the names of the tags (`id2label`), and an optional tagging scheme."""
 
     model_type = "tailsum-crf"
 
@@ -44,19 +44,19 @@ class CRFTokenConfig(PretrainedConfig):
 
 @dataclass
 class CRFTokenOutput(TokenClassifierOutput):
-    """As `TokenClassifierOutput`, and the best tags `[B, T]`, -100 where none is asked for; None while training."""
+    """`TokenClassifierOutput` with the best tags `[B, T]`, -100 at ignored sub-words; None while training."""
 
     tags: Int[Tensor, "B T"] | None = None
 
 
 class CRFForTokenClassification(PreTrainedModel):
-    """A pretrained model, a linear layer and a `CRF`: trained with labels, saved and loaded as any other model.
+    """A pretrained model, a linear layer and a `CRF`, trained, saved and loaded like any other model.
 
     >>> from transformers import BertConfig
     >>> bert = BertConfig(vocab_size=30, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
     >>> model = CRFForTokenClassification.from_labels(bert, ["PER", "LOC"], scheme="BIO").eval()
-    >>> found = model(torch.tensor([[3, 4, 5]]), labels=torch.tensor([[-100, 1, 2]]))
-    >>> found.tags.shape, found.loss.shape
+    >>> output = model(torch.tensor([[3, 4, 5]]), labels=torch.tensor([[-100, 1, 2]]))
+    >>> output.tags.shape, output.loss.shape
     (torch.Size([1, 3]), torch.Size([]))
     """
 
@@ -66,7 +66,7 @@ class CRFForTokenClassification(PreTrainedModel):
     def __init__(self, config: CRFTokenConfig) -> None:
         super().__init__(config)
         if config.backbone_config is None:
-            raise ValueError("config must have a backbone_config, that of the pretrained model: got None")
+            raise ValueError("config must have a backbone_config, of the pretrained model: got None")
         self.backbone = AutoModel.from_config(config.backbone_config)
         self.dropout = nn.Dropout(config.classifier_dropout)
         names: Any = config.id2label
@@ -86,9 +86,9 @@ class CRFForTokenClassification(PreTrainedModel):
         tags: Sequence[str] | None = None,
         classifier_dropout: float = 0.1,
     ) -> "CRFForTokenClassification":
-        """A new model on a pretrained one (its name, folder or object), or on a random one by its configuration.
+        """A new model on a pretrained one (its name, folder or object), or on a random one with a configuration.
 
-        Give the `labels` of segments and a `scheme`, or the names of all `tags`, with or without one.
+        Give the `labels` of segments and a `scheme`, or the names of all `tags`, with or without a scheme.
         """
         if tags is None and (scheme is None or labels is None):
             raise ValueError("tags must be given, or labels and a scheme")
@@ -97,15 +97,15 @@ class CRFForTokenClassification(PreTrainedModel):
             backbone = AutoModel.from_config(backbone)
         model = AutoModel.from_pretrained(backbone) if isinstance(backbone, str) else backbone
         ids = {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
-        made = cls(CRFTokenConfig(model.config, scheme, classifier_dropout, **ids))
-        made.backbone = model
-        return made
+        classifier = cls(CRFTokenConfig(model.config, scheme, classifier_dropout, **ids))
+        classifier.backbone = model
+        return classifier
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, CRF):
             module.reset_parameters()
-            if module.tags is not None:  # what no file holds is not there after loading
+            if module.tags is not None:  # files do not hold the buffers, so loading leaves them empty
                 tables = allowed_by(self.config.scheme, module.tags)
                 for buffer, table in zip(
                     (module.allowed_start, module.allowed, module.allowed_end), tables, strict=True
@@ -122,14 +122,16 @@ class CRFForTokenClassification(PreTrainedModel):
         return_dict: bool | None = None,
         **inputs: Any,
     ) -> CRFTokenOutput | tuple[Any, ...]:
-        """Scores, the loss if there are labels (minus the mean log-likelihood by counted label), and the best tags.
+        """Scores, the loss if there are labels (minus the mean log-likelihood by label), and the best tags.
 
-        `label_mask` says which sub-words have a tag: by default those whose label is not -100 or, without labels, those of
-        the attention mask. See `first_pieces`.
+        `label_mask` marks the sub-words that have a tag: by default those whose label is not -100 or, without labels, those
+        of the attention mask. See `first_pieces`.
         """
         read = self.backbone(input_ids=input_ids, attention_mask=attention_mask, return_dict=True, **inputs)
         logits = self.classifier(self.dropout(read.last_hidden_state))
-        mask = self._counted(logits, attention_mask, labels, label_mask)
+        mask = label_mask if label_mask is not None or labels is None else labels != IGNORED
+        mask = attention_mask if mask is None else mask
+        mask = torch.ones_like(logits[..., 0], dtype=torch.bool) if mask is None else mask.bool()
         rows = mask.any(1)  # a window of a long text may have no label at all
         loss = None
         if labels is not None:
@@ -140,27 +142,12 @@ class CRFForTokenClassification(PreTrainedModel):
             paths = self.crf.decode(logits[rows], mask[rows])
             tags = torch.full(mask.shape, IGNORED, device=mask.device)
             tags[mask] = torch.tensor([tag for path in paths for tag in path], dtype=torch.long, device=mask.device)
-        found = CRFTokenOutput(loss, logits, read.get("hidden_states"), read.get("attentions"), tags)
-        return found if return_dict is not False else found.to_tuple()
-
-    def _counted(
-        self,
-        logits: Float[Tensor, "B T num_tags"],
-        attention_mask: Shaped[Tensor, "B T"] | None,
-        labels: Int[Tensor, "B T"] | None,
-        label_mask: Shaped[Tensor, "B T"] | None,
-    ) -> Bool[Tensor, "B T"]:
-        if label_mask is not None:
-            return label_mask.bool()
-        if labels is not None:
-            return labels != IGNORED
-        if attention_mask is not None:
-            return attention_mask.bool()
-        return torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
+        output = CRFTokenOutput(loss, logits, read.get("hidden_states"), read.get("attentions"), tags)
+        return output if return_dict is not False else output.to_tuple()
 
 
 def first_pieces(encoding: Any) -> Bool[Tensor, "B T"]:
-    """Which sub-words are the first of a word, from what a fast tokenizer returned for lists of words: a `label_mask`."""
+    """A `label_mask` of the first sub-word of each word, from a fast tokenizer's encoding of lists of words."""
     rows = [encoding.word_ids(i) for i in range(len(encoding["input_ids"]))]
     return torch.tensor(
         [[word is not None and (i == 0 or row[i - 1] != word) for i, word in enumerate(row)] for row in rows]

@@ -30,12 +30,12 @@ class CRFInference(nn.Module):
     def forward(
         self, encoded: Float[Tensor, "B T size"], lengths: Int[Tensor, " B"] | Sequence[int] | None = None
     ) -> LinearChain:
-        """The distribution over the states of each sentence of a batch, from a vector for each word."""
+        """The distribution over the states of each sentence, from a vector for each word."""
         if encoded.shape[-1:] != (self.read.in_features,):
             raise ValueError(f"encoded must be [B, T, {self.read.in_features}]: got {list(encoded.shape)}")
         return LinearChain(Factored(self.read(encoded), self.states), self.transition, lengths)
 
     @property
     def transition(self) -> Factored:
-        """The scores of pairs of states, which all positions and sentences share."""
+        """The scores of pairs of states, shared by all positions and sentences."""
         return Factored(self.states, self.states)

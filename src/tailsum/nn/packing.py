@@ -1,6 +1,6 @@
-"""Masks with holes: the positions that count move to the front, in their order, so that what is left is a shorter sequence.
+"""Masks with holes: unmasked positions move to the front, in order, for a shorter sequence without holes.
 
-Masks are `[B, T]`, batch first. A mask whose positions already stand in front (padding on the right) moves nothing.
+Masks are `[B, T]`, batch first. Where the padding is on the right already, nothing moves.
 """
 
 from dataclasses import dataclass
@@ -14,22 +14,22 @@ from tailsum.numerics.check import check_tensor
 
 @dataclass(frozen=True)
 class Packing:
-    """How many positions of each sequence count (None: all), and where each of them comes from (None: nothing moves)."""
+    """The number of unmasked positions of each sequence (None: all), and where each comes from (None: nothing moves)."""
 
     lengths: Int[Tensor, " B"] | None = None
     order: Int[Tensor, "B T"] | None = None
 
     def pack(self, x: Shaped[Tensor, "B T *rest"]) -> Shaped[Tensor, "B T *rest"]:
-        """The positions that count first."""
+        """Move the unmasked positions to the front."""
         return x if self.order is None else _take(x, self.order)
 
     def unpack(self, x: Shaped[Tensor, "B T *rest"]) -> Shaped[Tensor, "B T *rest"]:
-        """Every position back where it was."""
+        """Move every position back."""
         return x if self.order is None else _take(x, self.order.argsort(1))
 
 
 def packing_of(mask: Shaped[Tensor, "B T"] | None) -> Packing:
-    """The packing of a mask, which is true (or not zero) where a position counts; each sequence needs one.
+    """The packing of a mask, which is true (or not zero) at unmasked positions; each sequence needs one.
 
     >>> packing_of(torch.tensor([[True, False, True], [True, True, False]])).order
     tensor([[0, 2, 1],

@@ -1,4 +1,4 @@
-"""How the values of the sequences of a batch become one: the names that pytorch-crf has for it."""
+"""Reductions of one value for each sequence of a batch, with the names of pytorch-crf."""
 
 from typing import Literal, get_args
 
@@ -9,7 +9,7 @@ Reduction = Literal["none", "sum", "mean", "token_mean"]
 
 
 def check_reduction(reduction: str) -> None:
-    """A ValueError unless it is one of them."""
+    """A ValueError unless it is a `Reduction`."""
     if reduction not in get_args(Reduction):
         raise ValueError(f"reduction must be one of {', '.join(get_args(Reduction))}: got {reduction!r}")
 
@@ -17,7 +17,7 @@ def check_reduction(reduction: str) -> None:
 def reduced(
     values: Float[Tensor, " B"], reduction: Reduction, lengths: Int[Tensor, "*B"] | int
 ) -> Float[Tensor, "..."]:
-    """All values, their sum, their mean, or their sum divided by that of the `lengths` (or by a number of tokens).
+    """All values, their sum, their mean, or their sum divided by the sum of `lengths` (or by a number of tokens).
 
     >>> import torch
     >>> reduced(torch.tensor([3.0, 5.0]), "token_mean", torch.tensor([1, 3]))

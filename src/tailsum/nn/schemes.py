@@ -1,4 +1,4 @@
-"""The tags of a tagging scheme, and which of them may follow which."""
+"""The tags of a tagging scheme, and which tags may follow which."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from tailsum.formats.schemes import OUTSIDE, Scheme, scheme_of, split_tag
 
 
 class Allowed(NamedTuple):
-    """Which tags may come first, which may follow which `(from, to)`, and which may come last."""
+    """Which tags may come first, which pairs `(from, to)` may follow each other, and which tags may come last."""
 
     start: Bool[Tensor, " N"]
     pairs: Bool[Tensor, "N N"]
@@ -19,7 +19,7 @@ class Allowed(NamedTuple):
 
 
 def scheme_tags(scheme: str, labels: Sequence[str]) -> list[str]:
-    """The names of all tags: `O`, then the prefixes of each label in turn.
+    """The names of all tags: `O`, then the prefixes of each label.
 
     >>> scheme_tags("BIO", ["PER", "LOC"])
     ['O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC']
@@ -30,7 +30,7 @@ def scheme_tags(scheme: str, labels: Sequence[str]) -> list[str]:
 
 
 def allowed_by(scheme: str, tags: Sequence[str]) -> Allowed:
-    """What a scheme allows, for tags in any order.
+    """The transitions that a scheme allows, for tags in any order.
 
     >>> allowed_by("BIO", ["O", "B-PER", "I-PER"]).pairs.tolist()  # only O before I-PER is forbidden
     [[True, True, False], [True, True, True], [True, True, True]]
@@ -47,7 +47,7 @@ def allowed_by(scheme: str, tags: Sequence[str]) -> Allowed:
 
 
 def _continues(rules: Scheme, here: tuple[str, str] | None, there: tuple[str, str] | None) -> bool:
-    """Whether a second tag goes on with the segment of the first."""
+    """Whether the second tag continues the segment of the first."""
     if here is None or there is None:
         return False
     return here[1] == there[1] and here[0] in rules.lasts and there[0] not in rules.opens

@@ -1,7 +1,7 @@
-"""What a CRF computes, in the part of Python that TorchScript compiles: so its module can be scripted, traced and saved.
+"""The loss and the decoding of a CRF in the subset of Python that TorchScript compiles, so that a CRF can be scripted or traced.
 
-A second path beside `LinearChain`, which TorchScript cannot read: plain log-space steps, exact, with tables of pairs for each
-sequence at each step. Nodes are `[T, B, N]`; masks may have holes. Shapes stand in words: TorchScript reads the types.
+TorchScript cannot compile `LinearChain`. These are plain log-space steps, exact, with tables of pairs for each sequence at
+each step. Nodes are `[T, B, N]`; masks may have holes. Docstrings give the shapes, as TorchScript reads the types.
 """
 
 import functools
@@ -19,7 +19,7 @@ Tables = tuple[Tensor, Tensor, Tensor]
 def log_likelihood(
     emissions: Tensor, tags: Tensor, mask: Tensor | None, reduction: str, batch_first: bool, tables: Tables
 ) -> Tensor:
-    """As `CRF.forward`; minus infinity where no path agrees with the tags."""
+    """`CRF.forward`; minus infinity where no path agrees with the tags."""
     if reduction not in ("none", "sum", "mean", "token_mean"):
         raise ValueError(f"reduction must be one of none, sum, mean, token_mean: got {reduction}")
     nodes, inside = positions(emissions, mask, batch_first, tables)
@@ -27,45 +27,45 @@ def log_likelihood(
     known = nodes.masked_fill(~agreeing, -math.inf)
     sums = all_paths(torch.cat((known, nodes), 1), torch.cat((inside, inside), 1), tables)
     score, total = sums.chunk(2)
-    found = torch.where(score == -math.inf, score, score - total)
+    log_prob = torch.where(score == -math.inf, score, score - total)
     if reduction == "none":
-        return found
+        return log_prob
     if reduction == "mean":
-        return found.mean()
-    return found.sum() / inside.sum() if reduction == "token_mean" else found.sum()
+        return log_prob.mean()
+    return log_prob.sum() / inside.sum() if reduction == "token_mean" else log_prob.sum()
 
 
 def best_paths(emissions: Tensor, mask: Tensor | None, batch_first: bool, tables: Tables) -> list[list[int]]:
-    """As `CRF.decode`."""
+    """`CRF.decode`."""
     nodes, inside = positions(emissions, mask, batch_first, tables)
     start, pairs, end = tables
-    score, begun, own = start + nodes[0], inside[0], torch.arange(nodes.shape[2], device=nodes.device)
+    score, begun, same = start + nodes[0], inside[0], torch.arange(nodes.shape[2], device=nodes.device)
     came: list[Tensor] = []
     for t in range(1, nodes.shape[0]):
         best, before = (score[:, :, None] + pairs).max(1)
         follows, here = begun[:, None], inside[t][:, None]
         score = torch.where(here, torch.where(follows, best, start) + nodes[t], score)
-        came.append(torch.where(here & follows, before, own))
+        came.append(torch.where(here & follows, before, same))
         begun = begun | inside[t]
     highest, tag = (score + end).max(1)
     path = [tag]
     for i in range(len(came)):
         path.append(came[len(came) - 1 - i].gather(1, path[i][:, None])[:, 0])
     tags = torch.stack(path).flip(0).masked_fill(highest == -math.inf, -1)
-    found: list[list[int]] = []
+    paths: list[list[int]] = []
     for b in range(tags.shape[1]):
         row: list[int] = tags[:, b][inside[:, b]].tolist()
-        found.append(row)
-    return found
+        paths.append(row)
+    return paths
 
 
 def only(scores: Tensor, allowed: Tensor | None) -> Tensor:
-    """The scores, minus infinity where they are not allowed."""
+    """The scores, or minus infinity where not allowed."""
     return scores if allowed is None else scores.masked_fill(~allowed, -math.inf)
 
 
 def positions(emissions: Tensor, mask: Tensor | None, batch_first: bool, tables: Tables) -> tuple[Tensor, Tensor]:
-    """Nodes `[T, B, N]`, zero where the mask is off, and the mask `[T, B]`."""
+    """Nodes `[T, B, N]`, zero where masked, and the mask `[T, B]`."""
     num_tags = tables[0].shape[0]
     if not emissions.is_floating_point() or emissions.dim() != 3 or emissions.shape[2] != num_tags:
         raise ValueError(
@@ -93,7 +93,7 @@ def positions(emissions: Tensor, mask: Tensor | None, batch_first: bool, tables:
 
 
 def agreement(tags: Tensor, nodes: Tensor, inside: Tensor) -> Tensor:
-    """Which tags `[T, B, N]` each position may have: a known one, all where it is -1, or a set of them."""
+    """Which tags `[T, B, N]` each position may have: the known one, all of them where it is -1, or a set."""
     length, batch, num_tags = nodes.shape
     dims = 3 if tags.dtype == torch.bool else 2
     if (
@@ -127,7 +127,7 @@ def all_paths(nodes: Tensor, inside: Tensor, tables: Tables) -> Tensor:
 
 
 def log_sum_exp(x: Tensor) -> Tensor:
-    """Over dimension 1, with gradients that are finite where all entries are minus infinity."""
+    """The log-sum over dimension 1, with finite gradients where all entries are minus infinity."""
     highest = x.detach().amax(1, keepdim=True)
     highest = highest.masked_fill(highest == -math.inf, 0.0)
     total = (x - highest).exp().sum(1)
@@ -137,7 +137,7 @@ def log_sum_exp(x: Tensor) -> Tensor:
 
 @functools.cache
 def compiled(function: Any) -> Any:
-    """The function compiled, for calls in a trace: its loops and decisions are kept, where the trace of a function freezes them."""
+    """The function compiled, for calls in a trace, which would otherwise freeze its loops and branches."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # who traces knows that torch.jit is deprecated
+        warnings.simplefilter("ignore")  # users of traces know that torch.jit is deprecated
         return torch.jit.script(function)

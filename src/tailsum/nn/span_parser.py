@@ -1,8 +1,8 @@
 """A constituency parser as the last layer of a network: biaffine scores of labelled spans, on `SpanTree`.
 
 A constituent is `(first, last, label)`: positions from 0, both included, and a label from 0. Trees of constituents need not
-be binary. The model has binary trees, whose state 0 says that a span is no constituent, and state `label + 1` that it is;
-so a tree of constituents is the set of all binary trees that have its spans, and its probability is their sum.
+be binary. The model is over binary trees: a span of state 0 is no constituent, and one of state `label + 1` is. A tree of
+constituents stands for all binary trees that have its spans, and its probability is the sum of theirs.
 """
 
 import itertools
@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from tailsum.nn.biaffine import Biaffine, check_encoded
+from tailsum.nn.biaffine import Biaffine
 from tailsum.nn.reduction import Reduction, check_reduction, reduced
 from tailsum.numerics.check import at_least
 from tailsum.trees.configuration import Trees
@@ -40,8 +40,7 @@ class SpanParser(nn.Module):
         self.spans = Biaffine(size, hidden, n_labels, dropout)
 
     def forward(self, encoded: Float[Tensor, "B T size"], lengths: Lengths = None) -> SpanTree:
-        """The distribution over binary trees with `n_labels + 1` states; state 0 is no constituent, and scores zero."""
-        check_encoded(encoded, self.size)
+        """The distribution over binary trees with `n_labels + 1` states; state 0, no constituent, scores zero."""
         return SpanTree(F.pad(self.spans(encoded), (1, 0)), lengths)
 
     def loss(
@@ -51,16 +50,16 @@ class SpanParser(nn.Module):
         lengths: Lengths = None,
         reduction: Reduction = "mean",
     ) -> Float[Tensor, "..."]:
-        """Minus the log-likelihood of the constituents of each sentence ("none"), its "sum", its "mean", or that by word."""
+        """Minus the log-likelihood of the constituents of each sentence ("none"), its "sum", "mean" or "token_mean"."""
         check_reduction(reduction)
         model = self(encoded, lengths)
         gold = self._chart(model, constituents)
-        wanted = F.one_hot(gold, self.n_labels + 1).bool() & (gold > 0)[..., None]
-        (barred,) = model.exclusions([wanted])
+        required = F.one_hot(gold, self.n_labels + 1).bool() & (gold > 0)[..., None]
+        (excluded,) = model.exclusions([required])
         label = torch.arange(self.n_labels + 1, device=gold.device) > 0
-        span = model.node_scores().masked_fill(barred | ((gold == 0)[..., None] & label), -math.inf)
-        found = SpanTree(span, model.lengths).log_partition() - model.log_partition()
-        return reduced(-found, reduction, model.sequence_lengths())
+        span = model.node_scores().masked_fill(excluded | ((gold == 0)[..., None] & label), -math.inf)
+        log_likelihood = SpanTree(span, model.lengths).log_partition() - model.log_partition()
+        return reduced(-log_likelihood, reduction, model.sequence_lengths())
 
     @torch.no_grad()
     def decode(self, encoded: Float[Tensor, "B T size"], lengths: Lengths = None) -> list[list[Constituent]]:
@@ -69,14 +68,14 @@ class SpanParser(nn.Module):
 
     @torch.no_grad()
     def mbr(self, encoded: Float[Tensor, "B T size"], lengths: Lengths = None) -> list[list[Constituent]]:
-        """The constituents of each sentence with the lowest expected number of errors, wrong and missing ones together."""
+        """The constituents of each sentence with the lowest expected number of errors, wrong or missing."""
         model = self(encoded, lengths)
-        gain = 2.0 * model.marginals() - 1.0  # a right one is gained with p, and a wrong one added with 1 - p
+        gain = 2.0 * model.marginals() - 1.0  # right with probability p, wrong with 1 - p
         gain[..., 0] = 0.0
         return _listed(SpanTree(gain, model.lengths).argmax())
 
     def _chart(self, model: SpanTree, constituents: Sequence[Sequence[Constituent]]) -> Int[Tensor, "B T T"]:
-        """The state of each span of the gold trees; a ValueError where they are none."""
+        """The state of each span of the gold trees; a ValueError if constituents form no tree."""
         lengths = model.sequence_lengths().tolist()
         if len(constituents) != len(lengths):
             raise ValueError(
@@ -103,8 +102,7 @@ class SpanParser(nn.Module):
 
 
 def _listed(trees: Trees) -> list[list[Constituent]]:
-    both = zip(trees.spans.tolist(), trees.states.tolist(), strict=True)
     return [
         [(first, last, state - 1) for (first, last), state in zip(spans, states, strict=True) if state > 0]
-        for spans, states in both
+        for spans, states in zip(trees.spans.tolist(), trees.states.tolist(), strict=True)
     ]

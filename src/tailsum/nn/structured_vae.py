@@ -1,7 +1,4 @@
-"""The structured VAE: its two models, the bound that they are trained by, and the likelihood by importance sampling.
-
-The bound and its gradient are the paper's Eqs. 1, 32 and 33.
-"""
+"""The structured VAE: its two models, the training bound (the paper's Eqs. 1, 32 and 33), and importance weights."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -33,7 +30,7 @@ class Elbo(NamedTuple):
 
 @runtime_checkable
 class GenerativeModel(Protocol):
-    """What a decoder must have: its number of states, and a call that scores words and states, as `Decoder` does."""
+    """The interface of a decoder: its number of states, and a call that scores words and states, as in `Decoder`."""
 
     n_states: int
 
@@ -51,7 +48,7 @@ class GenerativeModel(Protocol):
 
 
 class StructuredVAE(nn.Module):
-    """An inference network, encoder and CRF, and a generative model, over words `[B, T]` with `lengths [B]`, also a list."""
+    """An inference network (encoder and CRF) and a generative model, over words `[B, T]` with `lengths [B]`, or a list."""
 
     def __init__(self, encoder: nn.Module, inference: CRFInference, decoder: GenerativeModel) -> None:
         super().__init__()
@@ -64,7 +61,7 @@ class StructuredVAE(nn.Module):
             got = f"{len(inference.states)} and {decoder.n_states}"
             raise ValueError(f"inference and decoder must have equally many states: got {got}")
         self.encoder, self.inference = encoder, inference
-        self.decoder: Any = decoder  # who made it knows what else it has
+        self.decoder: Any = decoder  # may have other methods, known to its author
 
     def posterior(self, words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"] | Sequence[int]) -> LinearChain:
         """The distribution over the states of each sentence, `q(x | y)`."""
@@ -81,17 +78,17 @@ class StructuredVAE(nn.Module):
         word_dropout: float = 0.0,
         prior_weight: float = 1.0,
     ) -> Elbo:
-        """The bound of each sentence, by one relaxed sample of its states.
+        """The bound of each sentence, from one relaxed sample of its states.
 
-        `hard` samples are one-hot, with the gradient of the relaxed ones (straight-through). With `word_dropout` the
-        decoder reads "<unk>" in place of so many words, and must learn from the states what they were. `prior_weight`
-        changes no value: it is the share of its gradient by which log p(states) moves the posterior towards the prior. The
-        prior itself always learns in full.
+        `hard` samples are one-hot, with the gradient of the relaxed ones (straight-through). `word_dropout` is the share of
+        words that the decoder reads as "<unk>", so that it must learn them from the states. `prior_weight` scales the
+        gradient by which log p(states) moves the posterior towards the prior. It changes no value, and the prior itself
+        gets its full gradient.
         """
         lengths = as_whole("lengths", lengths, words.device)
         encoded = turned(self.encoder(words, lengths), lengths)
         small = estimator.sketch(self.inference(encoded, lengths))
-        # Backwards, so that each state is drawn given those before it, as the decoder's are.
+        # Samples are drawn from the last position to the first: turned, each state depends on those before it, as in the decoder.
         sample = small.rsample(temperature, hard)
         states = sample.states if small.kept is None else turned(sample.states, lengths)
         assert sample.chances is not None
@@ -115,7 +112,7 @@ class StructuredVAE(nn.Module):
     ) -> "Weighed":
         """Importance weights `p(x, y) / q(x | y)` at samples from q: each has mean `p(y)`.
 
-        Also where the samples come from a sketch: its own log-partition, unbiased, takes the place of the whole one's.
+        This holds for samples from a sketch too, with its log-partition, which is unbiased, in place of the exact one.
         """
         at_least(1, n_samples=n_samples)
         lengths = as_whole("lengths", lengths, words.device)
@@ -128,7 +125,7 @@ class StructuredVAE(nn.Module):
 
 
 class Weighed(NamedTuple):
-    """Logarithms of importance weights, the mean over the samples of the parts of the bound, and whether from a sketch."""
+    """Log importance weights, the parts of the bound (means over samples), and whether samples are from a sketch."""
 
     log_weights: Float[Tensor, "n_samples B"]
     bound: Elbo
@@ -136,7 +133,7 @@ class Weighed(NamedTuple):
 
 
 def turned(x: Shaped[Tensor, "B T *rest"], lengths: Int[Tensor, " B"]) -> Shaped[Tensor, "B T *rest"]:
-    """Each sentence backwards, its padding left behind it."""
+    """Each sentence reversed, with its padding still at the end."""
     place = torch.arange(x.shape[1], device=x.device)
     place = torch.where(place < lengths[:, None], lengths[:, None] - 1 - place, place)
     return x.take_along_dim(place.reshape(*place.shape, *[1] * (x.dim() - 2)), 1)

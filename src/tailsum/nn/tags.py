@@ -1,4 +1,4 @@
-"""Gold tags of a CRF: known, partly known, or sets of tags; and the errors for tags that cannot be.
+"""Gold tags of a CRF: known, partly known, or sets of tags; and errors for invalid ones.
 
 A position has one tag, -1 for any tag, or a set: a row of a boolean tensor. Tags are batch first, `[B, T]`.
 """
@@ -14,7 +14,7 @@ ANY = -1
 
 
 def checked_tags(tags: Tensor, sizes: tuple[int, ...], num_tags: int) -> Tensor:
-    """Tags of the shape `sizes`, or sets of them; a ValueError says what they should be."""
+    """Tags of the shape `sizes`, or sets of them, checked."""
     check_tensor("tags", tags)
     if tags.dtype == torch.bool:
         if tags.shape != (*sizes, num_tags):
@@ -30,7 +30,7 @@ def checked_tags(tags: Tensor, sizes: tuple[int, ...], num_tags: int) -> Tensor:
 
 
 def tag_sets(tags: Tensor, inside: Bool[Tensor, "B T"], num_tags: int) -> Bool[Tensor, "B T num_tags"] | None:
-    """The tags that each position may have, where some are not known; None if all are.
+    """The set of tags that each position may have; None if all tags are known.
 
     >>> tag_sets(torch.tensor([[1, -1]]), torch.tensor([[True, True]]), 2)
     tensor([[[False,  True],
@@ -58,17 +58,17 @@ def check_follow(
     end: Bool[Tensor, " N"] | None,
     names: list[str] | None,
 ) -> None:
-    """A ValueError if a sequence starts, goes on or ends as it may not."""
+    """A ValueError if a sequence starts, continues or ends in a way that is not allowed."""
     tags = torch.where(inside, tags, 0)
     last = inside.sum(1, keepdim=True) - 1
-    called = lambda tag: tag if names is None else names[tag]  # noqa: E731
+    name_of = lambda tag: tag if names is None else names[tag]  # noqa: E731
     if pairs is not None and bool((broken := ~pairs[tags[:, :-1], tags[:, 1:]] & inside[:, 1:]).any()):
         row, place = first_index(broken)
-        here, there = (called(tags[row, place + i].item()) for i in range(2))
+        first, second = (name_of(tags[row, place + i].item()) for i in range(2))
         raise ValueError(
-            f"tags must follow each other as allowed: got {here} before {there} in sequence {row}, at {place}"
+            f"tags must follow each other as allowed: got {first} before {second} in sequence {row}, at {place}"
         )
-    for allowed, found, what in ((start, tags[:, 0], "start"), (end, tags.gather(1, last)[:, 0], "end")):
-        if allowed is not None and bool((broken := ~allowed[found]).any()):
+    for allowed, at_end, verb in ((start, tags[:, 0], "start"), (end, tags.gather(1, last)[:, 0], "end")):
+        if allowed is not None and bool((broken := ~allowed[at_end]).any()):
             (row,) = first_index(broken)
-            raise ValueError(f"tags must {what} as allowed: got {called(found[row].item())} in sequence {row}")
+            raise ValueError(f"tags must {verb} as allowed: got {name_of(at_end[row].item())} in sequence {row}")

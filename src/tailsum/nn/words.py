@@ -1,4 +1,4 @@
-"""Words as numbers: the signs that stand for words of no vocabulary, and the check that batches of numbers are in order."""
+"""Words as numbers: the two special words of a vocabulary, and a check of batches of numbers."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ END = "<end>"
 def checked_inside(
     words: Int[Tensor, "B T"], lengths: Int[Tensor, " B"] | Sequence[int], n_words: int
 ) -> Bool[Tensor, "B T"]:
-    """Which positions are not padding. A ValueError if words or lengths are out of range."""
+    """Which positions are not padding; a ValueError if words or lengths are out of range."""
     lengths = as_whole("lengths", lengths, words.device)
     if words.dim() != 2 or lengths.shape != words.shape[:1] or not words.numel():
         got = f"{list(words.shape)} and {list(lengths.shape)}"

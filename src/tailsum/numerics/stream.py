@@ -88,10 +88,14 @@ def _pullback(tile: Tile, row_inputs: int, whole_inputs: int, wanted: Sequence[b
             inputs = [tracked(x, recording, want) for x, want in zip(given, wanted, strict=True)]
             result = tile(Parts(tuple(inputs[:row_inputs]), tuple(inputs[row_inputs:])))
         pairs = zip((*result.rows, *result.whole), (*parts.rows[row_inputs:], *parts.whole[whole_inputs:]), strict=True)
-        outputs, grads = zip(*((out, grad) for out, grad in pairs if out.requires_grad), strict=True)
         active = [x for x, want in zip(inputs, wanted, strict=True) if want]
-        with full_precision(outputs[0].device):
-            found = torch.autograd.grad(outputs, active, grads, create_graph=recording, materialize_grads=True)
+        depending = [(out, grad) for out, grad in pairs if out.requires_grad]
+        if depending:
+            outputs, grads = zip(*depending, strict=True)
+            with full_precision(outputs[0].device):
+                found = torch.autograd.grad(outputs, active, grads, create_graph=recording, materialize_grads=True)
+        else:  # no output depends on what is differentiated in, as the slope of a linear function
+            found = tuple(map(torch.zeros_like, active))
         split = sum(wanted[:row_inputs])
         return Parts(found[:split], found[split:])
 

@@ -1,9 +1,9 @@
 """Pictures of one structure each: a chain, a segmentation, a tree, arcs, or a table of marginals.
 
-Every function takes one structure (no batch), draws it on `ax`, or on a figure of fitting size of its own, and gives
-the axes: `chain(states).figure.savefig("chain.svg", bbox_inches="tight")`. Pyplot is not needed and knows nothing of
-the figures. On axes of yours, letters shrink to fit. A state has the same colour in every picture. Very long words are
-cut short. All lengths are points (1/72 inch), x to the right, y up.
+Every function takes one structure (no batch), draws it on `ax`, or on a new figure of fitting size, and returns the axes:
+`chain(states).figure.savefig("chain.svg", bbox_inches="tight")`. Pyplot is not used. On your own axes, letters shrink to
+fit. A state has the same colour in every picture. Very long words are cut. All lengths are in points (1/72 inch), x to the
+right, y up.
 """
 
 from tailsum.plot.constituency import tree

@@ -1,4 +1,4 @@
-"""Where the arcs of a dependency tree stand."""
+"""The layout of the arcs of a dependency tree."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,12 +8,12 @@ from tailsum.plot.lettering import text_width
 from tailsum.plot.style import SMALL
 from tailsum.plot.words import middles
 
-PORT = 7.0  # between two arcs at one word
+PORT = 7.0  # the distance between two arcs at one word
 
 
 @dataclass(frozen=True)
 class Arc:
-    """From a head to a child; a root is its own head. Arcs of higher level stand higher."""
+    """An arc from a head to a child; a root is its own head. Arcs of a higher level are drawn higher."""
 
     head: int
     child: int
@@ -32,12 +32,12 @@ class Arc:
         return self.left < other.right and other.left < self.right
 
     def legs(self, centres: Sequence[float], ports: Sequence[Mapping["Arc", float]]) -> tuple[float, float]:
-        """Where the arc stands, left and right."""
+        """The x of the arc's left and right end."""
         return centres[self.left] + ports[self.left][self], centres[self.right] + ports[self.right][self]
 
 
 def levelled(arcs: Iterable[Arc]) -> list[Arc]:
-    """Shorter arcs first, each above all that are shorter; arcs of one length that overlap are on different levels."""
+    """The arcs with levels, shorter ones first and lower; overlapping arcs of one length get different levels."""
     done: list[Arc] = []
     by_length = sorted(arcs, key=lambda arc: (arc.right - arc.left, arc.left))
     for _, equals in itertools.groupby(by_length, key=lambda arc: arc.right - arc.left):
@@ -49,7 +49,7 @@ def levelled(arcs: Iterable[Arc]) -> list[Arc]:
 
 
 def ports_of(arcs: Sequence[Arc], n: int) -> list[dict[Arc, float]]:
-    """Where each arc meets the word, relative to its middle: outer arcs in the middle, so that none crosses another."""
+    """Where each arc meets a word, relative to its middle: outer arcs in the middle, so that arcs do not cross."""
     ports: list[dict[Arc, float]] = []
     for place in range(n):
         to_left = sorted((arc for arc in arcs if arc.left < arc.right == place), key=lambda arc: arc.level)
@@ -62,9 +62,9 @@ def ports_of(arcs: Sequence[Arc], n: int) -> list[dict[Arc, float]]:
 def spread(
     arcs: Iterable[Arc], ports: Sequence[Mapping[Arc, float]], columns: Sequence[float]
 ) -> tuple[list[float], float]:
-    """The middles of the columns, so far apart that every label fits between the legs of its arc, and the width of all.
+    """The middles of the columns, so far apart that every label fits between the legs of its arc, and the total width.
 
-    Shorter arcs come first: what they need is room for the longer ones too.
+    Shorter arcs come first: the room that they need serves the longer ones too.
     """
     gaps = [0.0] * len(columns)
     for arc in arcs:

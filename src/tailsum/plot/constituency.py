@@ -32,10 +32,9 @@ def tree(
     leaf_names: Names | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """A constituency tree over its words, which stand on one line. The states of the leaves are outlined, not filled.
+    """A constituency tree over its words, which are on one line. The states of the leaves are outlined, not filled.
 
-    `names` names the states, `leaf_names` those of the leaves where they are states of another kind. A state of -1 is a
-    node without a name.
+    `names` names the states, and `leaf_names` those of the leaves if they have other names. A node of state -1 has no name.
     """
     spans, states = _nodes(tree)
     parents, children = _family(spans)
@@ -43,7 +42,7 @@ def tree(
     titles = _titles(states, leaf, names, leaf_names)
 
     n = spans[0].last + 1
-    # A node stands between the outermost columns of its span: a name as narrow as both of them stays within the span.
+    # A node is between the outermost columns of its span: a name that fits each column stays within the span.
     least = [0.0] * n
     for span, title in zip(spans, titles, strict=True):
         for place in span:
@@ -89,7 +88,7 @@ def _nodes(tree: Constituents) -> tuple[list[_Span], list[int]]:
 
 
 def _family(spans: Sequence[_Span]) -> tuple[list[int | None], list[list[int]]]:
-    """The parent of each node, the smallest span before it that holds it, and its children."""
+    """The parent of each node, the smallest earlier span around it, and its children."""
     parents: list[int | None] = []
     children: list[list[int]] = [[] for _ in spans]
     for i, (first, last) in enumerate(spans):
@@ -122,7 +121,7 @@ def _titles(states: Sequence[int], leaf: Sequence[bool], names: Names | None, le
 
 
 def _elbow(start: tuple[float, float], end: tuple[float, float]) -> Path:
-    """Straight up, round a corner, and straight on."""
+    """A line up, round a corner, and across."""
     (x, y), (to, top) = start, end
     bend = min(7.0, abs(to - x), top - y)
     corner = [(x, top - bend), (x, top), (x + math.copysign(bend, to - x), top)]

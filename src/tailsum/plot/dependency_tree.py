@@ -19,7 +19,7 @@ ACCENT = "#1F5A99"  # of roots
 
 @runtime_checkable
 class Heads(Protocol):
-    """Position c hangs on `heads[c]`, a root on itself; -1 beyond the last position."""
+    """Position c has the head `heads[c]`, a root itself; -1 beyond the last position."""
 
     @property
     def heads(self) -> Whole: ...
@@ -37,12 +37,12 @@ def dependencies(
     labels: Names | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Arcs from heads to children above the words, the longer the higher, and the states below the words.
+    """Arcs from heads to children above the words, longer ones higher, and the states below the words.
 
-    `labels` names the labels of the arcs, `names` the states. Arcs that meet at a word stand side by side, so that the
+    `labels` names the labels of the arcs, `names` the states. Arcs that meet at a word are drawn side by side, so that the
     arcs of a projective tree never cross.
     """
-    arcs, roots, states = _hanging(tree, labels)
+    arcs, roots, states = _arcs(tree, labels)
     n = len(arcs) + len(roots)
     titles = [""] * n if states is None else named("names", names, states)
     ports = ports_of([*arcs, *roots], n)
@@ -79,7 +79,7 @@ def dependencies(
     return canvas.ax
 
 
-def _hanging(tree: Heads, labels: Names | None) -> tuple[list[Arc], list[Arc], list[int] | None]:
+def _arcs(tree: Heads, labels: Names | None) -> tuple[list[Arc], list[Arc], list[int] | None]:
     """The arcs, lowest first, the roots, and the states."""
     heads = before_padding("tree.heads", whole("tree.heads", attribute("tree", tree, "heads")))
     n = len(heads)
@@ -104,7 +104,7 @@ def _if_any(tree: Heads, name: str, n: int) -> list[int] | None:
 
 
 def _bracket(start: tuple[float, float], end: tuple[float, float], top: float) -> Path:
-    """Up, across and down, round two corners."""
+    """A line up, across and down, round two corners."""
     (left, _), (right, _) = start, end
     bend = min(12.0, (right - left) / 2)
     rise = [(left, top - bend), (left, top), (left + bend, top)]
@@ -114,6 +114,6 @@ def _bracket(start: tuple[float, float], end: tuple[float, float], top: float) -
 
 
 def _clear_middle(left: float, right: float, others: Iterable[float]) -> float:
-    """The middle of the widest stretch between two legs that no other leg passes through."""
+    """The middle of the widest gap between the two legs that no other leg crosses."""
     edges = [left, *sorted(x for x in others if left < x < right), right]
     return max(((b - a, (a + b) / 2) for a, b in itertools.pairwise(edges)))[1]

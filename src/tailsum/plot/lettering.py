@@ -1,4 +1,4 @@
-"""Texts as they are shown, and how wide they are."""
+"""Texts as they are drawn, and their widths."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -14,7 +14,7 @@ LONGEST = 32  # characters of a word or a name
 
 
 def visible(text: str) -> str:
-    """On one line, not too long, every character visible."""
+    """The text on one line, not too long, with every character visible."""
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
@@ -30,7 +30,7 @@ def named(argument: str, names: Names | None, numbers: Sequence[int]) -> list[st
 
 
 def text_width(text: str, size: float) -> float:
-    """The width of a text, and a little more: on a screen, letters are set on whole pixels."""
+    """The width of a text, plus a margin: on a screen, letters are set on whole pixels."""
     return 1.06 * text_to_path.get_text_width_height_descent(text, FontProperties(size=size), ismath=False)[0]
 
 

@@ -1,4 +1,4 @@
-"""The integers of one structure, checked."""
+"""Checks of the integers that describe one structure."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -12,7 +12,7 @@ Whole: TypeAlias = Tensor | Sequence[Any]
 
 
 def attribute(argument: str, value: object, name: str) -> Any:
-    """What the structure has under this name."""
+    """The structure's attribute of this name."""
     if not hasattr(value, name):
         raise ValueError(f"{argument} must have the attribute {name}: got {type(value).__name__}")
     return getattr(value, name)
@@ -39,7 +39,7 @@ def of_one_structure(tensor: Tensor, dimensions: int) -> str:
 
 
 def before_padding(argument: str, numbers: list[int]) -> list[int]:
-    """What stands before the first -1; nothing else may stand behind."""
+    """The numbers before the first -1; only -1 may follow it."""
     n = next((i for i, number in enumerate(numbers) if number < 0), len(numbers))
     if n == 0 or any(number != -1 for number in numbers[n:]):
         raise ValueError(f"{argument} must be at least 0, and -1 only beyond the last position: got {numbers}")
@@ -47,7 +47,7 @@ def before_padding(argument: str, numbers: list[int]) -> list[int]:
 
 
 def alongside(argument: str, numbers: list[int], n: int, *, least: int) -> list[int]:
-    """One number for each of n items; what stands beyond them is padding."""
+    """One number for each of n items, without the padding after them."""
     if len(numbers) < n or min(numbers[:n]) < least:
         raise ValueError(f"{argument} must have {n} numbers of at least {least}: got {numbers}")
     return numbers[:n]

@@ -1,4 +1,4 @@
-"""Chains and segmentations: coloured blocks over words, in as many lines as are needed."""
+"""Chains and segmentations: coloured blocks over words, in as many lines as necessary."""
 
 import itertools
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ BLOCK = 24.0  # the height of a block
 
 @runtime_checkable
 class Segments(Protocol):
-    """Segment i covers `durations[i]` positions from `starts[i]`; -1, 0 and -1 stand beyond the last segment."""
+    """Segment i covers `durations[i]` positions from `starts[i]`; beyond the last segment are -1, 0 and -1."""
 
     @property
     def starts(self) -> Whole: ...
@@ -36,9 +36,9 @@ def chain(
     >>> [text.get_text() for text in axes.texts]
     ['DET', 'the', 'ADJ', 'old', 'NOUN', 'man', 'VERB', 'sleeps']
     """
-    found = before_padding("states", whole("states", states))
-    blocks = [range(place, place + 1) for place in range(len(found))]
-    return _strip(blocks, found, named("names", names, found), Words.of(words, len(found)), ax)
+    ids = before_padding("states", whole("states", states))
+    blocks = [range(place, place + 1) for place in range(len(ids))]
+    return _strip(blocks, ids, named("names", names, ids), Words.of(words, len(ids)), ax)
 
 
 def segmentation(
@@ -72,7 +72,7 @@ def segmentation(
 def _strip(
     blocks: Sequence[range], states: Sequence[int], titles: Sequence[str], words: Words, ax: Axes | None
 ) -> Axes:
-    """Blocks over words; a block that is longer than a line is taken apart."""
+    """Blocks over words; a block that is longer than a line is split."""
     columns = words.columns([24.0] * len(words.texts))
     for block, title in zip(blocks, titles, strict=True):
         missing = pill_width(title) + 4.0 - sum(columns[place] for place in block)
@@ -106,7 +106,7 @@ def _strip(
 
 
 def _lines(widths: Sequence[float], limit: float) -> list[range]:
-    """Items in as few lines as the limit allows, and these as even as can be."""
+    """Items in as few lines as the limit allows, with lines of about equal width."""
 
     def fill(limit: float) -> list[range]:
         starts, used = [0], 0.0

@@ -1,4 +1,4 @@
-"""Colours and sizes that all pictures share."""
+"""Colours and sizes shared by all pictures."""
 
 from matplotlib.colors import to_hex, to_rgb
 

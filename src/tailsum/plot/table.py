@@ -26,11 +26,10 @@ def marginals(
     names: Names | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """A table of probabilities as it stands in the tensor: a row for each position, a column for each state.
+    """A table of probabilities, laid out like the tensor: a row for each position, a column for each state.
 
-    Of very many states, the likeliest are shown. A square table without `names` joins positions with positions (arcs,
-    spans): its columns are words too. The colours begin at zero and end at one, or at the largest probability where
-    that is below a half.
+    Of very many states, only the likeliest are shown. A square table without `names` is taken as pairs of positions (arcs,
+    spans), whose columns are words too. Colours range from zero to one, or to the largest probability if below a half.
     """
     table = _table(probabilities)
     n_rows, n = table.shape
@@ -51,7 +50,7 @@ def marginals(
         table.numpy(), PROBABILITY, vmin=0.0, vmax=end, aspect="auto", interpolation="nearest", origin="upper"
     )
     ax.grid(visible=False)
-    if min(wide, high) >= 7.0:  # the cells stand apart
+    if min(wide, high) >= 7.0:  # lines between the cells
         ax.vlines([i + 0.5 for i in range(n_columns - 1)], -0.5, n_rows - 0.5, "white", linewidth=1.0)
         ax.hlines([i + 0.5 for i in range(n_rows - 1)], -0.5, n_columns - 0.5, "white", linewidth=1.0)
     _ticks(ax.yaxis, rows, high, turned=False)
@@ -83,7 +82,7 @@ def _widest(words: Words) -> float:
 
 
 def _new_axes(rows: Words, columns: Words, *, below: float) -> tuple[Axes, Axes]:
-    """Axes for a table with room for words around it, and axes for a bar of colours at its right."""
+    """Axes for a table with room for words around it, and axes for a colour bar at its right."""
     n_rows, n_columns, widest = len(rows.texts), len(columns.texts), _widest(columns)
     row, column = min(20.0, 640.0 / n_rows), min(20.0, 640.0 / n_columns)
     if columns is not rows and n_columns * (widest + 8.0) <= 560.0:
@@ -103,7 +102,7 @@ def _new_axes(rows: Words, columns: Words, *, below: float) -> tuple[Axes, Axes]
 
 
 def _ticks(axis: Axis, words: Words, room: float, *, turned: bool) -> None:
-    """Words along an axis, each with so much room; where that is too little, every second, fifth or tenth of them."""
+    """Words along an axis, each with this much room; if it is too little, only every second, fifth or tenth word."""
     crowd = (NAME + 1.0) / room
     stride = next(10**i * step for i in itertools.count() for step in (1, 2, 5) if 10**i * step >= crowd)
     font = {"fontsize": NAME, "color": words.colour, "parse_math": False, "rotation": 90 if turned else 0}

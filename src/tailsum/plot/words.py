@@ -39,19 +39,19 @@ class Words:
         return max(text_width(text, self.size) for text in self.texts) if self.turned else self.size + 3.0
 
     def columns(self, least: Sequence[float]) -> list[float]:
-        """The width of each column, at least as asked for."""
+        """The width of each column, at least as given."""
         if self.turned:
             return [max(self.size + 4.0, width) for width in least]
         return [max(text_width(text, self.size) + 9.0, width) for text, width in zip(self.texts, least, strict=True)]
 
     def fitted(self, least: Sequence[float], total: Callable[[list[float]], float], ax: Axes | None) -> "Words":
-        """These words, turned if that saves much where much is to be saved; columns take up `total` of them."""
+        """These words, turned if they are much too wide otherwise; `total` is the width that columns take up."""
         turned = replace(self, turned=True)
         wide, narrow = total(self.columns(least)), total(turned.columns(least))
         return turned if wide > (1080.0 if ax is None else 1.4 * size_of(ax)[0]) and narrow < 0.8 * wide else self
 
     def write(self, canvas: Canvas, place: int, x: float, top: float) -> None:
-        """One of the words, below the top."""
+        """Write one word, below `top`."""
         if self.turned:
             canvas.write_down(x, top, self.texts[place], self.size, self.colour)
         else:
@@ -59,7 +59,7 @@ class Words:
 
 
 def middles(columns: Sequence[float], gaps: Sequence[float] | None = None) -> tuple[list[float], float]:
-    """The middles of columns side by side, a gap after each, and the width of the whole."""
+    """The middles of columns side by side, with a gap after each, and the total width."""
     centres, x = [], MARGIN
     for width, gap in zip(columns, gaps or [0.0] * len(columns), strict=True):
         centres.append(x + width / 2)

@@ -1,4 +1,4 @@
-"""Binary trees over the positions of a sentence: configurations of tree structures, and their checks."""
+"""Binary trees over the positions of a sentence, the configurations of tree structures, and their checks."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ class Trees(NamedTuple):
     states: Int[Tensor, "*sample_batch node"]
 
     def at(self, index: int | tuple[int, ...] | slice | Int[Tensor, "..."]) -> "Trees":
-        """Some trees of a batch or of samples: `trees.at(0)`, `trees.at((2, 1))`; `trees[0]` is the field `spans`.
+        """Trees of a batch or of samples: `trees.at(0)`, `trees.at((2, 1))`; `trees[0]` is the field `spans`.
 
         >>> Trees(torch.zeros(4, 2, 3, 2).long(), torch.zeros(4, 2, 3).long()).at((3, 1)).states
         tensor([0, 0, 0])
@@ -34,8 +34,8 @@ class Trees(NamedTuple):
     def brackets(self, words: Sequence[str] | None = None, names: Names | tuple[Names, Names] | None = None) -> str:
         """One tree as text.
 
-        `names` are those of the states, a list or a function. In a grammar give a pair of them: of the nonterminals, and
-        of the preterminals, which spans of one position have.
+        `names` of the states are a list or a function; for a grammar give a pair, of the nonterminals and of the
+        preterminals (the states of spans of one position).
 
         >>> tree = Trees(torch.tensor([[0, 1], [0, 0], [1, 1]]), torch.tensor([7, 3, 5]))
         >>> tree.brackets(["small", "cats"])
@@ -92,7 +92,7 @@ def tree_parts(tree: Trees, length: int, n_states: int, dtype: torch.dtype) -> F
 
 
 def children(tree: Trees, length: int, n_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Head, left and right child of every span of a tree in rule ids, `[.., node]` each; -1 where it has none."""
+    """Head, left and right child of every span of a tree in rule ids, `[.., node]` each; -1 where it has no children."""
     spans, states = tree
     first, last = spans.clamp(min=0).unbind(-1)
     number = torch.where(first == last, states + n_heads, states)  # preterminals come after the nonterminals
@@ -100,7 +100,7 @@ def children(tree: Trees, length: int, n_heads: int) -> tuple[Tensor, Tensor, Te
     place = torch.where(states < 0, length * length, first * length + last)
     table = F.pad(table, (0, 1)).scatter(-1, place, number)[..., :-1].unflatten(-1, (length, length))
     position = torch.arange(length, device=states.device)
-    begun = table.take_along_dim(first[..., None], -2)  # spans with the same first position, by their last one
+    begun = table.take_along_dim(first[..., None], -2)  # spans with the same first position, by their last position
     ended = F.pad(table[..., 1:, :], (0, 0, 0, 1), value=-1).take_along_dim(last[..., None, :], -1).mT
     makes = (begun >= 0) & (ended >= 0) & (position < last[..., None])
     split = makes.long().argmax(-1, keepdim=True)
@@ -125,14 +125,16 @@ def check_tree(tree: Trees, lengths: Int[Tensor, "*batch"], longest: int) -> Tre
     present = spans[..., 0] >= 0
     states = torch.where(present, states, -1)
     within = (spans[..., 0] <= spans[..., 1]) & (spans[..., 1] < lengths[..., None]) & (states >= 0)
-    none = ~present.any(-1)
-    valid = (within | ~present).all(-1) & (none | (present.sum(-1) == 2 * lengths - 1))
+    empty = ~present.any(-1)
+    valid = (within | ~present).all(-1) & (empty | (present.sum(-1) == 2 * lengths - 1))
     if valid.all():
         once = tree_parts(Trees(spans, torch.where(present, 0, -1)), longest, 1, torch.float32)[..., 0]
-        splits = once @ F.pad(once[..., 1:, :], (0, 0, 0, 1))  # how many pairs of neighbouring spans make up each span
+        splits = once @ F.pad(
+            once[..., 1:, :], (0, 0, 0, 1)
+        )  # the number of pairs of neighbouring spans that make up each span
         whole = once[..., 0, :].gather(-1, lengths.expand(shape)[..., None] - 1)[..., 0]
         made = (once <= 1) & ((splits == 1) | (once.triu(1) == 0))
-        valid = none | (made.all((-2, -1)) & (whole == 1))
+        valid = empty | (made.all((-2, -1)) & (whole == 1))
     if not valid.all():
         raise ValueError("tree must be a binary tree over its whole sentence: got one that is not")
     return Trees(spans, states)

@@ -7,12 +7,12 @@ children are numbered together, preterminal p as `N + p`. Positions, spans and `
 binary, so a sentence of one word has no tree: its log-partition is minus infinity.
 
 A sketch keeps K weighted states at every span, chosen independently. One set for all spans, or for all spans of a width,
-would be biased: the weight of a tree is the product of those of its spans, and the mean of a product is the product of
-the means only where the factors are independent.
+would be biased: the weight of a tree is the product of the weights of its spans, and the mean of a product is the product
+of the means only if the factors are independent.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -31,7 +31,7 @@ from tailsum.structure.check import checked_lengths
 from tailsum.structure.transforms import differentiable
 from tailsum.trees.configuration import Trees, children
 from tailsum.trees.reader import Reader
-from tailsum.trees.rules.check import check_rule
+from tailsum.trees.rules.dense import DenseRule
 from tailsum.trees.rules.rule import Rule
 from tailsum.trees.rules.whole_rule import WholeRule
 from tailsum.trees.tree_structure import TreeStructure
@@ -76,7 +76,7 @@ class PCFG(TreeStructure[GrammarTerms]):
         self.n_heads = root.shape[-1]
         self.node_shape = torch.Size((length, length))
         self.n_states = max(self.n_heads, self.n_leaves)
-        rule = check_rule(rule, self.n_heads, self.n_leaves, self.device)
+        rule = _checked_rule(rule, self.n_heads, self.n_leaves, self.device)
         shape = check_broadcast("root", root.shape[:-1], emission.shape[:-2], "emission's")
         shape = check_broadcast("rule", rule.lead, shape, "that of root and emission,")
         self.batch_shape, self.lengths = checked_lengths(lengths, shape, length, self.device)
@@ -86,10 +86,10 @@ class PCFG(TreeStructure[GrammarTerms]):
         check_scores("emission", self._blanked(emission.detach()))
         self.dtype = working_type(root, emission, *rule.tensors)
         self.rule: Rule = rule.to(self.dtype, self.device)
-        self.span: Tensor | None = None  # scores of the kept states of each span, in a sketch
+        self.span: Tensor | None = None  # in a sketch, the scores of the kept states of each span
 
     def _blanked(self, emission: Tensor) -> Float[Tensor, "*batch T P"]:
-        """Zero in the padding."""
+        """The emission scores with zero in the padding."""
         return torch.where(self.inside()[..., None], emission, 0.0)
 
     def __repr__(self) -> str:
@@ -170,16 +170,38 @@ class PCFG(TreeStructure[GrammarTerms]):
 
     @differentiable
     def rule_marginals(self) -> Float[Tensor, "*batch N C C"]:
-        """The expected number of uses of each rule in a tree: `[*batch, N, N+P, N+P]`, over all states also in a sketch."""
-        found = self.term_gradients(1, self._for_each_sentence())
-        return self.rule.counts(found, self.states).to(self.dtype)
+        """The expected number of uses of each rule in a tree: `[*batch, N, N+P, N+P]`, over all states even in a sketch."""
+        return self.rule.counts(self.term_gradients(1, self._for_each_sentence), self.states).to(self.dtype)
 
     def span_and_rule_marginals(self) -> tuple[Float[Tensor, "*batch T T n"], Float[Tensor, "*batch N C C"]]:
         """`marginals` and `rule_marginals`, in one pass."""
-        (spans,), rules = self.gradients_of_terms({0: lambda x: x, 1: self._for_each_sentence()})
+        (spans,), rules = self.gradients_of_terms({0: lambda x: x, 1: self._for_each_sentence})
         return spans, self.rule.counts(rules, self.states).to(self.dtype)
 
-    def _for_each_sentence(self) -> Callable[[Tensor], Tensor]:
-        """What expands a table of the rules to one for every sentence."""
-        dims = self.rule.tabled().trailing
-        return lambda table: table.expand(*self.batch_shape, *table.shape[-dims:])
+    def _for_each_sentence(self, table: Tensor) -> Tensor:
+        """A table of rules expanded to one for every sentence."""
+        trailing = 5 if self.rule.by_span else 3  # dimensions of `SpanTables` or of a `DenseRule`
+        return table.expand(*self.batch_shape, *table.shape[-trailing:])
+
+
+def _checked_rule(rule: Tensor | WholeRule, n_heads: int, n_leaves: int, device: torch.device) -> WholeRule:
+    """Rules of N nonterminals over N + P children, on the right device and with valid scores."""
+    size = n_heads + n_leaves
+    if isinstance(rule, Tensor):
+        if rule.dim() < 3 or rule.shape[-3:] != (n_heads, size, size):
+            raise ValueError(
+                f"rule must be [*batch, N, N+P, N+P] = [..., {n_heads}, {size}, {size}], as root and emission have: "
+                f"got {list(rule.shape)}"
+            )
+        rule = DenseRule(rule)
+    if not isinstance(rule, WholeRule):
+        raise ValueError(
+            f"rule must be a tensor, a LowRankRule, a FactoredRule or a ScoredRule: got {type(rule).__name__}"
+        )
+    if (rule.n_heads, rule.n_children) != (n_heads, size):
+        raise ValueError(
+            f"rule must have N = {n_heads} heads and N+P = {size} children, as root and emission have: "
+            f"got {rule.n_heads} and {rule.n_children}"
+        )
+    rule.check(device)
+    return rule

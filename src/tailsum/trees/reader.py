@@ -1,4 +1,4 @@
-"""Trees read from a chart, from the top down."""
+"""Reads trees from a chart, from the top down."""
 
 from abc import ABC, abstractmethod
 
@@ -10,7 +10,7 @@ class Reader(ABC):
     """Reads a tree from a chart: the state of the whole, then for each span its split and its children's states."""
 
     possible: Tensor  # [B]: whether there is any tree
-    width: int  # the number of logits of a choice, at most
+    width: int  # the largest number of logits of a choice
 
     @abstractmethod
     def root(self, batch: Tensor) -> Tensor:
@@ -30,12 +30,12 @@ def read_tree(length: Tensor, longest: int, batch: Tensor, reader: Reader) -> tu
     stack = torch.full((len(length), longest + 2, 3), -1, device=length.device)
     stack[:, 0] = torch.stack((torch.zeros_like(length), length - 1, reader.root(batch)), -1)
     depth = torch.ones_like(length)
-    found = torch.full((len(length), max(1, 2 * longest - 1), 3), -1, device=length.device)
+    nodes = torch.full((len(length), max(1, 2 * longest - 1), 3), -1, device=length.device)
     for step in range(2 * longest - 1):
         going = depth > 0
         item = stack[rows, (depth - 1).clamp(min=0)]
         first, last, state = torch.where(going[:, None], item, 0).unbind(-1)
-        found[:, step] = torch.where(going[:, None], item, -1)
+        nodes[:, step] = torch.where(going[:, None], item, -1)
         inner = going & (last > first)
         depth = depth - going.long()
         if not inner.any():
@@ -45,4 +45,4 @@ def read_tree(length: Tensor, longest: int, batch: Tensor, reader: Reader) -> tu
         stack[rows, place] = torch.stack((split + 1, last, right), -1)
         stack[rows, torch.where(inner, depth + 1, longest + 1)] = torch.stack((first, split, left), -1)
         depth = depth + 2 * inner.long()
-    return found[..., :2], found[..., 2]
+    return nodes[..., :2], nodes[..., 2]

@@ -1,4 +1,4 @@
-"""Trees whose spans have independent scores: their chart, and trees read from it."""
+"""The chart of trees whose spans have independent scores, and trees read from it."""
 
 import math
 
@@ -27,14 +27,14 @@ def _inside(nodes: Float[Tensor, "T B T"], reduce: Reduce) -> tuple[Tensor, Tens
 
 
 def _outside(first: Tensor, last: Tensor, grad: Tensor, reduce: Reduce) -> Float[Tensor, "T B T"]:
-    """The gradient in the scores: that of a span goes to the children of each split by its share."""
+    """The gradient in the scores: a span passes its own to the children of each split by the share of the split."""
     of_first, of_last = grad.clone(memory_format=torch.contiguous_format), torch.zeros_like(last)
     for splits in range(len(first) - 1, 0, -1):
         count = len(first) - splits
-        own = of_first[splits, :, :count].add_(of_last[count - 1, :, splits:])
-        passed = shares(reduce, first[:splits, :, :count] + last[count:, :, splits:]).mul_(own)
-        of_first[:splits, :, :count].add_(passed)
-        of_last[count:, :, splits:].add_(passed)
+        of_span = of_first[splits, :, :count].add_(of_last[count - 1, :, splits:])
+        of_splits = shares(reduce, first[:splits, :, :count] + last[count:, :, splits:]).mul_(of_span)
+        of_first[:splits, :, :count].add_(of_splits)
+        of_last[count:, :, splits:].add_(of_splits)
     of_first[0].add_(of_last[-1])
     return of_first
 
@@ -59,7 +59,7 @@ def _total(nodes: Float[Tensor, "B T T"], length: Int[Tensor, " B"], reduce: Red
 
 
 def best_trees(spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"]) -> tuple[Tensor, Tensor]:
-    """The trees of highest score, as `read_tree` reads them; -1 throughout where no tree is possible."""
+    """The trees of highest score, in the form of `read_tree`; -1 throughout where no tree is possible."""
     batch, longest, _, _ = spans.shape
     row = torch.arange(batch, device=spans.device)
     first, last = _inside(by_first(spans.amax(-1)), highest)
@@ -70,9 +70,9 @@ def best_trees(spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"]) -> tu
     end = longest - 1 - end
     count = used.sum((1, 2))
     number = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]
-    found = torch.full((batch, 2 * longest - 1, 3), -1, device=spans.device)
-    found[row, number] = torch.stack((begin, end, spans[row, begin, end].argmax(-1)), -1)
-    return found[..., :2], found[..., 2]
+    nodes = torch.full((batch, 2 * longest - 1, 3), -1, device=spans.device)
+    nodes[row, number] = torch.stack((begin, end, spans[row, begin, end].argmax(-1)), -1)
+    return nodes[..., :2], nodes[..., 2]
 
 
 def _square(spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, "B T T"]:

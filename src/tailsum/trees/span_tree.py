@@ -1,13 +1,13 @@
 """Binary trees whose spans have independent scores: `score(tree) = sum of span[i, j, state] over its spans (i, j)`.
 
-Positions are numbered `0 .. T-1`; span (i, j) has first position i and last position j, both included, so `span` is
-`[*batch, T, T, N]`, or `Factored(context [*batch, T, T, d], states [N, d])`, ignored below its diagonal. A tree has a state at each span, leaves (i, i) included. This is the
-hypertree of the paper's experiments, and its Algorithm 2 (Randomized Inside, Eq. 18) is
+Positions are numbered `0 .. T-1`; span (i, j) has first position i and last position j, both included. `span` is ignored
+below its diagonal. A tree has a state at each span, leaves (i, i) included. This is the hypertree of the paper's
+experiments, and its Algorithm 2 (Randomized Inside, Eq. 18) is
 `tree.sketch(proposal=Uniform(), selection=TopAndSample(K1, K2)).log_partition()`.
 
 The states of a span and of its children are independent, so the sum over states is taken once for each span: exact
-inference costs T^3 + T^2 N, and a sketch saves only memory. Where rules couple the states of parent and children, see
-`PCFG`.
+inference costs T^3 + T^2 N, and a sketch saves only memory. `PCFG` has rules that couple the states of parent and
+children.
 """
 
 import math
@@ -45,7 +45,7 @@ class SpanTree(TreeStructure[SpanTerms]):
     """A distribution over binary trees with a state at each span: exact in T^3 + T^2 N, or sketched on K states a span.
 
     `span [*batch, T, T, N]` (first position, last position, state) holds scores; minus infinity forbids. Or it is
-    `Factored(context [*batch, T, T, d], states [N, d])`: then a sketch makes the scores of the kept states alone.
+    `Factored(context [*batch, T, T, d], states [N, d])`: then a sketch computes the scores of the kept states alone.
 
     >>> tree = SpanTree(torch.zeros(4, 4, 1))
     >>> round(tree.log_partition().exp().item())  # the binary trees over four positions
@@ -64,7 +64,7 @@ class SpanTree(TreeStructure[SpanTerms]):
         self.node_shape, self.n_states = spans.lead[-2:], spans.n_to
         self.batch_shape, self.lengths = checked_lengths(lengths, spans.lead[:-2], self.node_shape[0], self.device)
         self._spans = spans
-        if not isinstance(spans, Dense) or not are_scores(spans.scores):  # the padding may hold anything
+        if not isinstance(spans, Dense) or not are_scores(spans.scores):  # the padding may be invalid
             check_nodes("span", spans.map(torch.detach).blank_outside(self.spans_inside()))
         self.dtype = working_type(*spans.tensors)
 
@@ -77,7 +77,7 @@ class SpanTree(TreeStructure[SpanTerms]):
         return torch.where(self.spans_inside()[..., None], self.spans.block()[..., 0, :], 0.0)
 
     def terms(self) -> SpanTerms:
-        """Zero in the padding and below the diagonal, unless a copy can be spared: numbers of ordinary size do no harm there."""
+        """Without a copy if the padding and the entries below the diagonal are of ordinary size: they do no harm then."""
         spans = self._spans
         if isinstance(spans, Dense) and spans.scores.shape[:-4] == self.batch_shape and _are_ordinary(spans.scores):
             return SpanTerms(Dense(spans.scores[..., 0, :].to(self.dtype)))
@@ -123,13 +123,13 @@ class SpanTree(TreeStructure[SpanTerms]):
 
 
 def _are_ordinary(scores: Tensor) -> bool:
-    """Whether no score is so large that others lose digits beside it."""
+    """Whether no score is so large that it would cost others digits."""
     low, high = scores.detach().aminmax() if scores.numel() else (0.0, 0.0)
     return bool((low > -_ORDINARY) & (high < _ORDINARY))
 
 
 class _SpanSweep(Sweep):
-    """The states of different spans are independent: the scores of a span are its beliefs."""
+    """The states of different spans are independent, so the beliefs about a span are its scores."""
 
     def __init__(self, scores: Float[Tensor, "*batch T T n"]) -> None:
         self.scores = scores

@@ -41,7 +41,7 @@ class TreeStructure(Structure[Terms, Trees]):
         return with_tables(terms, [terms[0].tensors[0] + torch.where(self.spans_inside()[..., None], extra, 0.0)])
 
     def centred(self, terms: Terms) -> Terms:
-        """Subtracts the highest score of each leaf, and of all other spans: every tree has the same number of them."""
+        """Subtracts the highest score of each leaf, and of all other spans: every tree has the same number of both."""
         span = terms[0].tensors[0]
         top = span.detach().amax(-1, keepdim=True)
         leaf = torch.eye(self.node_shape[0], dtype=torch.bool, device=self.device)[..., None]
@@ -54,7 +54,6 @@ class TreeStructure(Structure[Terms, Trees]):
         return Trees(tree.spans[0], tree.states[0])
 
     def drawn(self, terms: Terms, sample_shape: Sequence[int], generator: torch.Generator | None) -> Trees:
-        """From the top down."""
         reader = self.reader(terms, log_sum_exp, lambda logits: gumbel(logits, generator).argmax(-1))
         chunk = max(1, tile_rows(reader.width, self.device) // max(1, self.batch_shape.numel()))
         return self.chunked(lambda count: self._read(reader, count), math.prod(sample_shape), chunk, sample_shape)
@@ -62,10 +61,11 @@ class TreeStructure(Structure[Terms, Trees]):
     @outside_transforms
     @torch.no_grad()
     def mbr(self, labelled: bool = True) -> Trees:
-        """The tree with the highest expected number of spans that a tree of the model has too (minimum Bayes risk).
+        """The tree that has the most spans in common with a tree of the model, in expectation (minimum Bayes risk).
 
-        A span counts with its state or, unless `labelled`, whatever its state; each then has its most probable one. In
-        global ids; -1 throughout where no tree is possible. It may score minus infinity: each span is probable, not all.
+        A span counts with its state or, unless `labelled`, whatever its state; each then gets its most probable state. In
+        global ids; -1 throughout where no tree is possible. It may score minus infinity: its spans are probable one by
+        one, not necessarily together.
 
         >>> from tailsum import SpanTree
         >>> tree = SpanTree(torch.randn(5, 5, 3))
@@ -105,16 +105,15 @@ class TreeStructure(Structure[Terms, Trees]):
         return table.scatter(-1, place, states)[..., :-1].unflatten(-1, self.node_shape)
 
     def exclusions(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
-        """The other states of demanded spans, and all spans that cross one: a tree without them has the span."""
-        (wanted,) = demanded
-        spans = wanted.any(-1).long()
-        length = spans.shape[-1]
-        upper = torch.ones(length, length, dtype=torch.bool, device=spans.device).triu()
+        """The other states of demanded spans, and all spans that cross one: a tree without these has the span."""
+        (states,) = demanded
+        spans = states.any(-1).long()
+        upper = torch.ones(spans.shape[-2:], dtype=torch.bool, device=spans.device).triu()
         # [.., i, b]: the spans from i that end after b, i <= b. [.., a, j]: those that end at j and start before a, a <= j.
         beyond = (spans.sum(-1, keepdim=True) - spans.cumsum(-1)) * upper
         before = (spans.cumsum(-2) - spans) * upper
         crossed = beyond.sum(-2, keepdim=True) - beyond.cumsum(-2) + before.cumsum(-1) - before
-        return [(((crossed > 0) | (spans > 0))[..., None]) & ~wanted]
+        return [((crossed > 0) | (spans > 0))[..., None] & ~states]
 
     def to_global(self, configuration: Trees) -> Trees:
         if self.kept is None:
@@ -127,11 +126,11 @@ class TreeStructure(Structure[Terms, Trees]):
 
     def span_scores(self, tree: Trees) -> Float[Tensor, "*sample_batch"]:
         """The sum of the scores of the states of each tree's spans; minus infinity for an empty tree."""
-        own = torch.where(tree.states < 0, 0.0, self._at(tree, self.node_scores())).sum(-1)
-        return own.masked_fill((tree.states < 0).all(-1), -math.inf)
+        total = torch.where(tree.states < 0, 0.0, self._at(tree, self.node_scores())).sum(-1)
+        return total.masked_fill((tree.states < 0).all(-1), -math.inf)
 
     def _at(self, tree: Trees, table: Num[Tensor, "*batch T T n"]) -> Tensor:
-        """The entries of a table at each span of a tree and its state, `[.., node]`."""
+        """The entries of a table for each span of a tree and its state, `[.., node]`."""
         spans, states = tree
         place = (spans[..., 0] * self.node_shape[0] + spans[..., 1]) * self.n_states + states
         return table.expand(*states.shape[:-1], *table.shape[-3:]).flatten(-3).gather(-1, place.clamp(min=0))

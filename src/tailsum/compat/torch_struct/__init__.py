@@ -1,6 +1,6 @@
-"""The names of torch-struct 0.5, over tailsum's own structures: `import tailsum.compat.torch_struct as torch_struct`.
+"""The names of torch-struct 0.5, on tailsum's structures: `import tailsum.compat.torch_struct as torch_struct`.
 
-Same classes, arguments, shapes and index order; docs/torch_struct.md says what differs, and why.
+Classes, arguments, shapes and index order are the same; docs/torch_struct.md lists the differences.
 """
 
 from typing import TYPE_CHECKING

@@ -22,7 +22,7 @@ _OPS = [2, 0, 1]  # insert, match and delete among the moves of a tailsum alignm
 
 
 class Alignment(Struct):
-    """Alignments. An event, by which op each cell is entered, is its own short form."""
+    """Alignments. An event says by which op each cell is entered; there is no shorter form."""
 
     def distribution(self, log_potentials: Tensor, lengths: Lengths) -> "AlignmentCRF":
         return AlignmentCRF(log_potentials, lengths=lengths)
@@ -38,23 +38,23 @@ class Alignment(Struct):
         none = zero[..., 0, 0].expand(parts.shape[:3])
         below = lambda cells: torch.cat((none[..., :1], cells[..., :-1]), -1)  # noqa: E731
         before, cells = none, torch.where(row == 0, ways[:, :, 0, :, 1], none)
-        found = [cells]
+        diagonals = [cells]
         for d in range(1, len(column)):
             entered = torch.stack((cells, below(before), below(cells)), -1)
             before, cells = cells, self.semiring.sum(self.semiring.mul(ways[:, :, d], entered))
-            found.append(cells)
-        return chosen(chosen(found, lengths + columns - 2).unbind(-1), lengths - 1)
+            diagonals.append(cells)
+        return chosen(chosen(diagonals, lengths + columns - 2).unbind(-1), lengths - 1)
 
 
 class AlignmentCRF(StructDistribution):
-    """A distribution over alignments, from `log_potentials [B, N, M, 3]`. With `max_gap`, cells with |i - j| above it are closed.
+    """A distribution over alignments, from `log_potentials [B, N, M, 3]`. With `max_gap`, cells with a larger |i - j| are forbidden.
 
     >>> AlignmentCRF(torch.zeros(1, 3, 3, 3)).count  # a Delannoy number
     tensor([13.])
     """
 
     struct = Alignment
-    form, part_dims = "[B, N, M, 3]", 3
+    form = "[B, N, M, 3]"
 
     def __init__(
         self, log_potentials: Float[Tensor, "batch N M 3"], local: bool = False, lengths: Lengths = None,
@@ -72,15 +72,10 @@ class AlignmentCRF(StructDistribution):
 
     @staticmethod
     def _fits(event: torch.Size) -> bool:
-        return event[-1] == 3 and 0 not in event
-
-    def _longest(self) -> int:
-        return self.event_shape[0]
+        return len(event) == 3 and event[-1] == 3 and 0 not in event
 
     def _usable(self) -> Bool[Tensor, "*batch N M 1"]:
-        row = torch.arange(self._longest(), device=self.log_potentials.device)
-        inside = (row < self._positions()[..., None])[..., None, None]
-        return inside.expand(*self.batch_shape, -1, self.event_shape[1], 1)
+        return self._inside()[..., None, None].expand(*self.batch_shape, -1, self.event_shape[1], 1)
 
     def _scores(self) -> tuple[Tensor, ...]:
         (ops,) = super()._scores()
@@ -92,7 +87,7 @@ class AlignmentCRF(StructDistribution):
     def _build(self, scores: tuple[Tensor, ...], lengths: Lengths) -> Structure:
         (ops,) = scores
         across, both, down = ops.unbind(-1)
-        # One row and one column more before the grid, from whose corner the first cell is entered, and nothing else.
+        # One more row and column before the grid: paths start in their corner, and only the first cell is entered from there.
         delete, insert = F.pad(down, (1, 0), value=-math.inf), F.pad(across, (0, 0, 1, 0), value=-math.inf)
         return alignment.Alignment(both, delete, insert, lengths)
 

@@ -1,7 +1,7 @@
-"""Autoregressive models: sequences of N classes, each chosen by what a network says after those before it.
+"""Autoregressive models: sequences of N classes, where a network scores each class given those before it.
 
-There is no dynamic program over them: the best are searched with a beam. Beams and samples are `[K, B, ..]`; the network sees
-them as one batch `[K B, ..]`.
+No dynamic program exists for them, so a beam search looks for the best. Beams and samples are `[K, B, ..]`; the network
+sees them as one batch `[K B, ..]`.
 """
 
 import math
@@ -21,17 +21,18 @@ State = tuple[Tensor, ...]
 
 
 class AutoregressiveModel(torch.nn.Module):
-    """What a network must do: logits `[batch, N, C]` of the class after each of `inputs [batch, N]`, and the next state."""
+    """The interface of a network: logits `[batch, N, C]` of the class after each of `inputs [batch, N]`, and the next state."""
 
     def forward(self, inputs: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Logits of the next classes, and a tuple of tensors `[batch, ..]` to go on from."""
+        """Logits of the next classes, and the state after them, a tuple of tensors `[batch, ..]`."""
         raise NotImplementedError("write the forward of your own network")
 
 
 class Autoregressive(Distribution):
-    """A distribution over sequences of `n_length` of `n_classes`, by `model` from `initial_state`, a tuple of tensors `[B, ..]`.
+    """A distribution over sequences of `n_length` classes out of `n_classes`, by a network with a state.
 
-    `start_class` is the class before the first. Unless `normalize`, logits are taken for log-probabilities as they are.
+    `initial_state` is a tuple of tensors `[B, ..]`, and `start_class` the class before the first. Without `normalize`,
+    logits are used as log-probabilities as they are.
     `end_class` has no effect, as in torch-struct.
     """
 
@@ -64,10 +65,9 @@ class Autoregressive(Distribution):
         *samples, batch, length = classes.shape
         count = math.prod(samples)
         flat = F.pad(classes.reshape(count * batch, length), (1, 0), value=self.start_class)
-        logits, _ = self.model(flat, self._states(count))
+        logits, _ = self.model(flat, self._start(count)[0])
         self._check(logits, (count * batch, length + 1, self.n_classes))
-        scores = logits.log_softmax(-1) if self.normalize else logits
-        return scores[:, :-1].gather(-1, flat[:, 1:, None]).sum((-2, -1)).reshape(*samples, batch)
+        return self._scored(logits)[:, :-1].gather(-1, flat[:, 1:, None]).sum((-2, -1)).reshape(*samples, batch)
 
     def greedy_max(self) -> tuple[Tensor, Tensor, Tensor]:
         """The best class at each step after those before: events `[B, N, C]`, their scores `[B]`, and all logits."""
@@ -75,23 +75,23 @@ class Autoregressive(Distribution):
         return paths[0], scores[0], logits
 
     def greedy_tempmax(self, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
-        """As `greedy_max`, but the network sees `softmax(alpha * logits)` in place of the best class: differentiable.
+        """Like `greedy_max`, but the network sees `softmax(alpha * logits)` instead of the best class: differentiable.
 
         Its inputs are `[B, 1]` at the first step, and then `[B, 1, C]` (Goyal et al. 2017).
         """
-        state, tokens = self._states(1), self._starts(1)
-        best, found = list[Tensor](), list[Tensor]()
+        state, tokens = self._start(1)
+        steps = list[Tensor]()
         for _ in range(self.n_length):
             logits, state = self._step(tokens, state, 1)
-            found.append(self._scored(logits)[0])
-            best.append(found[-1].argmax(-1))
-            tokens = (alpha * found[-1]).softmax(-1)[:, None]
-        logits, classes = torch.stack(found, 1), torch.stack(best, 1)
+            steps.append(self._scored(logits)[0])
+            tokens = (alpha * steps[-1]).softmax(-1)[:, None]
+        logits = torch.stack(steps, 1)
+        classes = logits.argmax(-1)
         scores = logits.gather(-1, classes[..., None]).sum((-2, -1))
         return F.one_hot(classes, self.n_classes).to(logits.dtype), scores, logits
 
     def beam_topk(self, K: int) -> Float[Tensor, "K batch N C"]:
-        """The best K events that a beam of K finds; zeros where there are fewer."""
+        """The best K events of a beam search with K beams; zeros where there are fewer."""
         at_least(1, K=K)
         return self._beam_search(K)[0]
 
@@ -110,22 +110,20 @@ class Autoregressive(Distribution):
     def sample(self, sample_shape: Sequence[int] = ()) -> Int[Tensor, "*sample batch N C"]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Samples `[*sample_shape, B, N, C]`."""
         check_sample_shape(sample_shape)
-        count, found = math.prod(sample_shape), list[Tensor]()
-        state, tokens = self._states(count), self._starts(count)
+        count, drawn = math.prod(sample_shape), list[Tensor]()
+        state, tokens = self._start(count)
         for _ in range(self.n_length):
             logits, state = self._step(tokens, state, count)
-            found.append(gumbel(logits, None).argmax(-1))
-            tokens = found[-1].reshape(-1, 1)
-        classes = torch.stack(found, -1).reshape(*sample_shape, *self.batch_shape, self.n_length)
+            drawn.append(gumbel(logits, None).argmax(-1))
+            tokens = drawn[-1].reshape(-1, 1)
+        classes = torch.stack(drawn, -1).reshape(*sample_shape, *self.batch_shape, self.n_length)
         return F.one_hot(classes, self.n_classes)
 
-    # The network, on K sequences for each element of the batch.
+    # Calls of the network, with K sequences for each element of the batch.
 
-    def _states(self, count: int) -> State:
-        return tuple(x.expand(count, *x.shape).flatten(0, 1) for x in self.init)
-
-    def _starts(self, count: int) -> Int[Tensor, "all 1"]:
-        return torch.full((count * self.batch_shape[0], 1), self.start_class, device=self.device)
+    def _start(self, count: int) -> tuple[State, Int[Tensor, "all 1"]]:
+        state = tuple(x.expand(count, *x.shape).flatten(0, 1) for x in self.init)
+        return state, torch.full((count * self.batch_shape[0], 1), self.start_class, device=self.device)
 
     def _step(self, tokens: Tensor, state: State, count: int) -> tuple[Float[Tensor, "K batch C"], State]:
         logits, state = self.model(tokens, state)
@@ -145,20 +143,20 @@ class Autoregressive(Distribution):
         return logits.log_softmax(-1) if self.normalize else logits
 
     def _beam_search(self, k: int, perturbed: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-        """Events `[k, B, N, C]` and their scores, best first, and the logits along the best; ranked by noise if `perturbed`."""
+        """Events `[k, B, N, C]` and their scores, best first, and the logits along the best; `perturbed` adds noise to ranks."""
         (batch,) = self.batch_shape
         row = torch.arange(batch, device=self.device)
-        state, tokens = self._states(k), self._starts(k)
+        state, tokens = self._start(k)
         paths = torch.zeros(k, batch, 0, dtype=torch.long, device=self.device)
-        total, rank, found = torch.zeros(()), torch.zeros(()), list[Tensor]()
+        total, rank, steps = torch.zeros(()), torch.zeros(()), list[Tensor]()
         for t in range(self.n_length):
             logits, state = self._step(tokens, state, k)
-            if t == 0:  # one beam alone has begun
+            if t == 0:  # only one beam has begun
                 alive = torch.arange(k, device=self.device)[:, None].expand(k, batch) == 0
                 total = torch.where(alive, 0.0, -math.inf).to(logits.dtype)
                 rank = total
             step = logits.log_softmax(-1) if perturbed else self._scored(logits)
-            found.append(step[0])
+            steps.append(step[0])
             extended = total[..., None] + step
             ranked = given_highest(gumbel(extended.detach(), None), rank) if perturbed else extended
             chosen = ranked.movedim(0, 1).flatten(1).topk(k)
@@ -168,11 +166,11 @@ class Autoregressive(Distribution):
             state = tuple(x.unflatten(0, (k, batch))[parent, row].flatten(0, 1) for x in state)
             tokens = token.reshape(-1, 1)
         events = F.one_hot(paths, self.n_classes).to(total.dtype)
-        return events * (total > -math.inf)[..., None, None], total, torch.stack(found, 1)
+        return events * (total > -math.inf)[..., None, None], total, torch.stack(steps, 1)
 
 
 def given_highest(noisy: Float[Tensor, "*batch C"], highest: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch C"]:
-    """Perturbed log-probabilities given that the highest of them is `highest`; minus infinity where that is."""
+    """Perturbed log-probabilities, conditioned on their maximum being `highest`; minus infinity where `highest` is."""
     gap = noisy - noisy.amax(-1, keepdim=True)
     below = highest[..., None] - noisy + torch.log1p(-gap.exp())  # minus infinity at the highest
     moved = highest[..., None] - below.clamp(min=0.0) - torch.log1p(torch.exp(-below.abs()))

@@ -1,8 +1,8 @@
-"""Segmentations with a state at each boundary: what torch-struct calls a semi-Markov model.
+"""Segmentations with a state at each boundary, which torch-struct calls a semi-Markov model.
 
-`edges[n, k, z', z]` scores an edge of k positions from boundary n with state z to boundary n+k with state z'. In tailsum's
-terms the boundaries are the positions; a segment has the state of the boundary where it starts and covers the k positions
-before the next one, whose transition is scored by its duration. The last boundary is a segment of one position.
+`edges[n, k, z', z]` scores an edge of k positions from boundary n with state z to boundary n+k with state z'. As a tailsum
+`SemiMarkov`, the boundaries are the positions: a segment has the state of the boundary where it starts and covers the k
+positions before the next boundary, and its duration scores the transition. The last boundary is a segment of one position.
 """
 
 import math
@@ -15,6 +15,7 @@ from torch import Tensor
 from tailsum.chains.segment_pairs import ByDuration
 from tailsum.chains.segment_scan import by_end
 from tailsum.chains.semi_markov import SemiMarkov
+from tailsum.compat.torch_struct.struct import over_all_states
 from tailsum.structure.check import checked_lengths
 
 
@@ -25,12 +26,12 @@ class BoundaryStates(SemiMarkov):
         self, edges: Float[Tensor, "*batch M K C C"], lengths: Int[Tensor, "*batch"] | Sequence[int] | None
     ) -> None:
         *batch, steps, longest, size, _ = edges.shape
-        given = checked_lengths(lengths, torch.Size(batch), steps + 1, edges.device)[1]
-        last = (torch.tensor(steps, device=edges.device) if given is None else given - 1)[..., None, None]
+        counts = checked_lengths(lengths, torch.Size(batch), steps + 1, edges.device)[1]
+        last = (torch.tensor(steps, device=edges.device) if counts is None else counts - 1)[..., None, None]
         start, more = (torch.arange(count, device=edges.device) for count in (steps + 1, longest - 1))
         reaches = (start[:, None] + more == last) & (start[:, None] < last)
         segments = edges.new_zeros(*batch, steps + 1, longest - 1, size).masked_fill(reaches[..., None], -math.inf)
-        # What reaches beyond the last boundary may hold anything.
+        # Scores of edges beyond the last boundary may be anything.
         usable = (start[:-1, None] + more + 1 <= last)[..., None, None]
         inner = torch.where(usable, edges[..., 1:, :, :], 0.0).flatten(-2)
         super().__init__(segments, ByDuration(by_end(inner).unflatten(-1, (size, size)).mT), lengths)
@@ -39,17 +40,12 @@ class BoundaryStates(SemiMarkov):
         """The probability of each edge by its start, its duration less one, and its states (from, to), over all states."""
         (pairs,) = self.term_gradients(1)
         if self.kept is not None:
-            size, states, start = self.whole.n_states, self.states, self._starts()
-            rows, columns = states[..., start, :], states[..., 1:, None, :]
-            place = (rows[..., :, None] * size + columns[..., None, :]).flatten(-2)
-            whole = pairs.new_zeros(*place.shape[:-1], size * size)
-            pairs = whole.scatter_add(-1, place, pairs.flatten(-2)).unflatten(-1, (size, size))
+            # Where an edge to each boundary but the first starts, by its duration less one.
+            boundary = torch.arange(self.node_shape[0] - 1, device=self.device)[:, None]
+            start = (boundary - torch.arange(self.longest, device=self.device)).clamp(min=0)
+            early, late = self.states[..., start, :], self.states[..., 1:, None, :]
+            pairs = over_all_states(pairs, early, late, self.whole.n_states)
         begun, more = (torch.arange(count, device=self.device) for count in (self.node_shape[0] - 1, self.longest))
         ends = begun[:, None] + more
         inside = (ends < len(begun))[..., None, None]
         return torch.where(inside, pairs[..., ends.clamp(max=len(begun) - 1), more, :, :], 0.0) if len(begun) else pairs
-
-    def _starts(self) -> Int[Tensor, "M D"]:
-        """Where an edge to each boundary but the first starts, by its duration less one."""
-        boundary = torch.arange(1, self.node_shape[0], device=self.device)[:, None]
-        return (boundary - 1 - torch.arange(self.longest, device=self.device)).clamp(min=0)

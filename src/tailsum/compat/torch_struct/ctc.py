@@ -4,19 +4,18 @@ import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.chains import ctc
 from tailsum.compat.torch_struct.distribution import StructDistribution
-from tailsum.compat.torch_struct.struct import Lengths, Struct, check_labels, lengths_of
+from tailsum.compat.torch_struct.struct import Lengths, Struct, one_hot
 from tailsum.numerics.tensors import unmasked
 from tailsum.structure.base import Structure
 
 
 class FrameLabels(Struct):
-    """Labellings. Their short form is the label of each frame, `[B, T]`; `extra` is the number of labels."""
+    """Labellings. The short form is the label of each frame, `[B, T]`; `extra` is the number of labels."""
 
     def distribution(self, log_potentials: Tensor, lengths: Lengths) -> Any:
         raise NotImplementedError(
@@ -26,10 +25,7 @@ class FrameLabels(Struct):
     @staticmethod
     def to_parts(sequence: Int[Tensor, "*batch T"], extra: int, lengths: Lengths = None) -> Int[Tensor, "*batch T V"]:  # pyright: ignore[reportIncompatibleMethodOverride]  (extra is needed)
         """One-hot labels, zero in the padding."""
-        inside = torch.arange(sequence.shape[-1], device=sequence.device) < lengths_of(sequence, lengths)[..., None]
-        sequence = torch.where(inside, sequence, 0)
-        check_labels("sequence", sequence, 0, extra - 1)
-        return F.one_hot(sequence, extra) * inside[..., None]
+        return one_hot(sequence, extra, lengths)
 
     @staticmethod
     def from_parts(event: Float[Tensor, "*batch T V"] | Int[Tensor, "*batch T V"]) -> tuple[Tensor, int]:
@@ -41,14 +37,14 @@ class FrameLabels(Struct):
 class CTC(StructDistribution):
     """The labellings `[B, T, V]` of T frames that collapse to `targets [B, S]`; `-partition` is the CTC loss.
 
-    torch-struct 0.5 has no such class, only a notebook that writes it as an alignment.
+    torch-struct 0.5 has no such class, only a notebook that computes CTC as an alignment.
 
     >>> CTC(torch.zeros(1, 3, 4), torch.tensor([[1, 2]])).count  # 112, 122, 012, 102, 120
     tensor([5.])
     """
 
     struct = FrameLabels
-    form, part_dims = "[B, T, V]", 2
+    form = "[B, T, V]"
 
     def __init__(
         self, log_potentials: Float[Tensor, "batch T V"], targets: Int[Tensor, "batch S"], lengths: Lengths = None,
@@ -56,19 +52,16 @@ class CTC(StructDistribution):
     ) -> None:  # fmt: skip
         self.targets, self.target_lengths, self.blank = targets, target_lengths, blank
         super().__init__(log_potentials, lengths)
-        self._build(tuple(x.detach() for x in self._scores()), lengths)  # for the errors
+        self._build(tuple(x.detach() for x in self._scores()), lengths)  # checks the targets
 
-    def _longest(self) -> int:
-        return self.event_shape[0]
-
-    def _usable(self) -> Bool[Tensor, "*batch T 1"]:
-        frame = torch.arange(self._longest(), device=self.log_potentials.device)
-        return (frame < self._positions()[..., None])[..., None]
+    @staticmethod
+    def _fits(event: torch.Size) -> bool:
+        return len(event) == 2 and 0 not in event
 
     def _build(self, scores: tuple[Tensor, ...], lengths: Lengths) -> Structure:
         return ctc.CTC(scores[0], self.targets, lengths, self.target_lengths, self.blank)
 
     def _count(self) -> Float[Tensor, "*batch"]:
-        (scores,) = self._scores()  # logarithms are summed: right to 14 digits
+        (scores,) = self._scores()  # summed as logarithms: exact to 14 digits
         free = torch.where(unmasked(scores.detach()) == -math.inf, -math.inf, 0.0).double()
         return self._build((free,), self.lengths).log_partition().exp().round().to(scores.dtype)

@@ -1,8 +1,8 @@
-"""The base of all distributions: torch-struct's operations, asked of a tailsum structure.
+"""The base of all distributions: torch-struct's operations, computed by a tailsum structure.
 
-An event is a tensor of zeros and ones, which parts a configuration uses, of the shape of the log-potentials. A class says
-which structure its log-potentials are the scores of, and how configurations and marginals of that structure become events.
-The structure is made anew for each operation, so that each has a graph of its own for its backward pass.
+An event is a tensor of zeros and ones, of the shape of the log-potentials: the parts that a configuration uses. A class
+builds the structure from its log-potentials, and turns configurations and marginals of the structure into events.
+Each operation builds the structure anew, so that it has its own graph for the backward pass.
 """
 
 import math
@@ -18,7 +18,7 @@ from torch.distributions.distribution import Distribution
 from torch.distributions.utils import lazy_property
 
 from tailsum.compat.torch_struct.semirings.plain import StdSemiring
-from tailsum.compat.torch_struct.struct import Lengths, check_event, event_score, without_parts
+from tailsum.compat.torch_struct.struct import Lengths, check_event, event_score, inside, without_parts
 from tailsum.numerics.check import are_scores, check_floating, check_sample_shape, check_scores, check_temperature
 from tailsum.numerics.tensors import scaled, unmasked, working_type
 from tailsum.sketch.model import Propose
@@ -33,13 +33,12 @@ This = TypeVar("This", bound="StructDistribution")
 class StructDistribution(Distribution):
     """A distribution over structures, from `log_potentials [B, *event]` and the `lengths [B]` of sequences.
 
-    Results are of the log-potentials' dtype, and float32 for half precision. An impossible input has partition `-inf`.
-    Arguments are always checked, and events by `log_prob`: `validate_args` has no effect.
+    Results have the log-potentials' dtype, or float32 for half precision. An impossible input has partition `-inf`.
+    Arguments are always checked, as are the events given to `log_prob`: `validate_args` has no effect.
     """
 
     struct: Any
     form: ClassVar[str]  # the shape of log_potentials, in words
-    part_dims: ClassVar[int]  # how many dimensions an event has
     _kept: Subset | None = None  # the states that a sketch keeps
 
     def __init__(
@@ -47,8 +46,7 @@ class StructDistribution(Distribution):
         validate_args: bool | None = False,
     ) -> None:  # fmt: skip
         check_floating("log_potentials", log_potentials)
-        dims = log_potentials.dim() - 1
-        if dims != self.part_dims or not self._fits(log_potentials.shape[1:]):
+        if not self._fits(log_potentials.shape[1:]):
             raise ValueError(f"log_potentials must be {self.form}: got {list(log_potentials.shape)}")
         self.log_potentials, self.args = log_potentials, dict(args or {})
         self._begin(log_potentials.shape[:1], log_potentials.shape[1:], lengths)
@@ -57,31 +55,31 @@ class StructDistribution(Distribution):
 
     def _begin(self, batch: torch.Size, event: torch.Size, lengths: Lengths) -> None:
         super().__init__(batch, event, validate_args=False)
-        checked_lengths(lengths, batch, self._longest(), self._scores()[0].device)
+        checked_lengths(lengths, batch, self._longest(), self._tensors()[0].device)
         self.lengths = lengths
 
     # What a class says about its structure.
 
     @staticmethod
+    @abstractmethod
     def _fits(event: torch.Size) -> bool:
         """Whether an event may have this shape."""
-        return 0 not in event
 
-    @abstractmethod
     def _longest(self) -> int:
         """How many positions the longest sequence can have."""
+        return self.event_shape[0]
 
-    @abstractmethod
     def _usable(self) -> Bool[Tensor, "*batch_part"]:
-        """Which parts lie within their sequence."""
+        """Which parts lie within their sequence; by default, parts of single positions."""
+        return self._inside()[..., None]
 
     @abstractmethod
     def _build(self, scores: tuple[Tensor, ...], lengths: Lengths) -> Structure:
-        """The structure with these scores, of the kind that `_scores` gives."""
+        """The structure with these scores, which are `_scores` or have the same shapes."""
 
-    def _scores(self) -> tuple[Tensor, ...]:
-        """What the structure is made of, in the precision to compute in."""
-        return (self.log_potentials.to(working_type(self.log_potentials)),)
+    def _tensors(self) -> tuple[Tensor, ...]:
+        """The tensors of scores."""
+        return (self.log_potentials,)
 
     def _marginals(self, model: Structure) -> Event:
         """Marginals of all parts."""
@@ -92,7 +90,7 @@ class StructDistribution(Distribution):
         return model.whole.used(configuration)[0]
 
     def _event_score(self, event: Event) -> Float[Tensor, "*sample_batch"]:
-        """The score; minus infinity of an event without parts, unless its sequence has none that it could use."""
+        """The score; minus infinity for an event without parts, unless its sequence has no usable parts."""
         check_event("value", event, self.batch_shape, self.event_shape)
         dims, usable = len(self.event_shape), self._usable()
         used = torch.where(usable, event, 0)
@@ -100,21 +98,30 @@ class StructDistribution(Distribution):
 
     # The structure.
 
+    def _scores(self) -> tuple[Tensor, ...]:
+        """The scores of the structure, in the precision to compute in."""
+        tensors = self._tensors()
+        return tuple(x.to(working_type(*tensors)) for x in tensors)
+
     @property
     def model(self) -> Structure:
-        """The tailsum structure that computes everything: of a sketch, the restricted one."""
+        """The tailsum structure that computes everything; for a sketch, the restricted one."""
         return self.model_with(self.lengths)
 
     def model_with(self, lengths: Lengths) -> Structure:
-        """The same with other lengths."""
+        """The same structure with other lengths."""
         whole = self._build(self._scores(), lengths)
         return whole if self._kept is None else whole.restrict(self._kept)
 
     def _positions(self) -> Tensor:
         """The lengths `[*batch]`, as a tensor."""
-        device = self._scores()[0].device
+        device = self._tensors()[0].device
         lengths = checked_lengths(self.lengths, self.batch_shape, self._longest(), device)[1]
         return torch.full(self.batch_shape, self._longest(), device=device) if lengths is None else lengths
+
+    def _inside(self) -> Bool[Tensor, "*batch N"]:
+        """Which positions lie within their sequence."""
+        return inside(self._longest(), self._positions())
 
     def within(self) -> tuple[Bool[Tensor, "*batch_part"], Int[Tensor, "*batch"]]:
         """Which parts lie within their sequence, and the lengths."""
@@ -128,10 +135,10 @@ class StructDistribution(Distribution):
         selection: Selection | None = None,
         generator: torch.Generator | None = None,
     ) -> This:
-        """The same distribution on k weighted states of each node, with the same face: see `Structure.sketch`.
+        """The same distribution on k weighted states of each node, with the same methods: see `Structure.sketch`.
 
-        Sums are unbiased estimates of the whole's. Events have their full shape, and zeros for states that were not kept;
-        `log_prob` takes any event. `model.states` are the kept states.
+        Sums are unbiased estimates of the exact ones. Events keep their full shape, with zeros for states that were not
+        kept; `log_prob` takes any event. `model.states` are the kept states.
         """
         kept = self.model.sketch(k, proposal=proposal, selection=selection, generator=generator).kept
         return self._changed(_kept=kept)
@@ -143,17 +150,17 @@ class StructDistribution(Distribution):
         return self._changed(**self._expanded(shape), lengths=lengths, _batch_shape=shape)
 
     def _expanded(self, shape: torch.Size) -> dict[str, Any]:
-        """The tensors of the constructor in a larger batch."""
+        """The constructor's tensors in a larger batch."""
         if self._kept is not None:
             raise ValueError("a sketch keeps states for each sequence: expand the distribution before it is sketched")
         return {"log_potentials": self.log_potentials.expand(*shape, *self.event_shape)}
 
     def _changed(self: This, **fields: object) -> This:
-        """A copy with some fields replaced, and nothing that was computed before."""
+        """A copy with some fields replaced, without the computed properties."""
         lazy = {name for kind in type(self).__mro__ for name, x in vars(kind).items() if isinstance(x, lazy_property)}
-        found = object.__new__(type(self))
-        vars(found).update({name: x for name, x in vars(self).items() if name not in lazy} | fields)
-        return found
+        copy = object.__new__(type(self))
+        vars(copy).update({name: x for name, x in vars(self).items() if name not in lazy} | fields)
+        return copy
 
     def __repr__(self) -> str:
         of = "" if self._kept is None else f", {self._kept.index.shape[-1]} states kept"
@@ -167,7 +174,7 @@ class StructDistribution(Distribution):
         return {}
 
     def log_prob(self, value: Event) -> Float[Tensor, "*sample_batch"]:
-        """Log-probability of events `[*sample, B, *event]`; what they have in the padding is ignored."""
+        """Log-probability of events `[*sample, B, *event]`; their values in the padding are ignored."""
         partition, score = self.partition, self._event_score(value)
         return (score - partition).masked_fill((score == -math.inf) | (partition == -math.inf), -math.inf)
 
@@ -229,8 +236,8 @@ class StructDistribution(Distribution):
     def _count(self) -> Float[Tensor, "*batch"]:
         dims = len(self.batch_shape)
         possible = tuple((unmasked(x.detach()) > -math.inf).double().flatten(0, dims - 1) for x in self._scores())
-        given = possible if isinstance(self.log_potentials, tuple) else possible[0]
-        total = self._struct(StdSemiring).sum(given, self._positions().flatten())
+        weights = possible if isinstance(self.log_potentials, tuple) else possible[0]
+        total = self._struct(StdSemiring).sum(weights, self._positions().flatten())
         return total.reshape(self.batch_shape).round().to(self._scores()[0].dtype)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Event:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -240,7 +247,7 @@ class StructDistribution(Distribution):
         return self._event(model, model.sample(sample_shape))
 
     def gumbel_crf(self, temperature: float = 1.0) -> Event:
-        """An exact sample that passes gradients on, straight through, to the marginals at a temperature."""
+        """An exact sample with the gradient of the marginals at a temperature (straight-through)."""
         check_temperature(temperature)
         with torch.enable_grad():
             tempered = self._build(tuple(scaled(x, 1.0 / temperature) for x in self._scores()), self.lengths)
@@ -249,13 +256,13 @@ class StructDistribution(Distribution):
             return each(lambda hard, soft: hard + (soft - soft.detach()), self.sample(), soft)
 
     def to_event(self, sequence: Any, extra: Any = None, lengths: Lengths = None) -> Event:
-        """The event of a configuration in short form; `lengths` are this distribution's unless given."""
+        """The event of a configuration in short form; `lengths` default to this distribution's."""
         if lengths is None and self.lengths is not None and len(sequence) == len(self.lengths):
             lengths = self.lengths
         return self.struct.to_parts(sequence, extra, lengths=lengths)
 
     def from_event(self, event: Event) -> tuple[Any, Any]:
-        """The short form of an event, and what else `to_event` needs."""
+        """The short form of an event, and the argument `extra` of `to_event`."""
         return self.struct.from_parts(event)
 
     def _struct(self, sr: Any = None) -> Any:
@@ -268,5 +275,5 @@ def each(change: Callable[..., Tensor], event: Event, *others: Event) -> Event:
 
 
 def _filled(best: Tensor, k: int, value: float) -> Tensor:
-    """The best, and `value` in place of those that do not exist."""
+    """The best, filled up with `value` where there are fewer than k."""
     return F.pad(best, (*(0, 0) * (best.dim() - 1), 0, k - len(best)), value=value)

@@ -1,10 +1,10 @@
-"""Hidden Markov models, as the chain of their states given what was observed."""
+"""Hidden Markov models, as the chain of states given the observations."""
 
 import math
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.distributions.utils import lazy_property
 
@@ -12,7 +12,7 @@ from tailsum.chains import linear_chain
 from tailsum.compat.torch_struct.linear_chain_crf import LinearChain, LinearChainCRF
 from tailsum.compat.torch_struct.struct import Lengths, check_labels
 from tailsum.numerics.check import check_scores, check_whole
-from tailsum.numerics.tensors import unmasked, working_type
+from tailsum.numerics.tensors import unmasked
 from tailsum.structure.base import Structure
 
 
@@ -20,7 +20,7 @@ class HMM(LinearChainCRF):
     """The posterior of a hidden Markov model's states; `partition` is the log-likelihood of the observations.
 
     `transition [C, C]` holds log p(z'|z) at `[z', z]`, `emission [V, C]` log p(x|z), `init [C]` log p(z). All steps share the
-    transition: `log_potentials [B, N-1, C, C]` are made only if they are asked for.
+    transition: `log_potentials [B, N-1, C, C]` are computed on first use.
 
     >>> half = torch.tensor(0.5).log()
     >>> HMM(half.expand(2, 2), half.expand(2, 2), half.expand(2), torch.tensor([[0, 1, 1]])).partition.exp()
@@ -41,7 +41,7 @@ class HMM(LinearChainCRF):
         observations = check_whole("observations", observations)
         if observations.dim() != 2 or 0 in observations.shape[1:]:
             raise ValueError(f"observations must be [B, N], N at least 1: got {list(observations.shape)}")
-        self.transition, self.emission, self.init, self.observations = transition, emission, init, observations
+        self.transition, self.emission, self.init = transition, emission, init
         self.args: dict[str, Any] = {}
         batch, length = observations.shape
         self._begin(torch.Size((batch,)), torch.Size((length - 1, size, size)), lengths)
@@ -50,13 +50,12 @@ class HMM(LinearChainCRF):
         self.observations = torch.where(inside, observations, 0)
 
     @lazy_property
-    def log_potentials(self) -> Float[Tensor, "*batch M C C"]:  # pyright: ignore[reportIncompatibleVariableOverride]  (only if asked for)
-        """The scores of all pairs at each step, as a chain has them."""
+    def log_potentials(self) -> Float[Tensor, "*batch M C C"]:  # pyright: ignore[reportIncompatibleVariableOverride]  (computed on first use)
+        """The scores of all pairs at each step, as for a `LinearChainCRF`."""
         return LinearChain.hmm(self.transition, self.emission, self.init, self.observations)
 
-    def _scores(self) -> tuple[Tensor, ...]:
-        given = self.init, self.emission, self.transition
-        return tuple(x.to(working_type(*given)) for x in given)
+    def _tensors(self) -> tuple[Tensor, ...]:
+        return self.init, self.emission, self.transition
 
     def _build(self, scores: tuple[Tensor, ...], lengths: Lengths) -> Structure:
         init, emission, transition = scores
@@ -71,9 +70,6 @@ class HMM(LinearChainCRF):
         for n in range(1, self._longest()):
             paths = torch.where(inside[..., n, :], seen[..., n, :] * (paths @ transition.mT), paths)
         return paths.sum(-1).to(self._scores()[0].dtype)
-
-    def _inside(self) -> Bool[Tensor, "*batch N"]:
-        return torch.arange(self._longest(), device=self.observations.device) < self._positions()[..., None]
 
     def _expanded(self, shape: torch.Size) -> dict[str, Any]:
         return {"observations": self.observations.expand(*shape, -1)}

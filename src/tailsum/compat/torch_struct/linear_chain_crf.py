@@ -1,6 +1,6 @@
 """Linear chains: `log_potentials[n, z', z]` scores state z' at position n+1 after state z at position n.
 
-The state that a step leads to comes first, and the one that it comes from second.
+The first index is the state that a step leads to, and the second the state that it comes from.
 """
 
 import torch
@@ -11,23 +11,23 @@ from torch import Tensor
 from tailsum.chains import linear_chain
 from tailsum.compat.torch_struct.distribution import StructDistribution
 from tailsum.compat.torch_struct.semirings.recursion import neutral
-from tailsum.compat.torch_struct.struct import Lengths, Struct, check_labels, lengths_of
+from tailsum.compat.torch_struct.struct import Lengths, Struct, added, inside, one_hot, over_all_states
 from tailsum.numerics.check import check_temperature
 from tailsum.structure.base import Structure
 
 
 class LinearChain(Struct):
-    """Chains. Their short form is the state of each position, `[B, N]`; `extra` is the number of states, C."""
+    """Chains. The short form is the state of each position, `[B, N]`; `extra` is the number of states, C."""
 
     def distribution(self, log_potentials: Tensor, lengths: Lengths) -> "LinearChainCRF":
         return LinearChainCRF(log_potentials, lengths)
 
     def recursion(self, parts: Num[Tensor, "size B M C C"], lengths: Int[Tensor, " B"]) -> Num[Tensor, "size B"]:
-        """Products of tables of pairs: of neighbours at first, then of neighbouring products."""
+        """Products of the tables of neighbouring steps, then of neighbouring products, and so on."""
         zero, one = neutral(self.semiring, parts, 5)
         nothing = torch.where(torch.eye(parts.shape[-1], dtype=torch.bool, device=parts.device), one, zero)
-        inside = _inside(parts.shape[2] + 1, lengths)[:, 1:, None, None]
-        steps = torch.where(inside, parts, nothing) if parts.shape[2] else nothing.expand(-1, len(lengths), -1, -1, -1)
+        used = inside(parts.shape[2] + 1, lengths)[:, 1:, None, None]
+        steps = torch.where(used, parts, nothing) if parts.shape[2] else nothing.expand(-1, len(lengths), -1, -1, -1)
         while steps.shape[2] > 1:
             pairs = self.semiring.matmul(steps[:, :, 1::2], steps[:, :, :-1:2])
             steps = torch.cat((pairs, steps[:, :, 2 * pairs.shape[2] :]), 2)
@@ -40,14 +40,12 @@ class LinearChain(Struct):
         >>> LinearChain.to_parts(torch.tensor([[0, 1, 1]]), 2)[0].nonzero().tolist()  # step, to, from
         [[0, 1, 0], [1, 1, 1]]
         """
-        inside = _inside(sequence.shape[-1], lengths_of(sequence, lengths))
-        check_labels("sequence", torch.where(inside, sequence, 0), 0, extra - 1)
-        states = F.one_hot(torch.where(inside, sequence, 0), extra) * inside[..., None]
+        states = one_hot(sequence, extra, lengths)
         return states[..., 1:, :, None] * states[..., :-1, None, :]
 
     @staticmethod
     def from_parts(event: Float[Tensor, "*batch M C C"] | Int[Tensor, "*batch M C C"]) -> tuple[Tensor, int]:
-        """The state of each position, zero where no pair says it, and the number of states."""
+        """The state of each position, zero where it is in no pair, and the number of states."""
         used = event != 0
         first = (
             used[..., :1, :, :].any(-2) if event.shape[-3] else used.new_zeros(*event.shape[:-3], 1, event.shape[-1])
@@ -62,7 +60,9 @@ class LinearChain(Struct):
         """Log-potentials of a hidden Markov model, `transition[z', z]` from state z to z'."""
         seen = emission[observations]
         first = F.pad((seen[..., 0, :] + init)[..., None, None, :], (0, 0, 0, 0, 0, observations.shape[-1] - 2))
-        return (seen[..., 1:, :, None] + transition + first) if observations.shape[-1] > 1 else _no_steps(seen)
+        if observations.shape[-1] == 1:
+            return seen.new_zeros(*seen.shape[:-2], 0, *transition.shape)
+        return seen[..., 1:, :, None] + transition + first
 
 
 class LinearChainCRF(StructDistribution):
@@ -74,17 +74,17 @@ class LinearChainCRF(StructDistribution):
     """
 
     struct = LinearChain
-    form, part_dims = "[B, N-1, C, C]", 3
+    form = "[B, N-1, C, C]"
 
     @staticmethod
     def _fits(event: torch.Size) -> bool:
-        return event[-1] == event[-2] > 0
+        return len(event) == 3 and event[-1] == event[-2] > 0
 
     def _longest(self) -> int:
         return self.event_shape[0] + 1
 
     def _usable(self) -> Bool[Tensor, "*batch M 1 1"]:
-        return _inside(self._longest(), self._positions())[..., 1:, None, None]
+        return self._inside()[..., 1:, None, None]
 
     def _build(self, scores: tuple[Tensor, ...], lengths: Lengths) -> Structure:
         (pairs,) = scores
@@ -95,21 +95,16 @@ class LinearChainCRF(StructDistribution):
         assert isinstance(model, linear_chain.LinearChain)
         pairs = model.pair_marginals()
         if model.kept is not None:
-            size, states = self.event_shape[-1], model.states
-            place = (states[..., :-1, :, None] * size + states[..., 1:, None, :]).flatten(-2)
-            whole = pairs.new_zeros(*place.shape[:-1], size * size)
-            pairs = whole.scatter_add(-1, place, pairs.flatten(-2)).unflatten(-1, (size, size))
+            pairs = over_all_states(pairs, model.states[..., :-1, :], model.states[..., 1:, :], self.event_shape[-1])
         return pairs.mT
 
     def _event(self, model: Structure, configuration: Int[Tensor, "*sample_batch N"]) -> Tensor:
         size, used = self.event_shape[-1], configuration[..., 1:] >= 0
-        place = configuration[..., 1:] * size + configuration[..., :-1]
-        event = torch.zeros(*used.shape, size * size, dtype=model.dtype, device=used.device)
-        event.scatter_(-1, place.clamp(min=0)[..., None], used[..., None].to(event.dtype))
-        return event.unflatten(-1, (size, size))
+        place = (configuration[..., 1:] * size + configuration[..., :-1]).clamp(min=0)
+        return added(place[..., None], used[..., None].to(model.dtype), (size, size))
 
     def gumbel_crf(self, temperature: float = 1.0) -> Float[Tensor, "*batch M C C"]:
-        """An exact sample that passes gradients on to a relaxed one, by Gumbel noise in the backward pass (Fu et al. 2020)."""
+        """An exact sample with the gradient of a relaxed one, by Gumbel noise in the backward pass (Fu et al. 2020)."""
         check_temperature(temperature)
         with torch.enable_grad():
             model = self.model
@@ -118,12 +113,3 @@ class LinearChainCRF(StructDistribution):
             hard = F.one_hot(sample.hard.clamp(min=0), soft.shape[-1]) * (sample.hard >= 0)[..., None]
             states = hard + (soft - soft.detach())  # in this order, so that nothing is rounded
             return states[..., 1:, :, None] * states[..., :-1, None, :]
-
-
-def _inside(longest: int, lengths: Int[Tensor, "*batch"]) -> Bool[Tensor, "*batch N"]:
-    """Which positions are not padding."""
-    return torch.arange(longest, device=lengths.device) < lengths[..., None]
-
-
-def _no_steps(states: Float[Tensor, "*batch N C"]) -> Float[Tensor, "*batch 0 C C"]:
-    return states.new_zeros(*states.shape[:-2], 0, states.shape[-1], states.shape[-1])

@@ -1,6 +1,6 @@
 """Dependency trees whose arcs may cross: `log_potentials` as in `DependencyCRF`."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int, Num
@@ -20,24 +20,24 @@ class NonProjectiveDepTree(DepTree):
         return NonProjectiveDependencyCRF(log_potentials, lengths, multiroot=self.multiroot)
 
     def recursion(self, parts: Num[Tensor, "1 B N N ..."], lengths: Int[Tensor, " B"]) -> Num[Tensor, "1 B"]:
-        """Of weights alone: a determinant, by the matrix-tree theorem."""
+        """A determinant, by the matrix-tree theorem; for weights only."""
         if self.semiring is not StdSemiring:
             raise NotImplementedError(f"trees whose arcs may cross have no recursion for a {self.semiring.__name__}")
         arcs = (parts.sum(-1) if parts.dim() == 5 else parts)[0].double()
         word = torch.arange(arcs.shape[-1], device=arcs.device)
         roots, arcs = arcs.diagonal(0, 1, 2), arcs.masked_fill(word == word[:, None], 0.0)
-        alone = (word >= lengths[:, None]).double()  # the padding, a factor of one
-        laplacian = torch.diag_embed(arcs.sum(1) + alone) - arcs
+        padding = (word >= lengths[:, None]).double()  # a factor of one each
+        laplacian = torch.diag_embed(arcs.sum(1) + padding) - arcs
         if self.multiroot:
             laplacian = laplacian + torch.diag_embed(roots)
         else:  # Koo et al. 2007
             laplacian = torch.cat((roots[:, None], laplacian[:, 1:]), 1)
-        found = determinant(laplacian)
-        return (found if parts.is_floating_point() else found.round()).to(parts.dtype)[None]
+        total = determinant(laplacian)
+        return (total if parts.is_floating_point() else total.round()).to(parts.dtype)[None]
 
 
 def determinant(matrix: Float[Tensor, "B N N"]) -> Float[Tensor, " B"]:
-    """Of up to 12 rows by sums and products alone (Bird 2011), exact for whole numbers; in larger ones these would cancel.
+    """The determinant. Up to 12 rows, by sums and products (Bird 2011), exact for whole numbers; more rows would lose digits.
 
     >>> determinant(torch.tensor([[[2.0, 1.0], [3.0, 5.0]]]))
     tensor([7.])
@@ -45,12 +45,12 @@ def determinant(matrix: Float[Tensor, "B N N"]) -> Float[Tensor, " B"]:
     size = matrix.shape[-1]
     if size > 12:
         return torch.linalg.det(matrix)
-    found = matrix
+    product = matrix
     for _ in range(size - 1):
-        diagonal = found.diagonal(0, 1, 2)
+        diagonal = product.diagonal(0, 1, 2)
         below = diagonal.sum(-1, keepdim=True) - diagonal.cumsum(-1)
-        found = (found.triu(1) - torch.diag_embed(below)) @ matrix
-    return found[:, 0, 0] * (-1) ** (size - 1)
+        product = (product.triu(1) - torch.diag_embed(below)) @ matrix
+    return product[:, 0, 0] * (-1) ** (size - 1)
 
 
 class MultirootNonProjectiveDepTree(NonProjectiveDepTree):
@@ -62,7 +62,7 @@ class MultirootNonProjectiveDepTree(NonProjectiveDepTree):
 class NonProjectiveDependencyCRF(DependencyCRF):
     """A non-projective dependency parser, from `log_potentials [B, N, N]` (head, child), roots on the diagonal.
 
-    torch-struct has its partition and marginals; here every operation is there, and labels.
+    torch-struct computes only its partition and marginals; this class has every operation, and labels.
 
     >>> import torch
     >>> NonProjectiveDependencyCRF(torch.zeros(1, 4, 4)).count
@@ -70,13 +70,13 @@ class NonProjectiveDependencyCRF(DependencyCRF):
     """
 
     projective = False
+    programs: ClassVar = {True: MultirootNonProjectiveDepTree, False: NonProjectiveDepTree}
 
     def __init__(
         self, log_potentials: Float[Tensor, "batch N N ..."], lengths: Lengths = None,
         args: dict[str, Any] | None = None, multiroot: bool = False, validate_args: bool | None = False,
     ) -> None:  # fmt: skip
         super().__init__(log_potentials, lengths, args, multiroot)
-        self.struct = MultirootNonProjectiveDepTree if multiroot else NonProjectiveDepTree
 
 
 def deptree_part(

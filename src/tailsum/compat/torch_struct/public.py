@@ -19,22 +19,21 @@ from tailsum.compat.torch_struct.semirings.expectation import (
     EntropySemiring,
     KLDivergenceSemiring,
 )
-from tailsum.compat.torch_struct.semirings.faster import (
+from tailsum.compat.torch_struct.semirings.maxima import FastMaxSemiring, KMaxSemiring, MaxSemiring, SparseMaxSemiring
+from tailsum.compat.torch_struct.semirings.plain import (
     CheckpointSemiring,
     CheckpointShardSemiring,
     FastLogSemiring,
-    FastMaxSemiring,
-    FastSampleSemiring,
+    LogSemiring,
+    StdSemiring,
 )
-from tailsum.compat.torch_struct.semirings.k_max import KMaxSemiring
-from tailsum.compat.torch_struct.semirings.plain import LogSemiring, MaxSemiring, StdSemiring
 from tailsum.compat.torch_struct.semirings.sampled import (
+    FastSampleSemiring,
     GumbelCRFSemiring,
     GumbelMaxSemiring,
     MultiSampledSemiring,
     SampledSemiring,
 )
-from tailsum.compat.torch_struct.semirings.sparse import SparseMaxSemiring
 from tailsum.compat.torch_struct.sent_cfg import CKY, SentCFG
 from tailsum.compat.torch_struct.tree_crf import CKY_CRF, TreeCRF
 

@@ -9,18 +9,18 @@ from tailsum.chains.segments import Segments
 from tailsum.compat.torch_struct.boundary_states import BoundaryStates
 from tailsum.compat.torch_struct.distribution import StructDistribution
 from tailsum.compat.torch_struct.semirings.recursion import chosen, neutral
-from tailsum.compat.torch_struct.struct import Lengths, Struct, check_labels, lengths_of
+from tailsum.compat.torch_struct.struct import Lengths, Struct, added, check_labels, inside, lengths_of
 from tailsum.structure.base import Structure
 
 
 class SemiMarkov(Struct):
-    """Segmentations. Their short form is `[B, N]`, the state where a segment starts and -1 elsewhere; `extra` is `(C, K)`."""
+    """Segmentations. The short form is `[B, N]`, the state where a segment starts and -1 elsewhere; `extra` is `(C, K)`."""
 
     def distribution(self, log_potentials: Tensor, lengths: Lengths) -> "SemiMarkovCRF":
         return SemiMarkovCRF(log_potentials, lengths)
 
     def recursion(self, parts: Num[Tensor, "size B M K C C"], lengths: Int[Tensor, " B"]) -> Num[Tensor, "size B"]:
-        """From boundary to boundary: each is reached by segments from those up to K-1 positions before."""
+        """From boundary to boundary: each is reached from the boundaries up to K-1 positions before it."""
         size, batch, steps, longest, states, _ = parts.shape
         _, one = neutral(self.semiring, parts, 3)
         begun = [one.expand(size, batch, states)]
@@ -37,9 +37,9 @@ class SemiMarkov(Struct):
         init_z_1: Float[Tensor, "*B C"], transition_z_to_z: Float[Tensor, "C C"], transition_z_to_l: Float[Tensor, "C K"],
         emission_n_l_z: Float[Tensor, "B N K C"],
     ) -> Float[Tensor, "B N K C C"]:  # fmt: skip
-        """Log-potentials of a hidden semi-Markov model: z' follows z, lasts k positions and emits what begins at n.
+        """Log-potentials of a hidden semi-Markov model: z' follows z, lasts k positions and emits from position n on.
 
-        `init_z_1` is of a state before the first. The transition is indexed by (from, to), other than log-potentials.
+        `init_z_1` scores a state before the first. The transition is indexed by (from, to), unlike the log-potentials.
         """
         batch, _, longest, size = emission_n_l_z.shape
         tables = {
@@ -61,30 +61,28 @@ class SemiMarkov(Struct):
     def to_parts(  # pyright: ignore[reportIncompatibleMethodOverride]  (extra is needed)
         sequence: Int[Tensor, "*batch N"], extra: tuple[int, int], lengths: Lengths = None
     ) -> Int[Tensor, "*batch M K C C"]:
-        """The segments; the state of the last position within `lengths` is the one that the last segment leads to.
+        """The segments; the last segment leads to the state of the last position within `lengths`.
 
         >>> SemiMarkov.to_parts(torch.tensor([[1, -1, 0]]), (2, 3)).nonzero().tolist()  # sequence, start, k, to, from
         [[0, 0, 2, 0, 1]]
         """
         size, longest = extra
         position = torch.arange(sequence.shape[-1], device=sequence.device)
-        inside = position < lengths_of(sequence, lengths)[..., None]
-        states = torch.where(inside, sequence, -1)
+        counts = lengths_of(sequence, lengths)
+        states = torch.where(inside(len(position), counts), sequence, -1)
         check_labels("sequence", states, -1, size - 1)
         check_labels("sequence[.., 0]", states[..., 0], 0, size - 1)
         if lengths is not None:  # without them, -1 at the end is padding
-            last = states.gather(-1, lengths_of(sequence, lengths)[..., None] - 1)
+            last = states.gather(-1, counts[..., None] - 1)
             check_labels("sequence[.., lengths - 1], where the last segment ends,", last, 0, size - 1)
         # The last start before each position, and how far it is.
         begun = torch.where(states >= 0, position, -1).cummax(-1).values[..., :-1]
         after, before = states[..., 1:], states.gather(-1, begun)
-        duration = torch.where(after >= 0, position[1:] - begun, 0)
+        used = after >= 0
+        duration = torch.where(used, position[1:] - begun, 0)
         check_labels("the durations in sequence", duration, 0, longest - 1)
-        parts = torch.zeros(*sequence.shape[:-1], (len(position) - 1) * longest * size * size, dtype=torch.long)
         place = ((begun * longest + duration) * size + after) * size + before
-        used = (after >= 0).long()
-        parts = parts.to(sequence.device).scatter_add(-1, torch.where(after >= 0, place, 0), used)
-        return parts.unflatten(-1, (len(position) - 1, longest, size, size))
+        return added(torch.where(used, place, 0), used.long(), (len(position) - 1, longest, size, size))
 
     @staticmethod
     def from_parts(event: Tensor) -> tuple[Int[Tensor, "*batch N"], tuple[int, int]]:
@@ -107,11 +105,11 @@ class SemiMarkovCRF(StructDistribution):
     """
 
     struct = SemiMarkov
-    form, part_dims = "[B, N-1, K, C, C], K at least 2", 4
+    form = "[B, N-1, K, C, C], K at least 2"
 
     @staticmethod
     def _fits(event: torch.Size) -> bool:
-        return event[1] > 1 and event[2] == event[3] > 0
+        return len(event) == 4 and event[1] > 1 and event[2] == event[3] > 0
 
     def _longest(self) -> int:
         return self.event_shape[0] + 1
@@ -131,9 +129,6 @@ class SemiMarkovCRF(StructDistribution):
     def _event(self, model: Structure, configuration: Segments) -> Tensor:
         starts, durations, states = (x[..., :-1] for x in configuration)
         after, to = configuration.starts[..., 1:], configuration.states[..., 1:]
-        steps, longest, size, _ = self.event_shape
-        event = torch.zeros(*starts.shape[:-1], steps * longest * size * size, dtype=model.dtype, device=model.device)
+        _, longest, size, _ = self.event_shape
         place = ((starts * longest + durations) * size + to) * size + states
-        if steps:
-            event.scatter_add_(-1, torch.where(after > 0, place, 0), (after > 0).to(event.dtype))
-        return event.unflatten(-1, (steps, longest, size, size))
+        return added(torch.where(after > 0, place, 0), (after > 0).to(model.dtype), self.event_shape)

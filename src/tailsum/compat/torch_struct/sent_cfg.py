@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from jaxtyping import Bool, Float, Int, Num
+from jaxtyping import Float, Int, Num
 from torch import Tensor
 
 from tailsum.compat.torch_struct.distribution import StructDistribution
@@ -17,14 +17,15 @@ from tailsum.compat.torch_struct.semirings.recursion import chosen, neutral
 from tailsum.compat.torch_struct.struct import (
     Lengths,
     Struct,
+    added,
     check_event,
     event_score,
+    inside,
     lengths_of,
     like_scores,
     without_parts,
 )
 from tailsum.numerics.check import check_scores
-from tailsum.numerics.tensors import working_type
 from tailsum.structure.base import Structure
 from tailsum.trees.configuration import Trees, children
 from tailsum.trees.pcfg import PCFG
@@ -33,7 +34,7 @@ Parts = tuple[Tensor, ...]
 
 
 class CKY(Struct):
-    """Trees. Their short form is `[B, N, N, NT+T]`, the label of each span by first and last word; `extra` is `(NT, T)`."""
+    """Trees. The short form is `[B, N, N, NT+T]`, the label of each span by first and last word; `extra` is `(NT, T)`."""
 
     def distribution(self, log_potentials: Parts, lengths: Lengths) -> "SentCFG":
         return SentCFG(log_potentials, lengths)
@@ -48,19 +49,19 @@ class CKY(Struct):
         return self.recursion((torch.where(usable, terms, zero), rules, roots), positions)
 
     def recursion(self, parts: Parts, lengths: Int[Tensor, " B"]) -> Num[Tensor, "size B"]:
-        """Symbols of spans `[size, B, N-w, NT+T]` by width: of all pairs side by side, those that a rule joins."""
+        """Symbols of spans `[size, B, N-w, NT+T]` by width: rules join all pairs of adjacent spans."""
         terms, rules, roots = parts
         heads, leaves, length = roots.shape[-1], terms.shape[-1], terms.shape[2]
         zero, _ = neutral(self.semiring, terms, 4)
         none, joins = zero.expand(*terms.shape[:3], heads + leaves), rules.flatten(-2).mT
-        inside = [torch.cat((none[..., :heads], terms), -1)]
+        chart = [torch.cat((none[..., :heads], terms), -1)]
         for w in range(1, length):
             here = length - w
-            left = torch.stack([inside[u][:, :, :here] for u in range(w)], -1)
-            right = torch.stack([inside[w - u - 1][:, :, u + 1 :] for u in range(w)], -2)
+            left = torch.stack([chart[u][:, :, :here] for u in range(w)], -1)
+            right = torch.stack([chart[w - u - 1][:, :, u + 1 :] for u in range(w)], -2)
             pairs = self.semiring.matmul(left, right).flatten(-2)
-            inside.append(torch.cat((self.semiring.matmul(pairs, joins), none[:, :, :here, heads:]), -1))
-        return self.semiring.dot(chosen([chart[:, :, 0, :heads] for chart in inside], lengths - 1), roots)
+            chart.append(torch.cat((self.semiring.matmul(pairs, joins), none[:, :, :here, heads:]), -1))
+        return self.semiring.dot(chosen([spans[:, :, 0, :heads] for spans in chart], lengths - 1), roots)
 
     def marginals(
         self, logpotentials: Any, lengths: Lengths = None, _autograd: bool = True, _raw: bool = False
@@ -75,14 +76,14 @@ class CKY(Struct):
 
     @staticmethod
     def to_parts(sequence: Tensor, extra: tuple[int, int], lengths: Lengths = None) -> Parts:  # pyright: ignore[reportIncompatibleMethodOverride]  (extra is needed)
-        """Terminals, rules and roots of trees; the children of a span are the two spans that make it up."""
+        """Terminals, rules and roots of trees; the children of a span are the two spans that it is split into."""
         (heads, leaves), used = extra, sequence != 0
         if used.shape[-1] != heads + leaves:
             raise ValueError(f"sequence must be [B, N, N, {heads + leaves}], as extra says: got {list(sequence.shape)}")
         length = used.shape[-2]
         lengths = lengths_of(used[..., 0, 0].long(), lengths)
-        inside = torch.arange(length, device=used.device) < lengths[..., None]
-        used = used & (inside[..., :, None] & inside[..., None, :])[..., None]
+        mask = inside(length, lengths)
+        used = used & (mask[..., :, None] & mask[..., None, :])[..., None]
         labels = used.float()
         whole = labels[..., 0, :, :].take_along_dim(lengths[..., None, None] - 1, -2)[..., 0, :]
         rules = labels.new_zeros(*lengths.shape, heads, heads + leaves, heads + leaves)
@@ -139,16 +140,8 @@ class SentCFG(StructDistribution):
         check_scores("log_potentials[1] (rules)", rules)
         check_scores("log_potentials[2] (roots)", roots)
 
-    def _longest(self) -> int:
-        return self.event_shape[0]
-
-    def _usable(self) -> Bool[Tensor, "*batch N 1"]:
-        """Of the terminals."""
-        word = torch.arange(self._longest(), device=self.log_potentials[0].device)
-        return (word < self._positions()[..., None])[..., None]
-
-    def _scores(self) -> tuple[Tensor, ...]:
-        return tuple(x.to(working_type(*self.log_potentials)) for x in self.log_potentials)
+    def _tensors(self) -> tuple[Tensor, ...]:
+        return self.log_potentials
 
     def _build(self, scores: tuple[Tensor, ...], lengths: Lengths) -> Structure:
         terms, rules, roots = scores
@@ -173,10 +166,9 @@ class SentCFG(StructDistribution):
         assert isinstance(whole, PCFG)
         heads, every = whole.n_heads, whole.n_heads + whole.n_leaves
         head, left, right = children(configuration, self._longest(), heads)
-        rules = torch.zeros(*head.shape[:-1], heads * every * every, dtype=model.dtype, device=head.device)
         place, used = (head * every + left) * every + right, head >= 0
-        rules.scatter_add_(-1, torch.where(used, place, 0), used.to(rules.dtype))
-        return self._of_spans(whole.used(configuration)[0], rules.unflatten(-1, (heads, every, every)))
+        rules = added(torch.where(used, place, 0), used.to(model.dtype), (heads, every, every))
+        return self._of_spans(whole.used(configuration)[0], rules)
 
     def _of_spans(self, spans: Tensor, rules: Tensor) -> Parts:
         """An event from the labels of spans by first and last word, `[*batch, N, N, n]`."""
@@ -185,7 +177,7 @@ class SentCFG(StructDistribution):
         inner = spans[..., :heads] * (last > 0)[..., None]
         whole = torch.arange(self._longest(), device=spans.device)[:, None] == last
         roots = (inner[..., 0, :, :] * whole).sum(-2)
-        return spans[..., :leaves].diagonal(0, -3, -2).mT, rules, roots, by_width(inner)
+        return spans[..., :leaves].diagonal(0, -3, -2).mT, rules, roots, _by_width(inner)
 
     def _expanded(self, shape: torch.Size) -> dict[str, Any]:
         return {
@@ -193,7 +185,7 @@ class SentCFG(StructDistribution):
         }
 
 
-def by_width(spans: Tensor) -> Tensor:
+def _by_width(spans: Tensor) -> Tensor:
     """Spans of two words and more by width and first word, `[.., w, i, nt]` for w+2 words, from `[.., first, last, nt]`."""
     length = spans.shape[-2]
     first = torch.arange(length, device=spans.device)

@@ -1,9 +1,9 @@
 """The best pair of children for every head under rules of low rank, without a table of all rules.
 
-`max over b, c of log sum_r exp(head[a, r] + left[b, r] + right[c, r]) + pairs[b, c]` is no product, as the maximum over
-pairs does not pass the sum over ranks. But with the largest factor of any head in each rank in place of head a, the sum
-is an upper bound for all heads, and costs one product. Pairs are scored exactly from the highest bound down, until no
-head can gain from those that remain.
+`max over b, c of log sum_r exp(head[a, r] + left[b, r] + right[c, r]) + pairs[b, c]` is no product: the maximum over
+pairs cannot be moved inside the sum over ranks. But with the largest factor of any head in each rank in place of head a,
+the sum is an upper bound for all heads, and costs one product. Pairs are scored exactly from the highest bound down,
+until no head can gain from the remaining pairs.
 """
 
 import math
@@ -17,7 +17,7 @@ from tailsum.numerics.reduce import LogProduct, highest
 from tailsum.numerics.table import tile_size
 from tailsum.numerics.tensors import finite
 
-FIRST = 512  # pairs that are scored for all heads, so that bounds can be compared with something
+FIRST = 512  # pairs that are scored for all heads at the start, for comparison with the bounds
 
 
 @torch.no_grad()
@@ -27,13 +27,13 @@ def best_pairs(
     left: Float[Tensor, "#G b R"],
     right: Float[Tensor, "#G c R"],
 ) -> Float[Tensor, "G r N"]:
-    """The highest score of each head over all pairs of children, which have scores `pairs` beside the rules'."""
-    found = pairs.new_full((*pairs.shape[:2], head.shape[-2]), -math.inf)
+    """The highest score of each head over all pairs of children: the sum of their scores `pairs` and the rule's."""
+    best = pairs.new_full((*pairs.shape[:2], head.shape[-2]), -math.inf)
     for group, rows in enumerate(pairs):
         search = _Search(*(x[group if len(x) > 1 else 0] for x in (head, left, right)))
-        for row, own in enumerate(rows):
-            found[group, row] = search.best(own)
-    return found
+        for row, scores in enumerate(rows):
+            best[group, row] = search.best(scores)
+    return best
 
 
 class _Search:
@@ -45,43 +45,40 @@ class _Search:
         self.scaled = [(x - top[:, None]).exp() for x, top in zip(self.factors, self.tops, strict=True)]
         rank_tops = head.amax(0)
         self.bounds = LogProduct(right.mT)(left + rank_tops).flatten()
-        # How far each head stays below the bound of every pair.
+        # The score of a head over a pair is at most the bound of the pair plus this number, which is not above zero.
         self.below = (head - rank_tops).nan_to_num(-math.inf, neginf=-math.inf).amax(-1)
         self.most = max(FIRST, tile_size(head.device) // max(head.shape))  # pairs that are scored at once
 
-    def best(self, own: Tensor) -> Tensor:
-        """The highest score of each head, `[N]`, where pairs of children have scores `own [pair]`."""
-        bounds = own + self.bounds
+    def best(self, pairs: Tensor) -> Tensor:
+        """The highest score of each head, `[N]`, from the scores of all pairs of children, `[pair]`."""
+        bounds = pairs + self.bounds
         first = bounds.topk(min(FIRST, len(bounds))).indices
-        found = self._scored(torch.arange(len(self.below), device=own.device), first, own)
+        best = self._scored(torch.arange(len(self.below), device=pairs.device), first, pairs)
         bounds[first] = -math.inf
-        needed = (found - self.below).nan_to_num(math.inf).min()  # a pair with a lower bound can help no head
+        needed = (best - self.below).nan_to_num(math.inf).min()  # a pair with a lower bound can help no head
         (rest,) = torch.nonzero(bounds > needed, as_tuple=True)
         rest = rest[bounds[rest].argsort(descending=True)]
         start, size = 0, FIRST
         while start < len(rest):
-            some = rest[start : start + size]
-            (heads,) = torch.nonzero(found < bounds[some[0]] + self.below, as_tuple=True)
+            chosen = rest[start : start + size]
+            (heads,) = torch.nonzero(best < bounds[chosen[0]] + self.below, as_tuple=True)
             if not len(heads):
                 break
-            found[heads] = torch.maximum(found[heads], self._scored(heads, some, own))
+            best[heads] = torch.maximum(best[heads], self._scored(heads, chosen, pairs))
             start, size = start + size, min(2 * size, self.most)  # fewer heads gain from each further pair
-        return found
+        return best
 
-    def _scored(self, heads: Tensor, some: Tensor, own: Tensor) -> Tensor:
-        """The highest score of some heads over some pairs: a product, and in log space where that underflows."""
+    def _scored(self, heads: Tensor, chosen: Tensor, pairs: Tensor) -> Tensor:
+        """The highest score of some heads over the chosen pairs: by a product, or in log space where that underflows."""
         head, left, right = self.scaled
-        before, after = some // len(right), some % len(right)
-        weights = own[some] + self.tops[1][before] + self.tops[2][after]
+        before, after = chosen // len(right), chosen % len(right)
+        weights = pairs[chosen] + self.tops[1][before] + self.tops[2][after]
         shift = finite(weights.amax())
         vectors = (
             left.index_select(0, before).mul_(right.index_select(0, after)).mul_((weights - shift).exp_()[:, None])
         )  # [pair, R]
-        total, limits = product(head[heads], vectors.mT).amax(-1), torch.finfo(own.dtype)
+        total, limits = product(head[heads], vectors.mT).amax(-1), torch.finfo(pairs.dtype)
         if (total < limits.tiny / limits.eps * head.shape[-1]).any():
-            return self._in_log_space(heads, before, after, own[some])
+            head, left, right = self.factors
+            return highest(LogProduct((left[before] + right[after] + pairs[chosen, None]).mT)(head[heads]), -1)
         return total.log() + self.tops[0][heads] + shift
-
-    def _in_log_space(self, heads: Tensor, before: Tensor, after: Tensor, own: Tensor) -> Tensor:
-        head, left, right = self.factors
-        return highest(LogProduct((left[before] + right[after] + own[:, None]).mT)(head[heads]), -1)

@@ -1,4 +1,4 @@
-"""Rules as a table."""
+"""Rules as a table of scores."""
 
 import math
 from collections.abc import Callable
@@ -16,8 +16,7 @@ from tailsum.numerics.tensors import take, without_common
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.sweep import Sweep
 from tailsum.trees.rules.exact_sweep import ExactSweep, padded_to
-from tailsum.trees.rules.pair_sweep import Role
-from tailsum.trees.rules.whole_rule import Ids, Kind, Scores, WholeRule, splits_by_kind
+from tailsum.trees.rules.whole_rule import Between, Heads, Kind, Lefts, Rights, WholeRule, splits_by_kind
 
 
 class DenseRule(WholeRule):
@@ -46,20 +45,13 @@ class DenseRule(WholeRule):
         """The whole table."""
         return self.scores
 
-    def at(self, head: Ids, left: Ids, right: Ids) -> Scores:
-        flat = (head * self.n_children + left) * self.n_children + right
-        return take(self.scores.flatten(-3)[..., None], flat)[..., 0]
+    def between(self, head: Heads, left: Lefts, right: Rights) -> Between:
+        pairs = head[..., :, None, None] * self.n_children + left[..., None, :, None]
+        flat = pairs * self.n_children + right[..., None, None, :]
+        return take(self.scores.flatten(-3)[..., None], flat.flatten(-5))[..., 0].unflatten(-1, flat.shape[-5:])
 
-    def between(
-        self, head: Int[Tensor, "G *lead a"], left: Int[Tensor, "G *lead b"], right: Int[Tensor, "G *lead c"]
-    ) -> Float[Tensor, "G *lead a b c"]:
-        triples = (head[..., :, None, None], left[..., None, :, None], right[..., None, None, :])
-        shape = torch.broadcast_shapes(*(x.shape for x in triples))
-        return self.at(*(x.expand(shape).reshape(len(head), -1) for x in triples)).reshape(shape)
-
-    def fan(self, role: Role, first: Int[Tensor, "G m"], second: Int[Tensor, "G m"], rest: slice) -> Potential:
-        order = {"head": (1, 2, 0), "left": (0, 2, 1), "right": (0, 1, 2)}[role]
-        table = self.scores.movedim([-3 + i for i in order], [-3, -2, -1])[..., rest]
+    def fan(self, role: int, first: Int[Tensor, "G m"], second: Int[Tensor, "G m"], rest: slice) -> Potential:
+        table = self.scores.movedim(role - 3, -1)[..., rest]
         rows = first * table.shape[-2] + second
         return Dense(take(table.flatten(-3, -2), rows))
 
@@ -70,7 +62,7 @@ class DenseRule(WholeRule):
         return self._product(kind, reduce)(pairs)
 
     def _product(self, kind: Kind, reduce: Reduce) -> LogProduct:
-        """From pairs of children to heads."""
+        """The product that maps scores of pairs of children to those of heads."""
         if (kind, reduce) not in self._products:
             part = self.scores[..., self.children(kind[0]), self.children(kind[1])]
             self._products[kind, reduce] = LogProduct(part.flatten(-2).mT, reduce)
@@ -95,21 +87,21 @@ class DenseRule(WholeRule):
     @torch.no_grad()
     def beliefs(self, spans: Float[Tensor, "B T T n"], is_whole: Bool[Tensor, "B T T"]) -> tuple[Tensor, Tensor]:
         """Inside sums and log marginals, unnormalised, of the states of all spans: `[B, T, T, n]`."""
-        own = [self.own(width, entry) for width, entry in enumerate(by_width(spans), 1)]
-        inside = self.chart(own, log_sum_exp)
+        scores = [self.of_width(width, entry) for width, entry in enumerate(by_width(spans), 1)]
+        inside = self.chart(scores, log_sum_exp)
         outside = [
             torch.full_like(entry, -math.inf).masked_fill_(whole[..., None], 0.0)
             for entry, whole in zip(inside, by_width(is_whole), strict=True)
         ]
-        for width in range(len(own), 1, -1):
-            self._pass_down(width, own[width - 1] + outside[width - 1], inside, outside)
+        for width in range(len(scores), 1, -1):
+            self._pass_down(width, scores[width - 1] + outside[width - 1], inside, outside)
         inside, outside = (square([padded_to(x, spans.shape[-1]) for x in chart]) for chart in (inside, outside))
         return inside, inside + outside
 
     def _pass_down(
         self, width: int, heads: Float[Tensor, "B n N"], inside: list[Tensor], outside: list[Tensor]
     ) -> None:
-        """Add what the children of spans of one width receive from these to their outside sums, in place."""
+        """Add the messages of spans of one width to the outside sums of their children, in place."""
         count = heads.shape[1]
         rows = heads if len(heads) == len(self.scores) else heads.flatten(0, 1)[None]
         for kind, sizes in splits_by_kind(width).items():

@@ -1,7 +1,7 @@
-"""Lookahead by exact messages, where they cost no more than those of landmarks.
+"""Lookahead by exact messages, where they cost no more than messages of landmarks.
 
-That is the case with rules of low rank, with a table of rules that fits the memory (products with it are far faster than
-look-ups of the rules of selected pairs), and in a grammar that is a sketch already.
+That is so for rules of low rank, for a table of rules that fits in memory (products with it are far faster than look-ups
+of the rules of selected pairs), and for a grammar that is already a sketch.
 """
 
 import math
@@ -14,8 +14,9 @@ from torch.nn.functional import pad
 
 from tailsum.numerics.charts import Watch, by_width, keep, square
 from tailsum.numerics.reduce import Reduce, log_sum_exp
+from tailsum.numerics.tensors import finite
 from tailsum.sketch.selection import Selection, Subset
-from tailsum.sketch.sweep import Sweep, fill_unreached
+from tailsum.sketch.sweep import Sweep, reached
 
 Chart = Callable[[list[Tensor], Reduce, Watch], list[Tensor]]  # see `Rule.chart`
 # The inside sums and log marginals of all spans, from their scores and which of them are whole sentences.
@@ -42,12 +43,16 @@ class ExactSweep(Sweep):
         if self.outside is not None:
             return
         inside, belief = self.beliefs(self.spans, self.is_whole)
-        self.belief = fill_unreached(belief)
-        possible = (inside > -math.inf) & (self.belief > -math.inf)
-        self.outside = torch.where(possible, self.belief - inside, 0.0)
+        here = reached(belief, belief.amax(-1, keepdim=True))
+        # Log marginals that underflow are guessed: neither so high that the state counts more than others on average, nor
+        # higher than its inside sum allows, which is right also where a state is reached through masks alone.
+        outside = torch.where(here, belief - inside, 0.0)
+        guess = torch.minimum(_mean(belief, here) - finite(inside), _mean(outside, here))
+        self.outside = torch.where(here, outside, guess)
+        self.belief = torch.where(here, belief, inside + guess)
 
     def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch T T n"]:
-        belief = torch.where(self.spans > -math.inf, self.belief, -math.inf)
+        belief = self.belief
         return belief.reshape(*self.batch, *belief.shape[1:])
 
     def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
@@ -65,6 +70,11 @@ class ExactSweep(Sweep):
         return square_subset(kept, self.spans.shape[1], self.batch)
 
 
+def _mean(x: Float[Tensor, "*lead n"], where: Bool[Tensor, "*lead n"]) -> Float[Tensor, "*lead 1"]:
+    """The mean over some states; zero where there are none."""
+    return x.masked_fill(~where, 0.0).sum(-1, keepdim=True) / where.sum(-1, keepdim=True).clamp(min=1)
+
+
 def beliefs_by_gradient(
     chart: Chart, spans: Float[Tensor, "B T T n"], is_whole: Bool[Tensor, "B T T"]
 ) -> tuple[Tensor, Tensor]:
@@ -78,7 +88,7 @@ def beliefs_by_gradient(
 
 
 def padded_to(entry: Float[Tensor, "B n s"], size: int) -> Float[Tensor, "B n size"]:
-    """Minus infinity for states that spans of this width cannot have."""
+    """The entry with minus infinity for states that spans of this width cannot have."""
     return pad(entry, (0, size - entry.shape[-1]), value=-math.inf)
 
 

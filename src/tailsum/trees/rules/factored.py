@@ -1,4 +1,4 @@
-"""Rules scored from embeddings."""
+"""Rules scored from embeddings by a trilinear product."""
 
 import math
 
@@ -7,16 +7,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.numerics.precision import product
-from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.tensors import largest, take
 from tailsum.numerics.transforms import every
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Potential
-from tailsum.trees.rules.pair_sweep import Role
 from tailsum.trees.rules.vector_rule import FactorRule, SpanFactors, VectorRule
-
-# In place of minus infinity, which would become NaN in a product of matrices.
-_NEVER = -1e30
 
 
 class Trilinear(VectorRule):
@@ -42,20 +37,6 @@ class Trilinear(VectorRule):
 class SpanTrilinear(Trilinear, SpanFactors):
     """Over the states that spans keep."""
 
-    def reduced(
-        self, head: Tensor, left: Tensor, right: Tensor, before: Tensor, after: Tensor, reduce: Reduce, *factor: Tensor
-    ) -> Tensor:
-        if factor:
-            return super().reduced(head, left, right, before, after, reduce, *factor)
-        # The children's inside scores are two more dimensions of the vectors, so that the product adds them.
-        one, other = torch.ones_like(before)[..., None], head.new_ones(*head.shape[:-1], 2)
-        before, after = (x.clamp(min=_NEVER)[..., None] for x in (before, after))
-        table = self.scores(
-            torch.cat((head, other), -1), torch.cat((left, before, one), -1), torch.cat((right, one, after), -1)
-        )
-        found = reduce(reduce(table.flatten(-2), -1), 1)
-        return found.masked_fill(found < _NEVER / 2, -math.inf)
-
 
 class FactoredRule(Trilinear, FactorRule):
     """Rules scored from embeddings: `score(a -> b c) = sum_d head[a, d] left[b, d] right[c, d]`.
@@ -73,8 +54,7 @@ class FactoredRule(Trilinear, FactorRule):
         if not all(every(tensor > -math.inf) for tensor in self.tensors):
             raise ValueError("rule must have finite factors: got -inf")
 
-    def fan(self, role: Role, first: Int[Tensor, "G m"], second: Int[Tensor, "G m"], rest: slice) -> Potential:
-        head, left, right = self.tensors
-        by_role = {"head": (left, right, head), "left": (head, right, left), "right": (head, left, right)}
-        one, other, third = by_role[role]
-        return Factored(take(one, first) * take(other, second), third[..., rest, :])
+    def fan(self, role: int, first: Int[Tensor, "G m"], second: Int[Tensor, "G m"], rest: slice) -> Potential:
+        vectors = list(self.tensors)
+        to = vectors.pop(role)
+        return Factored(take(vectors[0], first) * take(vectors[1], second), to[..., rest, :])

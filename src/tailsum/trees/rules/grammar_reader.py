@@ -1,4 +1,4 @@
-"""Trees read from the inside chart of a grammar, from the top down: exact samples, or best trees."""
+"""Reads trees from the inside chart of a grammar, from the top down: exact samples, or best trees."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,12 +10,12 @@ from torch import Tensor
 
 from tailsum.numerics.charts import square
 from tailsum.numerics.noise import Choose
-from tailsum.numerics.reduce import LogProduct, Reduce
+from tailsum.numerics.reduce import LogProduct
 from tailsum.trees.reader import Reader
 
 
 class Expansion(NamedTuple):
-    """Spans whose children are to be chosen: sentence, first and last position and state, `[R]` each.
+    """Spans whose children are chosen next: sentence, first and last position and state, `[R]` each.
 
     `left` and `right [R, T, children]` are the inside scores of the two children by the last position of the left one.
     """
@@ -28,22 +28,16 @@ class Expansion(NamedTuple):
     right: Tensor
 
 
-ChildrenOf = Callable[[Expansion, Choose, Reduce], tuple[Tensor, Tensor, Tensor]]  # see `Rule.children_of`
+ChildrenOf = Callable[[Expansion, Choose], tuple[Tensor, Tensor, Tensor]]  # see `Rule.children_of`
 
 
 class GrammarReader(Reader):
     """Children in rule ids: nonterminals, then preterminals; in a restricted model (`n_heads` None), local ids."""
 
     def __init__(
-        self,
-        chart: Sequence[Tensor],
-        length: Tensor,
-        n_heads: int | None,
-        choose: Choose,
-        reduce: Reduce,
-        children_of: ChildrenOf,
+        self, chart: Sequence[Tensor], length: Tensor, n_heads: int | None, choose: Choose, children_of: ChildrenOf
     ) -> None:
-        self.n_heads, self.choose, self.reduce, self.children_of = n_heads, choose, reduce, children_of
+        self.n_heads, self.choose, self.children_of = n_heads, choose, children_of
         whole = torch.stack([entry[:, 0] for entry in chart[1:]]) if len(chart) > 1 else chart[0][None, :, 0]
         self.whole = whole[(length - 2).clamp(min=0), torch.arange(len(length), device=length.device)]
         self.possible = (self.whole > -math.inf).any(-1) & (length > 1)
@@ -63,8 +57,8 @@ class GrammarReader(Reader):
         before = torch.arange(self.inside.shape[1], device=last.device) < last[:, None]
         left = self.inside[batch, first].masked_fill(~before[..., None], -math.inf)
         at = Expansion(batch, first, last, state, left, self.after[batch, :, last])
-        split, one, other = self.children_of(at, self.choose, self.reduce)
-        return split, self._state(one), self._state(other)
+        split, left_child, right_child = self.children_of(at, self.choose)
+        return split, self._state(left_child), self._state(right_child)
 
     def _state(self, child: Tensor) -> Tensor:
         """The state of a child, numbered from zero within its kind."""
@@ -78,15 +72,9 @@ class RankReader(GrammarReader):
     """
 
     def __init__(
-        self,
-        chart: Sequence[Tensor],
-        length: Tensor,
-        n_heads: int | None,
-        choose: Choose,
-        reduce: Reduce,
-        vectors: Sequence[Tensor],
+        self, chart: Sequence[Tensor], length: Tensor, n_heads: int | None, choose: Choose, vectors: Sequence[Tensor]
     ) -> None:
-        super().__init__(chart, length, n_heads, choose, reduce, self._children_of)
+        super().__init__(chart, length, n_heads, choose, self._children_of)
         self.head, self.left, self.right = vectors
         self.width = (len(chart) + self.inside.shape[-1]) * self.head.shape[-1]
         self.to_left, to_right = (self._to_ranks(x) for x in (self.left, self.right))
@@ -104,17 +92,18 @@ class RankReader(GrammarReader):
         places = zip((batch, first, last), x.shape[:3], strict=True)
         return x[tuple(i if size > 1 else torch.zeros_like(i) for i, size in places)]
 
-    def _children_of(self, at: Expansion, choose: Choose, _: Reduce) -> tuple[Tensor, Tensor, Tensor]:
+    def _children_of(self, at: Expansion, choose: Choose) -> tuple[Tensor, Tensor, Tensor]:
         batch, first, last, state = at[:4]
-        own = self._at(self.head, batch, first, last)
-        own = own.take_along_dim(state.clamp(max=own.shape[1] - 1)[:, None, None], 1)  # [R, 1, ranks]
+        head = self._at(self.head, batch, first, last)
+        head = head.take_along_dim(state.clamp(max=head.shape[1] - 1)[:, None, None], 1)  # [R, 1, ranks]
         before = torch.arange(self.inside.shape[1], device=last.device) < last[:, None]
-        ways = self.to_left[batch, first] + self.to_right[batch, :, last] + own
-        pick = choose(ways.masked_fill(~before[..., None], -math.inf).flatten(1))
-        split, rank = pick // own.shape[-1], pick % own.shape[-1]
+        logits = self.to_left[batch, first] + self.to_right[batch, :, last] + head
+        pick = choose(logits.masked_fill(~before[..., None], -math.inf).flatten(1))
+        split, rank = pick // head.shape[-1], pick % head.shape[-1]
+
+        def child(vectors: Tensor, first: Tensor, last: Tensor) -> Tensor:
+            of_rank = self._at(vectors, batch, first, last).take_along_dim(rank[:, None, None], -1)[..., 0]
+            return choose(self.inside[batch, first, last] + of_rank)
+
         right = (split + 1).clamp(max=len(before[0]) - 1)
-        children = []
-        for x, one, other in ((self.left, first, split), (self.right, right, last)):
-            by_rank = self._at(x, batch, one, other).take_along_dim(rank[:, None, None], -1)[..., 0]
-            children.append(choose(self.inside[batch, one, other] + by_rank))
-        return split, children[0], children[1]
+        return split, child(self.left, first, split), child(self.right, right, last)

@@ -14,12 +14,10 @@ from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import LogProduct, Reduce, highest, log_sum_exp
 from tailsum.numerics.table import tile_size
 from tailsum.numerics.tensors import largest, scaled
-from tailsum.scores.potential import Potential
 from tailsum.sketch.sweep import Sweep
 from tailsum.trees.reader import Reader
 from tailsum.trees.rules.best_pairs import best_pairs
 from tailsum.trees.rules.grammar_reader import RankReader
-from tailsum.trees.rules.pair_sweep import Role
 from tailsum.trees.rules.rule import Rule
 from tailsum.trees.rules.vector_rule import FactorRule, SpanFactors, VectorRule
 from tailsum.trees.rules.whole_rule import Kind
@@ -36,7 +34,7 @@ class LowRank(VectorRule):
         return LogProduct(pairs.mT)(head).unflatten(-1, (left.shape[-2], right.shape[-2]))
 
     def norm(self, vectors: Float[Tensor, "*lead n d"]) -> Float[Tensor, "*lead n"]:
-        """Of the exponentials, whose inner products the scores are; divided by the largest of them, which may not overflow."""
+        """The L1 norm of the exponentials, which make up the scores; divided by the largest, so that none overflows."""
         return (vectors - vectors.amax().clamp(min=torch.finfo(vectors.dtype).min)).exp().sum(-1)
 
     def bound(self) -> float:
@@ -44,11 +42,11 @@ class LowRank(VectorRule):
 
     @abstractmethod
     def rank_chart(self, spans: list[Tensor], watch: Watch) -> list[Tensor]:
-        """The inside chart of sums."""
+        """The inside chart of sums, by way of the ranks."""
 
     def chart(self, spans: list[Tensor], reduce: Reduce, watch: Watch = keep) -> list[Tensor]:
         """Sums go through the ranks: T^3 R + T^2 N R. Maxima, and sums of scaled scores, need the table."""
-        if reduce is not log_sum_exp or self.factor is not None:
+        if reduce is not log_sum_exp or self.factor:
             return super().chart(spans, reduce, watch)
         return self.rank_chart(spans, watch)
 
@@ -57,7 +55,7 @@ class LowRank(VectorRule):
             return super().reader(spans, length, choose, reduce)
         vectors = self.tensors if self.by_span else [x[:, None, None] for x in self.tensors]
         n_heads = None if self.by_span else self.n_heads
-        return RankReader(self.chart(spans, reduce), length, n_heads, choose, reduce, vectors)
+        return RankReader(self.chart(spans, reduce), length, n_heads, choose, vectors)
 
 
 class SpanLowRank(LowRank, SpanFactors):
@@ -81,7 +79,7 @@ class LowRankRule(LowRank, FactorRule):
     The factors are logarithms, normalised or not: for a normalised grammar `exp(head)` sums to one over ranks, `exp(left)`
     and `exp(right)` over children. Exact sums and samples cost T^3 R + T^2 N R, and never build the table. `entropy` and
     divergences sum over ranks first, so they build the table, a few heads at a time. So does `argmax` of small grammars;
-    in large ones it scores the pairs of children in the order of an upper bound (`best_pairs.py`).
+    for large ones it scores pairs of children in the order of an upper bound (`best_pairs.py`).
 
     >>> N, P, R = 20, 30, 8
     >>> rule = LowRankRule(
@@ -92,9 +90,6 @@ class LowRankRule(LowRank, FactorRule):
     """
 
     span_kind = SpanLowRank
-
-    def fan(self, role: Role, first: Int[Tensor, "G m"], second: Int[Tensor, "G m"], rest: slice) -> Potential:
-        raise NotImplementedError("exact sums through the ranks need no messages from pairs")
 
     def rank_chart(self, spans: list[Tensor], watch: Watch) -> list[Tensor]:
         head, left, right = self.tensors
@@ -107,21 +102,21 @@ class LowRankRule(LowRank, FactorRule):
             return product(entry.flatten(0, 1)[None])[0].unflatten(0, entry.shape[:2])
 
         return _fill(
-            self.own(1, spans[0]),
+            self.of_width(1, spans[0]),
             lambda width, entry: [rows(product, entry) for product in to_rank[width == 1]],
-            lambda width, ranks: self.own(width, spans[width - 1]) + rows(from_rank, ranks),
+            lambda width, ranks: self.of_width(width, spans[width - 1]) + rows(from_rank, ranks),
             watch,
         )
 
     def total(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, " B"]:
         shared = max(len(x) for x in self.tensors) == 1
-        plain = reduce is not log_sum_exp or self.factor is not None or not shared
+        plain = reduce is not log_sum_exp or self.factor or not shared
         if plain or spans.shape[1] == 1 or not len(spans) or not fused(spans, *self.tensors):
             return super().total(spans, length, reduce)
         from tailsum.numerics.fused.low_rank import low_rank_sum  # noqa: PLC0415  (needs Triton)
 
         def reference(spans: Tensor, *factors: Tensor) -> Tensor:
-            return super(LowRankRule, self.with_vectors([x[None] for x in factors], None)).total(spans, length, reduce)
+            return super(LowRankRule, self.with_vectors([x[None] for x in factors], ())).total(spans, length, reduce)
 
         head, left, right = (x[0] for x in self.tensors)
         return low_rank_sum(spans, (head, left, right), length, reference)
@@ -129,16 +124,16 @@ class LowRankRule(LowRank, FactorRule):
     def contract_pairs(self, pairs: Float[Tensor, "G r pair"], kind: Kind, reduce: Reduce) -> Float[Tensor, "G r N"]:
         """Maxima over many pairs of children by bounds, without a table."""
         few = self.n_heads * pairs.shape[-1] <= 4 * tile_size(pairs.device)
-        if reduce is not highest or torch.is_grad_enabled() or self.factor is not None or few:
+        if reduce is not highest or torch.is_grad_enabled() or self.factor or few:
             return super().contract_pairs(pairs, kind, reduce)
         head, *children = self.tensors
         return best_pairs(pairs, head, *(x[:, self.children(leaf)] for x, leaf in zip(children, kind, strict=True)))
 
     def rows(self, batch: Int[Tensor, " r"], head: Int[Tensor, " r"]) -> Float[Tensor, "r C C"]:
         """By a product over ranks for each head."""
-        one, left, right = (x[batch if len(x) > 1 else torch.zeros_like(batch)] for x in self.tensors)
-        scores = LogProduct(right.mT)(one.take_along_dim(head[:, None, None], 1) + left)
-        return scores if self.factor is None else scaled(scores, self.factor)
+        heads, left, right = (x[batch if len(x) > 1 else torch.zeros_like(batch)] for x in self.tensors)
+        scores = LogProduct(right.mT)(heads.take_along_dim(head[:, None, None], 1) + left)
+        return scaled(scores, *self.factor) if self.factor else scores
 
     def sweep(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size) -> Sweep:
         return Rule.sweep(self, spans, length, batch)  # exact
@@ -150,17 +145,17 @@ def _fill(
     from_ranks: Callable[[int, Tensor], Tensor],
     watch: Watch,
 ) -> list[Tensor]:
-    """An inside chart through ranks: `to_ranks(width, entry)` gives those of left and right children, `[B, n, R]`."""
+    """An inside chart through ranks: `to_ranks(width, entry)` sums over the states of left and right children, `[B, n, R]`."""
     chart = [watch(1, leaves)]
     ranks = [to_ranks(1, chart[0])]
     length = leaves.shape[1]
     for width in range(2, length + 1):
         count = length - width + 1
-        ways = [
+        by_split = [
             ranks[size - 1][0][:, :count] + ranks[width - size - 1][1][:, size : size + count]
             for size in range(1, width)
         ]
-        chart.append(watch(width, from_ranks(width, log_sum_exp(torch.stack(ways), 0))))
+        chart.append(watch(width, from_ranks(width, log_sum_exp(torch.stack(by_split), 0))))
         if width < length:
             ranks.append(to_ranks(width, chart[-1]))
     return chart

@@ -1,9 +1,9 @@
 """Sweeps over the spans of a grammar: inside messages from the bottom up, outside messages from the top down.
 
 A rule joins three states, so a message comes from pairs of states: of two children (inside), or of a parent and a sibling
-(outside), for every split. All pairs would be far too many. So each span has a few landmark states, and a few of their
-pairs are selected, by their log mass and by the scores of the rules that join them with landmarks of the receiving span
-(*guides*). Every selection is weighted, so the messages are unbiased.
+(outside), for every split. There are far too many pairs to use all of them. So each span has a few landmark states, and a
+few of their pairs are selected, by their log mass and by the scores of the rules that join them with landmarks of the
+receiving span (*guides*). Every selection is weighted, so the messages are unbiased.
 
 Shapes: the batch is one dimension; spans are squares `[B, T, T, ..]` of first and last positions.
 """
@@ -11,7 +11,6 @@ Shapes: the batch is one dimension; spans are squares `[B, T, T, ..]` of first a
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -28,7 +27,7 @@ from tailsum.sketch.sweep import Sweep, fill_unreached
 from tailsum.trees.rules.exact_sweep import square_subset
 from tailsum.trees.rules.span_rule import child_ids
 
-Role = Literal["head", "left", "right"]  # which of a rule's three states a message goes to
+HEAD, LEFT, RIGHT = range(3)  # the role in a rule of the state that a message goes to
 _MARKS = 128  # states of a span that are paired with those of another, at most
 _GUIDES = 16  # landmarks of the receiving span by which pairs are selected
 
@@ -60,7 +59,7 @@ class PairSweep(Sweep):
     def __init__(
         self,
         between: Callable[[Tensor, Tensor, Tensor], Tensor],
-        fan: Callable[[Role, Tensor, Tensor, slice], Potential],
+        fan: Callable[[int, Tensor, Tensor, slice], Potential],
         sizes: tuple[int, int],
         spans: Float[Tensor, "B T T n"],
         length: Int[Tensor, " B"],
@@ -74,7 +73,7 @@ class PairSweep(Sweep):
         self.pairs = 1
 
     @classmethod
-    def evaluations(cls, length: int, _: int, n_states: int) -> int:
+    def evaluations(cls, length: int, n_states: int) -> int:
         """About how many scores of rules a sweep over a sentence looks up: for guides, and in messages to all states."""
         return length**2 * cls.landmarks * (length * cls.landmarks * _GUIDES + 16 * n_states)
 
@@ -104,53 +103,48 @@ class PairSweep(Sweep):
         for width in range(1, length + 1):
             first = torch.arange(length - width + 1, device=self.spans.device)
             last = first + width - 1
-            own = sure = self.spans[:, first, last]
+            scores = certain = self.spans[:, first, last]
             outside = None if self.outside is None else self.outside[:, first, last]
             if marks is not None:
                 split = first[:, None] + torch.arange(width - 1, device=first.device)
                 left = marks.at(first[:, None].expand_as(split), split)
                 right = marks.at(split + 1, last[:, None].expand_as(split))
                 guides = None if outside is None else self._guides(outside[..., :n_heads], 0, generator)
-                sent, exact = self._send("head", left, right, guides, slice(0, n_heads), generator)
-                heads, others = own[..., :n_heads], (0, own.shape[-1] - n_heads)
-                own = pad(heads + fill_unreached(sent), others, value=-math.inf)
-                # Given the kept states an exact message rules out states rightly; one from selected pairs may not.
-                sure = pad(heads + sent, others, value=-math.inf) if exact else own
-            inside[:, first, last] = own
-            chosen = selection(sure if outside is None else sure + outside, generator)
+                sent, exact = self._send(HEAD, left, right, guides, slice(0, n_heads), generator)
+                heads, others = scores[..., :n_heads], (0, scores.shape[-1] - n_heads)
+                scores = pad(heads + fill_unreached(sent), others, value=-math.inf)
+                # Only an exact message from the kept states may rule out states; one from selected pairs may be wrong.
+                certain = pad(heads + sent, others, value=-math.inf) if exact else scores
+            inside[:, first, last] = scores
+            chosen = selection(certain if outside is None else certain + outside, generator)
             kept.append(chosen)
             if marks is None:
                 shape = (*self.spans.shape[:3], chosen.index.shape[-1])
                 marks = Marks(chosen.index.new_zeros(shape), inside.new_full(shape, -math.inf))
             index = chosen.index + self.n_heads if width == 1 else chosen.index
             marks.index[:, first, last] = index.clamp(max=self.n_children - 1)
-            marks.value[:, first, last] = own.gather(-1, chosen.index) + chosen.log_weight
+            marks.value[:, first, last] = scores.gather(-1, chosen.index) + chosen.log_weight
         return inside, square_subset(kept, length, self.spans.shape[:1])
-
-    def _marks(self, inside: Tensor, kept: Subset) -> Marks:
-        """The kept states of each span with their inside scores."""
-        index = child_ids(kept.index, self.n_heads, self.n_children)
-        return Marks(index, inside.gather(-1, kept.index) + kept.log_weight)
 
     @staticmethod
     def _guides(value: Tensor, start: int, generator: torch.Generator | None) -> Marks:
         """Landmarks among the states with the given log mass, whose rule ids begin at `start`."""
-        everything = torch.arange(start, start + value.shape[-1], device=value.device).expand(value.shape)
-        return Marks(everything, value).thinned(_GUIDES, generator)
+        ids = torch.arange(start, start + value.shape[-1], device=value.device).expand(value.shape)
+        return Marks(ids, value).thinned(_GUIDES, generator)
 
     def _heads(self, parents: Marks, valid: Tensor) -> Marks:
-        """Parents in the ids of heads, with log mass minus infinity where there is none."""
+        """Parents in the ids of heads, with log mass minus infinity where there is no parent."""
         value = parents.value.masked_fill(~valid[None, ..., None], -math.inf)
         return Marks(parents.index.clamp(max=self.n_heads - 1), value)
 
     def _send(
-        self, role: Role, one: Marks, other: Marks, guides: Marks | None, rest: slice, generator: torch.Generator | None
+        self, role: int, one: Marks, other: Marks, guides: Marks | None, rest: slice, generator: torch.Generator | None
     ) -> tuple[Tensor, bool]:
-        """Messages `[B, n, states]` from pairs of marks `[B, n, way, m]`; and whether all pairs were used."""
+        """Messages `[B, n, states]` from pairs of marks `[B, n, split, m]`; and whether all pairs were used."""
         whole = max(one.index.shape[-1], other.index.shape[-1]) <= _MARKS
         one, other = one.thinned(_MARKS, generator), other.thinned(_MARKS, generator)
         size = other.index.shape[-1]
-        mass = (one.value[..., :, None] + other.value[..., None, :]).flatten(-3)  # [B, n, way m m]
+        mass = (one.value[..., :, None] + other.value[..., None, :]).flatten(-3)  # [B, n, split m m]
         exact = whole and mass.shape[-1] <= self.pairs
         guided = mass if exact or guides is None else mass + self._joined(role, one.index, other.index, guides)
         picked = Landmarks(self.pairs)(guided, generator)
@@ -160,20 +154,22 @@ class PairSweep(Sweep):
         second = other.index.flatten(-2).gather(-1, place)
         return self._fan(role, first, second, value, rest), exact
 
-    def _joined(self, role: Role, one: Tensor, other: Tensor, guides: Marks) -> Tensor:
-        """The log sum over guides of their mass and the rules that join them with each pair: `[B, n, way m m]`."""
-        given, place = [one, other], {"head": 0, "left": 1, "right": 2}[role]
-        given.insert(place, guides.index[..., None, :].expand(*one.shape[:-1], -1))
+    def _joined(self, role: int, one: Tensor, other: Tensor, guides: Marks) -> Tensor:
+        """The log sum over guides of their mass and the rules that join them with each pair: `[B, n, split m m]`."""
+        triple = [one, other]
+        triple.insert(role, guides.index[..., None, :].expand(*one.shape[:-1], -1))
         size = math.prod(one.shape[2:]) * other.shape[-1] * guides.index.shape[-1]
 
         def tile(start: int, stop: int) -> Parts:
-            scores = self.between(*(x[:, start:stop] for x in given)).movedim(3 + place, 3)  # [B, n, way, guide, m, m]
+            scores = self.between(*(x[:, start:stop] for x in triple)).movedim(
+                3 + role, 3
+            )  # [B, n, split, guide, m, m]
             return Parts(((scores + guides.value[:, start:stop, None, :, None, None]).logsumexp(3).flatten(2),))
 
         chunk = max(1, 16 * tile_size(one.device) // max(1, len(one) * size))
         return in_tiles(tile, one.shape[1], chunk).rows[0]
 
-    def _fan(self, role: Role, first: Tensor, second: Tensor, value: Tensor, rest: slice) -> Tensor:
+    def _fan(self, role: int, first: Tensor, second: Tensor, value: Tensor, rest: slice) -> Tensor:
         """The message of the pairs to all states `rest` in the given role, a few spans at a time."""
         batch, count, pairs = value.shape
 
@@ -188,10 +184,11 @@ class PairSweep(Sweep):
     # From the top down.
 
     def _down(self, inside: Tensor, kept: Subset, generator: torch.Generator | None) -> Tensor:
-        """Outside messages to all states of every span, its own scores not included."""
+        """Outside messages to all states of every span, without its own scores."""
         length = self.spans.shape[1]
         outside = torch.full_like(self.spans, -math.inf).masked_fill_(self.is_whole[..., None], 0.0)
-        below = self._marks(inside, kept)
+        children = child_ids(kept.index, self.n_heads, self.n_children)
+        below = Marks(children, inside.gather(-1, kept.index) + kept.log_weight)
         position = torch.arange(length, device=self.spans.device)
         for width in range(length - 1, 0, -1):
             first = position[: length - width + 1]
@@ -202,14 +199,14 @@ class PairSweep(Sweep):
             guides = self._guides(inside[:, first, last, states], rest.start, generator)
             every = position.expand(len(first), -1)
             low, high = (x[:, None].expand_as(every) for x in (first, last))
-            # As left child of a span that ends later, and as right child of one that starts earlier.
+            # As the left child of a span that ends later, and as the right child of one that starts earlier.
             parents, siblings = above.at(low, every), below.at((high + 1).clamp(max=length - 1), every)
-            as_left, _ = self._send("left", self._heads(parents, every > high), siblings, guides, rest, generator)
+            as_left, _ = self._send(LEFT, self._heads(parents, every > high), siblings, guides, rest, generator)
             parents, siblings = above.at(every, high), below.at(every, (low - 1).clamp(min=0))
-            as_right, _ = self._send("right", self._heads(parents, every < low), siblings, guides, rest, generator)
-            own = outside[:, first, last]
-            own[..., states] = torch.logaddexp(own[..., states], torch.logaddexp(as_left, as_right))
-            outside[:, first, last] = own
+            as_right, _ = self._send(RIGHT, self._heads(parents, every < low), siblings, guides, rest, generator)
+            entry = outside[:, first, last]
+            entry[..., states] = torch.logaddexp(entry[..., states], torch.logaddexp(as_left, as_right))
+            outside[:, first, last] = entry
         allowed = self.spans > -math.inf
         return torch.where(allowed, fill_unreached(outside.masked_fill(~allowed, -math.inf)), 0.0)
 

@@ -4,8 +4,8 @@ Heads are nonterminals `0 .. N-1`. Children are nonterminals or preterminals, nu
 child i, preterminal p is child `N + p`. `WholeRule` has scores `[*lead, N, N+P, N+P]` (head, left, right) of all states;
 `lead` broadcasts against the batch. In a restricted grammar every span has its own states and rules: `SpanRule`.
 
-A rule has its own inside chart, reader of trees and lookahead. These flatten the leading dimensions to one, `[G, ...]`: G
-is 1 where all sentences share the rules and B where each has its own.
+Each kind of rule has its own inside chart, reader of trees and lookahead, with the leading dimensions flattened to one,
+`[G, ...]`: G is 1 where all sentences share the rules and B where each has its own.
 """
 
 import math
@@ -37,11 +37,11 @@ class Norms(NamedTuple):
 
 
 class Rule(Scores):
-    """Scores of rules, over all states or over the kept ones of each span."""
+    """Scores of rules, over all states or over the kept states of each span."""
 
     n_heads: int  # of the whole grammar
     n_children: int
-    trailing: int  # how many dimensions its tensors have after the leading ones
+    trailing: int  # the number of dimensions after the leading ones
     by_span = False  # whether every span has its own states
 
     @property
@@ -75,8 +75,8 @@ class Rule(Scores):
         """The split and the two children of the heads of some spans, `[R]` each, by `choose(logits)`."""
 
     @abstractmethod
-    def counts(self, found: Sequence[Tensor], states: Int[Tensor, "*batch T T n"]) -> Float[Tensor, "*batch N C C"]:
-        """The expected number of uses of each rule, from the gradients `found` in the tables of these rules."""
+    def counts(self, gradients: Sequence[Tensor], states: Int[Tensor, "*batch T T n"]) -> Float[Tensor, "*batch N C C"]:
+        """The expected number of uses of each rule, from the gradients in the tables of these rules."""
 
     def state_norms(self) -> Norms:
         """The L1 norms of the states' vectors; a ValueError where the rules are not made of vectors."""
@@ -107,33 +107,34 @@ class Rule(Scores):
 
         return self.map(flat)
 
-    def own(self, width: int, entry: Tensor) -> Tensor:
-        """The scores of the states that a span of this width can have, out of `[.., S]`."""
+    def of_width(self, width: int, entry: Tensor) -> Tensor:
+        """The scores of the states that spans of this width can have, from `[.., S]`."""
         count = self.n_children - self.n_heads if width == 1 else self.n_heads
         return entry if self.by_span else entry[..., :count]
 
     def chart(self, spans: list[Tensor], reduce: Reduce, watch: Watch = keep) -> list[Tensor]:
-        """The inside chart over scores `[B, n, S]` of the spans of each width: leaves first.
+        """The inside chart over scores `[B, n, S]` of the spans of each width, leaves first.
 
         `watch(width, entry)` returns each entry, possibly changed, before it is used.
         """
 
         def combine(width: int, left: list[Tensor], right: list[Tensor]) -> Tensor:
-            return self.own(width, spans[width - 1]) + self.contract(width, left, right, reduce)
+            return self.of_width(width, spans[width - 1]) + self.contract(width, left, right, reduce)
 
-        return fill_chart(self.own(1, spans[0]), combine, watch)
+        return fill_chart(self.of_width(1, spans[0]), combine, watch)
 
     def total(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, " B"]:
         """The reduction over all trees of each sentence; minus infinity for a single word, which has none."""
         chart = self.chart(by_width(spans), reduce)
-        never = torch.full_like(chart[0][:, 0, 0], -math.inf)
-        totals = torch.stack([never, *(reduce(entry[:, 0], -1) for entry in chart[1:])])
+        no_tree = torch.full_like(chart[0][:, 0, 0], -math.inf)
+        totals = torch.stack([no_tree, *(reduce(entry[:, 0], -1) for entry in chart[1:])])
         return totals.gather(0, length[None] - 1)[0]
 
     def reader(self, spans: list[Tensor], length: Tensor, choose: Choose, reduce: Reduce) -> Reader:
         """A reader of trees from the chart over scores of spans."""
         n_heads = None if self.by_span else self.n_heads
-        return GrammarReader(self.chart(spans, reduce), length, n_heads, choose, reduce, self.children_of)
+        children_of = partial(self.children_of, reduce=reduce)
+        return GrammarReader(self.chart(spans, reduce), length, n_heads, choose, children_of)
 
     def sweep(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size) -> Sweep:
         """Lookahead over the spans of sentences with these scores of their states."""

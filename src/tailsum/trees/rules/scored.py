@@ -1,4 +1,4 @@
-"""Rules scored by any function."""
+"""Rules scored by a function."""
 
 import math
 from collections.abc import Callable
@@ -7,15 +7,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.table import fits_budget, tile_size
 from tailsum.numerics.transforms import every
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.sweep import Sweep
 from tailsum.trees.rules.dense import DenseRule
-from tailsum.trees.rules.pair_sweep import PairSweep, Role
-from tailsum.trees.rules.span_rule import Sets
-from tailsum.trees.rules.whole_rule import Kind, WholeRule
+from tailsum.trees.rules.pair_sweep import PairSweep
+from tailsum.trees.rules.whole_rule import WholeRule
 
 
 class ScoredRule(WholeRule):
@@ -69,37 +67,25 @@ class ScoredRule(WholeRule):
         return self.between(heads, children, children)
 
     def sweep(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size) -> Sweep:
-        """By exact messages where evaluating all rules, once, takes no more than messages from pairs would."""
+        """By exact messages where evaluating all rules, once, takes no longer than messages from pairs."""
         entries = self.n_heads * self.n_children**2
-        if entries > PairSweep.evaluations(*spans.shape[1:]) * len(spans) or not fits_budget(
-            2 * entries * spans.element_size()
-        ):
+        from_pairs = PairSweep.evaluations(spans.shape[1], spans.shape[-1]) * len(spans)
+        if entries > from_pairs or not fits_budget(2 * entries * spans.element_size()):
             return super().sweep(spans, length, batch)
         heads, children = (torch.arange(n, device=self.device) for n in (self.n_heads, self.n_children))
         chunk = max(1, tile_size(spans.device) // self.n_children**2)
-        table = torch.cat([self.between(some, children, children) for some in heads.split(chunk)])
+        table = torch.cat([self.between(part, children, children) for part in heads.split(chunk)])
         return DenseRule(table[None]).sweep(spans, length, batch)
-
-    def joint(self, sets: Sets) -> Float[Tensor, "*lead n split k k k"]:
-        return self.between(sets.head[..., None, :], sets.left, sets.right)
-
-    def rows(self, batch: Int[Tensor, " r"], head: Int[Tensor, " r"]) -> Float[Tensor, "r C C"]:
-        children = torch.arange(self.n_children, device=head.device)
-        return self.between(head[:, None], children, children)[:, 0]
-
-    def contract_pairs(self, pairs: Float[Tensor, "G r pair"], kind: Kind, reduce: Reduce) -> Float[Tensor, "G r N"]:
-        return self.tabled().contract_pairs(pairs, kind, reduce)
 
     def between(
         self, head: Int[Tensor, "*#lead a"], left: Int[Tensor, "*#lead b"], right: Int[Tensor, "*#lead c"]
     ) -> Float[Tensor, "*lead a b c"]:
         return self.at(head[..., :, None, None], left[..., None, :, None], right[..., None, None, :])
 
-    def fan(self, role: Role, first: Int[Tensor, "G m"], second: Int[Tensor, "G m"], rest: slice) -> Potential:
-        third = torch.arange(self.n_children, device=first.device)[rest]
-        given = [first[..., None], second[..., None]]
-        given.insert({"head": 0, "left": 1, "right": 2}[role], third)
-        return Dense(self.at(*given))
+    def fan(self, role: int, first: Int[Tensor, "G m"], second: Int[Tensor, "G m"], rest: slice) -> Potential:
+        triple = [first[..., None], second[..., None]]
+        triple.insert(role, torch.arange(self.n_children, device=first.device)[rest])
+        return Dense(self.at(*triple))
 
     def at(
         self, head: Int[Tensor, "*#shape"], left: Int[Tensor, "*#shape"], right: Int[Tensor, "*#shape"]
@@ -108,10 +94,10 @@ class ScoredRule(WholeRule):
         scores = self.function(head, left, right)
         if not isinstance(scores, Tensor):
             raise ValueError(f"function must give a tensor of scores: got {type(scores).__name__}")
-        wanted = torch.broadcast_shapes(head.shape, left.shape, right.shape)
-        if not scores.is_floating_point() or scores.shape != wanted:
+        shape = torch.broadcast_shapes(head.shape, left.shape, right.shape)
+        if not scores.is_floating_point() or scores.shape != shape:
             raise ValueError(
-                f"function must give one floating-point score for each triple, {list(wanted)}: "
+                f"function must give one floating-point score for each triple, {list(shape)}: "
                 f"got {scores.dtype} {list(scores.shape)}"
             )
         if not every(scores < math.inf):

@@ -1,8 +1,8 @@
 """Rules of a restricted grammar, in which every span keeps its own states.
 
-The rules of span (i, j) with split k join the states of (i, j) with those of (i, k) and (k+1, j): for each width a table
-`[*lead, T-w+1, w-1, K, K, K]` (first position, split, head, left, right). Since the sets differ, splits cannot be merged
-before the rules are contracted: a chart costs T^3 K^3.
+The rules of span (i, j) with split k join the states of (i, j) with those of (i, k) and (k+1, j). Each width has a table
+`[*lead, T-w+1, w-1, K, K, K]` (first position, split, head, left, right). Since the sets of states differ, splits cannot
+be merged before the rules are contracted: a chart costs T^3 K^3.
 """
 
 import math
@@ -33,15 +33,15 @@ class SpanRule(Rule):
         """All rules of the head of each span, by the last position of the left child."""
 
     def children_of(self, at: Expansion, choose: Choose, reduce: Reduce) -> tuple[Tensor, Tensor, Tensor]:
-        """Split and children in one choice, since the states differ by split."""
+        """The split and both children in one choice, since the states differ by split."""
         size = at.left.shape[-1]
         pick = choose((self.rows(at) + at.left[..., :, None] + at.right[..., None, :]).flatten(1))
         return pick // size**2, pick // size % size, pick % size
 
-    def counts(self, found: Sequence[Tensor], states: Int[Tensor, "*batch T T n"]) -> Float[Tensor, "*batch N C C"]:
+    def counts(self, gradients: Sequence[Tensor], states: Int[Tensor, "*batch T T n"]) -> Float[Tensor, "*batch N C C"]:
         shape = (self.n_heads, self.n_children, self.n_children)
         expected = torch.zeros(*states.shape[:-3], math.prod(shape), device=states.device)
-        for width, count in enumerate(found, 2):
+        for width, count in enumerate(gradients, 2):
             head, left, right = spread(sets_of_width(states, width, self.n_heads, self.n_children))
             place = (head * self.n_children + left) * self.n_children + right
             expected = expected.to(count.dtype).scatter_add(-1, place.flatten(-5), count.flatten(-5))
@@ -64,22 +64,22 @@ class SpanTables(SpanRule):
         return self
 
     def at_spans(self, index: Int[Tensor, "*lead T T k"]) -> "SpanTables":
-        found = []
+        tables = []
         for width, table in enumerate(self.scores, 2):
             for dim, chosen in enumerate(spread(_of_width(index, index, width)), -3):
                 table = taken(table, chosen, dim)  # noqa: PLW2901
-            found.append(table)
-        return SpanTables(found, self.n_heads, self.n_children)
+            tables.append(table)
+        return SpanTables(tables, self.n_heads, self.n_children)
 
     def rows(self, at: Expansion) -> Float[Tensor, "r T k k"]:
         size = self.scores[0].shape[-1]
-        found = self.scores[0].new_full((len(at.batch), len(self.scores) + 1, size, size), -math.inf)
+        scores = self.scores[0].new_full((len(at.batch), len(self.scores) + 1, size, size), -math.inf)
         for width, table in enumerate(self.scores, 2):
             (rows,) = torch.nonzero(at.last - at.first + 1 == width, as_tuple=True)
-            own = at.batch[rows] if len(table) > 1 else torch.zeros_like(rows)
+            lead = at.batch[rows] if len(table) > 1 else torch.zeros_like(rows)
             position = at.first[rows, None] + torch.arange(width - 1, device=rows.device)
-            found[rows[:, None], position] = table[own, at.first[rows], :, at.head[rows]]
-        return found
+            scores[rows[:, None], position] = table[lead, at.first[rows], :, at.head[rows]]
+        return scores
 
     def contract(
         self, width: int, left: Sequence[Tensor], right: Sequence[Tensor], reduce: Reduce
@@ -98,7 +98,7 @@ class Sets(NamedTuple):
 
 
 def sets_of_width(index: Int[Tensor, "*lead T T k"], width: int, n_heads: int, n_children: int) -> Sets:
-    """The sets in rule ids of the spans with `width` positions, where every span keeps the states `index`."""
+    """The sets, in rule ids, of the spans with `width` positions, where every span keeps the states `index`."""
     return _of_width(index.clamp(max=n_heads - 1), child_ids(index, n_heads, n_children), width)
 
 

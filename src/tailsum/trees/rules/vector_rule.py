@@ -1,4 +1,4 @@
-"""Rules scored from vectors of the three states, over all states or over those that spans keep.
+"""Rules scored from vectors of their three states, over all states or over those that spans keep.
 
 Vectors are `[*lead, N, d]` for heads and `[*lead, N+P, d]` for left and right children; in a restricted grammar
 `[*lead, T, T, K, d]` for the states of each span in each role. Tables are built for a few heads, or spans, at a time.
@@ -24,7 +24,7 @@ from tailsum.trees.rules.dense import DenseRule
 from tailsum.trees.rules.grammar_reader import Expansion
 from tailsum.trees.rules.rule import Norms, Rule
 from tailsum.trees.rules.span_rule import SpanRule, SpanTables, child_ids, taken
-from tailsum.trees.rules.whole_rule import Ids, Kind, Scores, WholeRule
+from tailsum.trees.rules.whole_rule import Between, Heads, Kind, Lefts, Rights, WholeRule
 
 This = TypeVar("This", bound="VectorRule")
 
@@ -32,7 +32,7 @@ This = TypeVar("This", bound="VectorRule")
 class VectorRule(Rule):
     """Rules scored from a vector for each head, each left and each right child."""
 
-    factor: Tensor | None = None  # of every score
+    factor: tuple[Tensor, ...] = ()  # of every score, if there is one
 
     @staticmethod
     @abstractmethod
@@ -48,7 +48,7 @@ class VectorRule(Rule):
     def map(self: This, change: Callable[[Tensor], Tensor]) -> This:
         return self.with_vectors([change(x) for x in self.tensors], self.factor)
 
-    def with_vectors(self: This, vectors: Sequence[Tensor], factor: Tensor | None) -> This:
+    def with_vectors(self: This, vectors: Sequence[Tensor], factor: tuple[Tensor, ...]) -> This:
         """The same kind of rules from other vectors."""
         other = object.__new__(type(self))
         other.tensors, other.factor = tuple(vectors), factor
@@ -57,12 +57,12 @@ class VectorRule(Rule):
 
     def scaled(self: This, factor: Float[Tensor, ""] | float) -> This:
         factor = torch.as_tensor(factor, dtype=self.tensors[0].dtype, device=self.tensors[0].device)
-        return self.with_vectors(self.tensors, factor if self.factor is None else self.factor * factor)
+        return self.with_vectors(self.tensors, (self.factor[0] * factor if self.factor else factor,))
 
-    def scored(self, factor: Tensor | None, *vectors: Tensor) -> Tensor:
-        """Scores of all given vectors, times the factor."""
+    def scored(self, factor: tuple[Tensor, ...], *vectors: Tensor) -> Tensor:
+        """Scores of all given vectors, times the factor if there is one."""
         plain = self.scores(*vectors)
-        return plain if factor is None else scaled(plain, factor)
+        return scaled(plain, *factor) if factor else plain
 
 
 class FactorRule(VectorRule, WholeRule):
@@ -97,10 +97,10 @@ class FactorRule(VectorRule, WholeRule):
 
     def at_spans(self, index: Int[Tensor, "*lead T T k"]) -> SpanRule:
         child = child_ids(index, self.n_heads, self.n_children).flatten(-3)
-        given = zip(self.tensors, (index.clamp(max=self.n_heads - 1).flatten(-3), child, child), strict=True)
+        pairs = zip(self.tensors, (index.clamp(max=self.n_heads - 1).flatten(-3), child, child), strict=True)
         rule = object.__new__(self.span_kind)
         rule.n_heads, rule.n_children = self.n_heads, self.n_children
-        return rule.with_vectors([take(x, i).unflatten(-2, index.shape[-3:]) for x, i in given], self.factor)
+        return rule.with_vectors([take(x, i).unflatten(-2, index.shape[-3:]) for x, i in pairs], self.factor)
 
     def state_norms(self) -> Norms:
         """A state's embedding is its vectors in all roles, side by side."""
@@ -115,19 +115,13 @@ class FactorRule(VectorRule, WholeRule):
     def tabled(self) -> DenseRule:
         return DenseRule(self.block())
 
-    def at(self, head: Ids, left: Ids, right: Ids) -> Scores:
-        vectors = (take(x, i)[..., None, :] for x, i in zip(self.tensors, (head, left, right), strict=True))
-        return self.scored(self.factor, *vectors)[..., 0, 0, 0]
-
-    def between(
-        self, head: Int[Tensor, "G *lead a"], left: Int[Tensor, "G *lead b"], right: Int[Tensor, "G *lead c"]
-    ) -> Float[Tensor, "G *lead a b c"]:
-        given = zip(self.tensors, (head, left, right), strict=True)
-        return self.scored(self.factor, *(take(x, i.flatten(1)).unflatten(1, i.shape[1:]) for x, i in given))
+    def between(self, head: Heads, left: Lefts, right: Rights) -> Between:
+        pairs = zip(self.tensors, (head, left, right), strict=True)
+        return self.scored(self.factor, *(take(x, i.flatten(-3)).unflatten(-2, i.shape[-3:]) for x, i in pairs))
 
     def rows(self, batch: Int[Tensor, " r"], head: Int[Tensor, " r"]) -> Float[Tensor, "r C C"]:
-        one, left, right = (x[batch if len(x) > 1 else torch.zeros_like(batch)] for x in self.tensors)
-        return self.scored(self.factor, one.take_along_dim(head[:, None, None], 1), left, right)[:, 0]
+        heads, left, right = (x[batch if len(x) > 1 else torch.zeros_like(batch)] for x in self.tensors)
+        return self.scored(self.factor, heads.take_along_dim(head[:, None, None], 1), left, right)[:, 0]
 
     def _fits(self) -> bool:
         """Whether the table, its exponentials and, if recorded, their gradients fit the budget for tables."""
@@ -148,10 +142,10 @@ class FactorRule(VectorRule, WholeRule):
 
         def tile(parts: Parts) -> Parts:
             (head,), (pairs, left, right, *factor) = parts
-            table = self.scored(factor[0] if factor else None, head, left, right)
+            table = self.scored(tuple(factor), head, left, right)
             return Parts((LogProduct(table.flatten(-2).mT, reduce)(pairs).mT,))
 
-        whole = (pairs, left, right) if self.factor is None else (pairs, left, right, self.factor)
+        whole = (pairs, left, right, *self.factor)
         chunk = max(1, 4 * tile_size(pairs.device) // max(1, left.shape[-2] * right.shape[-2]))
         return streamed(tile, Parts((self.tensors[0],), whole), chunk, 1).rows[0].mT
 
@@ -169,22 +163,22 @@ class SpanFactors(VectorRule, SpanRule):
         return self.map(lambda x: taken(x, index[..., None], -2))
 
     def rows(self, at: Expansion) -> Float[Tensor, "r T k k"]:
-        one, two, three = (at.batch if len(x) > 1 else torch.zeros_like(at.batch) for x in self.tensors)
+        of_head, of_left, of_right = (at.batch if len(x) > 1 else torch.zeros_like(at.batch) for x in self.tensors)
         heads, left, right = self.tensors
-        head = heads[one, at.first, at.last, at.head][:, None, None]
+        head = heads[of_head, at.first, at.last, at.head][:, None, None]
         after = (torch.arange(left.shape[1], device=left.device) + 1).clamp(max=left.shape[1] - 1)
-        right = right[three[:, None], after, at.last[:, None]]
-        return self.scored(self.factor, head, left[two, at.first], right)[:, :, 0]
+        right = right[of_right[:, None], after, at.last[:, None]]
+        return self.scored(self.factor, head, left[of_left, at.first], right)[:, :, 0]
 
     def tabled(self) -> SpanTables:
         length, lead = self.tensors[0].shape[-4], self.lead
         charts = [by_width(x.expand(*lead, *x.shape[-4:]).reshape(lead.numel(), *x.shape[-4:])) for x in self.tensors]
-        found = []
+        tables = []
         for width in range(2, length + 1):
             head, left, right = self._around(charts, width)
             table = self.scored(self.factor, head[:, :, None], left, right)
-            found.append(table.reshape(*lead, *table.shape[1:]))
-        return SpanTables(found, self.n_heads, self.n_children)
+            tables.append(table.reshape(*lead, *table.shape[1:]))
+        return SpanTables(tables, self.n_heads, self.n_children)
 
     @staticmethod
     def _around(charts: list[list[Tensor]], width: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -202,27 +196,20 @@ class SpanFactors(VectorRule, SpanRule):
     ) -> Float[Tensor, "B n heads"]:
         """A few spans at a time: tables are built and dropped."""
         charts = [by_width(x) for x in self.tensors]
-        given = (*self._around(charts, width), torch.stack(list(left), 2), torch.stack(list(right), 2))
-        lead, (splits, size) = given[-1].shape[:2], given[-1].shape[2:]
+        before, after = torch.stack(list(left), 2), torch.stack(list(right), 2)
+        inputs = (*self._around(charts, width), before, after)
+        lead, (splits, size) = after.shape[:2], after.shape[2:]
         if not lead.numel():
-            return given[-1][:, :, 0]
-        shapes = [x.shape[2:] for x in given]
-        rows = (x.expand(*lead, *x.shape[2:]).reshape(lead.numel(), x.shape[2:].numel()) for x in given)
+            return after[:, :, 0]
+        shapes = [x.shape[2:] for x in inputs]
+        rows = (x.expand(*lead, *x.shape[2:]).reshape(lead.numel(), x.shape[2:].numel()) for x in inputs)
 
         def tile(parts: Parts) -> Parts:
-            head, left, right, before, after = (
-                x.reshape(-1, *shape) for x, shape in zip(parts.rows, shapes, strict=True)
-            )
-            return Parts((self.reduced(head[:, None], left, right, before, after, reduce, *parts.whole),))
+            pieces = (x.reshape(-1, *shape) for x, shape in zip(parts.rows, shapes, strict=True))
+            head, left, right, before, after = pieces
+            table = self.scored(parts.whole, head[:, None], left, right)
+            table = table + before[..., None, :, None] + after[..., None, None, :]
+            return Parts((reduce(reduce(table.flatten(-2), -1), 1),))
 
-        chunk = max(1, 4 * tile_size(given[-1].device) // max(1, splits * size**3))
-        whole = () if self.factor is None else (self.factor,)
-        return streamed(tile, Parts(tuple(rows), whole), chunk, 1).rows[0].reshape(*lead, size)
-
-    def reduced(
-        self, head: Tensor, left: Tensor, right: Tensor, before: Tensor, after: Tensor, reduce: Reduce, *factor: Tensor
-    ) -> Tensor:
-        """The reduction over splits and children, whose inside scores are `before` and `after`."""
-        table = self.scored(factor[0] if factor else None, head, left, right)
-        table = table + before[..., None, :, None] + after[..., None, None, :]
-        return reduce(reduce(table.flatten(-2), -1), 1)
+        chunk = max(1, 4 * tile_size(after.device) // max(1, splits * size**3))
+        return streamed(tile, Parts(tuple(rows), self.factor), chunk, 1).rows[0].reshape(*lead, size)

@@ -1,1 +1,1 @@
-"""Semirings: what a dynamic program computes, named as in torch-struct."""
+"""Semirings, which decide what a dynamic program computes, named as in torch-struct."""

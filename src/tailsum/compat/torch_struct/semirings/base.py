@@ -1,8 +1,8 @@
-"""The base of all semirings: arithmetic on tensors, and what a dynamic program computes under one.
+"""The base of all semirings: arithmetic on tensors, and the results of a dynamic program that uses it.
 
 A semiring keeps `size()` numbers for each score, in a first dimension that `convert` adds and `unconvert` removes.
-`struct(semiring).sum(..)` runs a recursion in its arithmetic. Semirings that stand for something that a structure computes
-faster, such as the log-partition or the k best, ask the structure for it: they define `of_sum` and `of_marginals`.
+`struct(semiring).sum(..)` runs a recursion in its arithmetic. Where a distribution computes the same result faster, such
+as the log-partition or the k best, the semiring overrides `of_sum` and `of_marginals` to ask the distribution.
 """
 
 import functools
@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Bool, Float, Num
 from torch import Tensor
 
-from tailsum.compat.torch_struct.semirings.recursion import gradients
 from tailsum.numerics.check import check_floating
 
 
@@ -27,15 +26,15 @@ class Semiring:
     one = 1.0
 
     def __init_subclass__(cls) -> None:
-        """A class with an arithmetic of its own does not stand for what its base stands for."""
-        own = vars(cls)
-        if ("sum" in own or "mul" in own) and not ("of_sum" in own or "of_marginals" in own):
+        """A class that changes `sum` or `mul`, but not the results, gets them from the recursion again."""
+        changed = vars(cls).keys()
+        if changed & {"sum", "mul"} and not changed & {"of_sum", "of_marginals", "marginals_from"}:
             for name in ("of_sum", "of_marginals"):
                 setattr(cls, name, vars(Semiring)[name])
 
     @classmethod
     def size(cls) -> int:
-        """How many numbers stand for each score."""
+        """How many numbers the semiring keeps for each score."""
         return 1
 
     @classmethod
@@ -98,7 +97,7 @@ class Semiring:
         """Fill with zero where `mask` is true, in place."""
         xs.copy_(torch.where(mask, cls.zero_(torch.empty_like(xs)), xs))
 
-    # What a dynamic program computes.
+    # The results of a dynamic program.
 
     @classmethod
     def of_sum(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Num[Tensor, "..."]:
@@ -108,7 +107,7 @@ class Semiring:
 
     @classmethod
     def of_marginals(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Any:
-        """`struct(semiring).marginals(potentials, lengths)`: the gradient of the sum; if `raw`, that of each number of it."""
+        """`struct(semiring).marginals(potentials, lengths)`: the gradient of the sum, or if `raw`, of each of its numbers."""
         if isinstance(potentials, tuple):
             raise NotImplementedError(f"marginals of a grammar under a {cls.__name__} are not here; its sum is")
         check_floating("log_potentials", potentials)
@@ -117,12 +116,15 @@ class Semiring:
             parts = struct.converted(potentials if recorded else potentials.detach().requires_grad_())
             totals = struct.fold(parts, lengths)
             rows = totals if raw else cls.unconvert(totals)[None]
-            found = [cls.unconvert(x) for x in gradients(rows, parts, recorded)]
-        return torch.stack(found) if raw else found[0]
+            gradients = [
+                torch.autograd.grad(row.sum(), parts, retain_graph=True, create_graph=recorded)[0] for row in rows
+            ]
+        marginals = torch.stack([cls.unconvert(x) for x in gradients])
+        return marginals if raw else marginals[0]
 
 
 class OfLogarithms(Semiring):
-    """Numbers that stand for logarithms, as scores do: a product is a sum."""
+    """A semiring of logarithms, such as scores: a product is a sum."""
 
     zero, one = -math.inf, 0.0
 

@@ -1,10 +1,11 @@
 """Semirings that carry an expectation along with log-sums: entropy, cross-entropy and Kullback-Leibler divergence.
 
-A number is `(log-sum of p, value)`, or `(log-sum of p, log-sum of q, value)`. Values of products add up; that of a sum is the
-mean of the values under p, plus what the choice itself contributes.
+A number is `(log-sum of p, value)`, or `(log-sum of p, log-sum of q, value)`. The value of a product is the sum of the values.
+The value of a sum is the mean of the values under p, plus the contribution of the choice among the terms.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -17,6 +18,8 @@ from tailsum.numerics.tensors import finite
 
 class _Expectation(OfLogarithms):
     n_models = 1
+    choice: ClassVar[Callable[..., Tensor]]  # the contribution of a choice, from its log-probability under each model
+    value: ClassVar[Callable[..., Tensor]]  # the expectation, as the distributions compute it
 
     @classmethod
     def size(cls) -> int:
@@ -42,8 +45,14 @@ class _Expectation(OfLogarithms):
         totals = log_sum_exp(xs[:-1], dim)
         log_share = xs[:-1] - finite(totals).unsqueeze(dim)
         share = log_share[0].exp()
-        own = torch.where(share > 0, share * (xs[-1] + cls.choice(*finite(log_share))), 0.0)
-        return torch.cat((totals, own.sum(dim)[None]))
+        values = torch.where(share > 0, share * (xs[-1] + cls.choice(*finite(log_share))), 0.0)
+        return torch.cat((totals, values.sum(dim)[None]))
+
+    @classmethod
+    def of_sum(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Tensor:
+        models = [struct.distribution(x, lengths) for x in (potentials if cls.n_models > 1 else [potentials])]
+        value = cls.value(*models)
+        return torch.stack((*(model.partition for model in models), value)) if raw else value
 
     @classmethod
     def of_marginals(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Any:
@@ -52,51 +61,25 @@ class _Expectation(OfLogarithms):
             "For that gradient, call torch.autograd.grad on the sum"
         )
 
-    @staticmethod
-    def choice(*log_share: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """What a choice contributes, from its log-probability under each model."""
-        raise NotImplementedError
-
 
 class EntropySemiring(_Expectation):
     """The log-sum and the entropy."""
 
-    @staticmethod
-    def choice(*log_share: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        return -log_share[0]
-
-    @classmethod
-    def of_sum(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Tensor:
-        model = struct.distribution(potentials, lengths)
-        return torch.stack((model.partition, model.entropy)) if raw else model.entropy
+    choice = staticmethod(lambda p: -p)
+    value = staticmethod(lambda p: p.entropy)
 
 
 class CrossEntropySemiring(_Expectation):
     """The log-sums of p and q, and the cross-entropy of q under p; potentials are a list of two."""
 
     n_models = 2
-
-    @staticmethod
-    def choice(*log_share: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        return -log_share[1]
-
-    @classmethod
-    def of_sum(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Tensor:
-        p, q = (struct.distribution(x, lengths) for x in potentials)
-        value = p.cross_entropy(q)
-        return torch.stack((p.partition, q.partition, value)) if raw else value
+    choice = staticmethod(lambda _, q: -q)
+    value = staticmethod(lambda p, q: p.cross_entropy(q))
 
 
 class KLDivergenceSemiring(_Expectation):
     """The log-sums of p and q, and the divergence of p from q; potentials are a list of two."""
 
     n_models = 2
-
-    @staticmethod
-    def choice(*log_share: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        return log_share[0] - log_share[1]
-
-    @classmethod
-    def of_sum(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Tensor:
-        p, q = (struct.distribution(x, lengths) for x in potentials)
-        return torch.stack((p.partition, q.partition, p.kl(q))) if raw else p.kl(q)
+    choice = staticmethod(lambda p, q: p - q)
+    value = staticmethod(lambda p, q: p.kl(q))

@@ -1,9 +1,8 @@
-"""Semirings of one number for each score: sums of weights, of scores in log space, and maxima."""
+"""Sums of weights, and of scores in log space, with one number for each score."""
 
 from typing import Any
 
-import torch
-from jaxtyping import Float, Int, Num
+from jaxtyping import Float, Num
 from torch import Tensor
 
 from tailsum.compat.torch_struct.semirings.base import OfLogarithms, Semiring, raw_or_plain
@@ -11,7 +10,7 @@ from tailsum.numerics import reduce
 
 
 class StdSemiring(Semiring):
-    """Sums and products of weights; a dynamic program takes weights in place of their logarithms, of any dtype."""
+    """Sums and products of weights: a dynamic program takes weights of any dtype, not their logarithms."""
 
     @classmethod
     def sum(cls, xs: Num[Tensor, "size ..."], dim: int = -1) -> Num[Tensor, "size ..."]:
@@ -29,38 +28,30 @@ class StdSemiring(Semiring):
 class LogSemiring(OfLogarithms):
     """Sums of exponentials in log space: log-partitions, whose gradients are marginals."""
 
+    sum_from, marginals_from = "partition", "marginals"  # the attributes of a distribution
+
     @classmethod
     def sum(cls, xs: Float[Tensor, "size ..."], dim: int = -1) -> Float[Tensor, "size ..."]:
         return reduce.log_sum_exp(xs, dim)
 
     @classmethod
     def of_sum(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Tensor:
-        return raw_or_plain(struct.distribution(potentials, lengths).partition, raw)
+        return raw_or_plain(getattr(struct.distribution(potentials, lengths), cls.sum_from), raw)
 
     @classmethod
     def of_marginals(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Any:
-        return raw_or_plain(struct.distribution(potentials, lengths).marginals, raw)
+        return raw_or_plain(getattr(struct.distribution(potentials, lengths), cls.marginals_from), raw)
 
 
-class MaxSemiring(LogSemiring):
-    """Maxima, whose gradients are the best configuration."""
+# These save time or memory in torch-struct. Here they are the plain semirings, as there is nothing to save.
+FastLogSemiring = LogSemiring
 
-    @classmethod
-    def sum(cls, xs: Float[Tensor, "size ..."], dim: int = -1) -> Float[Tensor, "size ..."]:
-        return torch.max(xs, dim).values
 
-    @classmethod
-    def sparse_sum(
-        cls, xs: Num[Tensor, "size ..."], dim: int = -1
-    ) -> tuple[Num[Tensor, "size ..."], tuple[Int[Tensor, "size ..."], Int[Tensor, "size ..."]]]:
-        """The sum, and where it comes from: which of the semiring's numbers (the first), and the place in `dim`."""
-        best = torch.max(xs, dim)
-        return best.values, (torch.zeros_like(best.indices), best.indices)
+def CheckpointSemiring(cls: type[Semiring], min_size: int = 0) -> type[Semiring]:
+    """The semiring itself: backward passes keep no products of tables."""
+    return cls
 
-    @classmethod
-    def of_sum(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Tensor:
-        return raw_or_plain(struct.distribution(potentials, lengths).max, raw)
 
-    @classmethod
-    def of_marginals(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Any:
-        return raw_or_plain(struct.distribution(potentials, lengths).argmax, raw)
+def CheckpointShardSemiring(cls: type[Semiring], max_size: int, min_size: int = 0) -> type[Semiring]:
+    """The semiring itself."""
+    return cls

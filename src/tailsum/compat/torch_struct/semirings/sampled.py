@@ -12,11 +12,11 @@ from tailsum.numerics.check import check_temperature
 from tailsum.numerics.noise import gumbel
 from tailsum.numerics.reduce import Draw, log_sum_exp
 
-SAMPLES = 16  # that a MultiSampledSemiring writes into one number
+SAMPLES = 16  # written into one number by a MultiSampledSemiring
 
 
 class SampledSemiring(LogSemiring):
-    """Log-sums whose gradients are an exact sample; rows of a batch have noise of their own."""
+    """Log-sums whose gradients are an exact sample, with independent noise in each row of a batch."""
 
     @classmethod
     def sum(cls, xs: Float[Tensor, "size ..."], dim: int = -1) -> Float[Tensor, "size ..."]:
@@ -27,8 +27,11 @@ class SampledSemiring(LogSemiring):
         return raw_or_plain(struct.distribution(potentials, lengths).sample(()), raw)
 
 
+FastSampleSemiring = SampledSemiring  # faster in torch-struct only
+
+
 class MultiSampledSemiring(LogSemiring):
-    """Log-sums whose gradients are 16 exact samples, with replacement: part of sample j in the bit of weight `2^(j+1)`."""
+    """Log-sums whose gradients are 16 exact samples, with replacement: sample j is in the bit of weight `2^(j+1)`."""
 
     @classmethod
     def sum(cls, xs: Float[Tensor, "size ..."], dim: int = -1) -> Float[Tensor, "size ..."]:
@@ -37,8 +40,7 @@ class MultiSampledSemiring(LogSemiring):
     @classmethod
     def of_marginals(cls, struct: Any, potentials: Any, lengths: Any, raw: bool) -> Any:
         samples = struct.distribution(potentials, lengths).sample((SAMPLES,))
-        found = together(samples) if isinstance(samples, Tensor) else tuple(map(together, samples))
-        return raw_or_plain(found, raw)
+        return raw_or_plain(together(samples) if isinstance(samples, Tensor) else tuple(map(together, samples)), raw)
 
     @staticmethod
     def to_discrete(xs: Float[Tensor, "..."], j: int) -> Float[Tensor, "..."]:
@@ -49,13 +51,13 @@ class MultiSampledSemiring(LogSemiring):
 
 
 def together(samples: Float[Tensor, "samples ..."]) -> Float[Tensor, "..."]:
-    """Samples of zeros and ones, written into one number for each part."""
+    """Samples of zeros and ones as the bits of one number for each part."""
     weight = 2.0 ** torch.arange(1, SAMPLES + 1, device=samples.device, dtype=samples.dtype)
     return torch.tensordot(weight, samples, 1)
 
 
 def bits(xs: Float[Tensor, "..."]) -> Tensor:
-    """Which of the samples each number belongs to, `[16, ..]`; an odd number, such as one, to all."""
+    """Which of the samples use each part, `[16, ..]`; all of them where the number is odd, such as one."""
     place = torch.arange(1, SAMPLES + 1, device=xs.device).reshape(-1, *(1,) * xs.dim())
     whole = xs.long()
     return ((whole >> place) | whole) & 1
@@ -77,7 +79,7 @@ class _DrawMany(torch.autograd.Function):
 
 
 def GumbelMaxSemiring(temp: float) -> type[SampledSemiring]:
-    """An exact sample; the temperature changes nothing, as in torch-struct."""
+    """An exact sample; the temperature has no effect, as in torch-struct."""
     check_temperature(temp)
     return type("GumbelMaxSemiring", (SampledSemiring,), {})
 
