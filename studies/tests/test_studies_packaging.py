@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import tailsum
 import tailsum_studies
 
 STUDIES = Path(__file__).parents[1]
@@ -37,6 +38,10 @@ def test_the_wheel_holds_the_package_its_pages_and_the_paper_s_figures(wheel):
     assert {name for name in names if name.endswith(".py")} == ours
     data = {"paper/published.csv", "report/templates/layout.html", "report/templates/vae.toml"}
     assert {f"tailsum_studies/{name}" for name in data} <= names
+
+
+def test_a_tag_releases_both():
+    assert tailsum_studies.__version__ == tailsum.__version__
 
 
 def test_the_command_and_what_it_needs(wheel):
