@@ -1,4 +1,4 @@
-"""Kernels of chains against their references: on a CPU by Triton's interpreter."""
+"""Kernels of chains against their references, on a CPU in Triton's interpreter."""
 
 import math
 
@@ -44,8 +44,8 @@ def step_tables(n=9, length=4, batch=3, scale=2.0):
 
 
 def factors(n=37, length=3, batch=3, scale=1.0, size=5):
-    given = [torch.randn(batch, length, n), scale * torch.randn(n, size), torch.randn(n, size)]
-    return given, lambda e, left, right: (e, Factored(left, right))
+    tensors = [torch.randn(batch, length, n), scale * torch.randn(n, size), torch.randn(n, size)]
+    return tensors, lambda e, left, right: (e, Factored(left, right))
 
 
 def own_factors(n=37, length=3, batch=2, size=5):
@@ -77,22 +77,22 @@ def way(request, monkeypatch):
 
 
 def log_sums(kind, use, dtype=torch.float32, lengths=None, device="cpu"):
-    """Log-partitions, and the gradients of a weighted sum of those that are finite."""
+    """Log-partitions, and the gradients of a weighted sum of the finite ones."""
     tensors, make = kind
-    given = [x.to(device, dtype).requires_grad_() for x in tensors]
+    leaves = [x.to(device, dtype).requires_grad_() for x in tensors]
     with kernels(use):
-        total = LinearChain(*make(*given), lengths=lengths).log_partition()
+        total = LinearChain(*make(*leaves), lengths=lengths).log_partition()
         weights = torch.arange(1, total.numel() + 1, device=device)
-        grads = torch.autograd.grad((total.masked_fill(total == -math.inf, 0.0) * weights).sum(), given)
+        grads = torch.autograd.grad((total.masked_fill(total == -math.inf, 0.0) * weights).sum(), leaves)
     return total.detach(), grads
 
 
 def agree(kind, lengths=None, device="cpu", use="always", tolerance=2e-6):
-    found, grads = log_sums(kind, use, lengths=lengths, device=device)
-    wanted, exact = log_sums(kind, "never", torch.float64, lengths, device)
-    assert torch.equal(found == -math.inf, wanted == -math.inf)
-    size = wanted.abs().masked_fill(wanted == -math.inf, 1.0)
-    assert ((found - wanted).abs().nan_to_num(0.0) <= 3 * tolerance * (1 + size)).all()
+    result, grads = log_sums(kind, use, lengths=lengths, device=device)
+    expected, exact = log_sums(kind, "never", torch.float64, lengths, device)
+    assert torch.equal(result == -math.inf, expected == -math.inf)
+    size = expected.abs().masked_fill(expected == -math.inf, 1.0)
+    assert ((result - expected).abs().nan_to_num(0.0) <= 3 * tolerance * (1 + size)).all()
     for a, b in zip(grads, exact, strict=True):
         assert torch.linalg.vector_norm(a - b) <= tolerance * (1 + torch.linalg.vector_norm(b)), (a - b).abs().max()
 
@@ -104,9 +104,9 @@ def test_log_partition_and_gradients(kind, way):
 
 @pytest.mark.parametrize("kind", ["table", "own tables", "factors"])
 def test_sequences_of_several_lengths(kind, way):
-    given = KINDS[kind]()
-    longest = given[0][0].shape[1]
-    agree(given, lengths=[longest, 1, 2][: len(given[0][0])])
+    example = KINDS[kind]()
+    longest = example[0][0].shape[1]
+    agree(example, lengths=[longest, 1, 2][: len(example[0][0])])
 
 
 def test_factors_that_are_never_a_table(way):
@@ -122,7 +122,7 @@ def test_own_factors_that_are_never_a_table(way):
 @pytest.mark.parametrize("n", [65, 130, 257])
 @pytest.mark.parametrize("make", [table, factors])
 def test_a_tile_with_few_states(make, n, monkeypatch):
-    """One or two states in the last of the tiles that are summed."""
+    """One or two states in the last tile of a sum."""
     monkeypatch.setattr(fused_messages, "ALONE", 4)
     with table_budget(0 if make is factors else 1 << 30):
         agree(make(n=n, length=3, batch=2))
@@ -137,16 +137,16 @@ def test_best_paths(kind, way):
     tensors, make = KINDS[kind]()
     chain = LinearChain(*make(*tensors))
     with kernels("never"):
-        wanted = chain.argmax()
+        expected = chain.argmax()
     with kernels("always"):
-        found = chain.argmax()
-    assert torch.equal(found[:, 0] < 0, wanted[:, 0] < 0)
-    assert torch.allclose(chain.score(found), chain.score(wanted))
+        result = chain.argmax()
+    assert torch.equal(result[:, 0] < 0, expected[:, 0] < 0)
+    assert torch.allclose(chain.score(result), chain.score(expected))
 
 
 @pytest.mark.parametrize("batch", [1, 16, 19, pytest.param(33, marks=pytest.mark.slow)])
 def test_best_paths_of_many_sequences_in_many_parts(batch, monkeypatch):
-    """Several programs for the sequences, for the states before and for those after, none of them full."""
+    """Several programs for the sequences, the states before and the states after, none of them full."""
     from tailsum.numerics.fused import paths  # noqa: PLC0415
 
     monkeypatch.setattr(fused_messages, "ALONE", 4)
@@ -155,11 +155,11 @@ def test_best_paths_of_many_sequences_in_many_parts(batch, monkeypatch):
     pairs[:, :, ::5] = -math.inf
     chain = LinearChain(nodes, pairs)
     with kernels("never"):
-        wanted = chain.argmax()
+        expected = chain.argmax()
     with kernels("always"):
-        found = chain.argmax()
-    assert torch.allclose(chain.score(found), chain.score(wanted), rtol=1e-6)
-    assert (found == wanted).float().mean() > 0.95  # the same but for ties by rounding
+        result = chain.argmax()
+    assert torch.allclose(chain.score(result), chain.score(expected), rtol=1e-6)
+    assert (result == expected).float().mean() > 0.95  # the same but for ties by rounding
 
 
 @pytest.mark.gpu
@@ -168,8 +168,8 @@ def test_best_paths_of_many_sequences_in_many_parts(batch, monkeypatch):
 def test_best_paths_on_a_gpu(n, batch):
     chain = LinearChain(torch.randn(batch, 6, n, device="cuda"), torch.randn(n, n, device="cuda"))
     with kernels("never"):
-        wanted = chain.argmax()
-    assert torch.allclose(chain.score(chain.argmax()), chain.score(wanted), rtol=1e-6)
+        expected = chain.argmax()
+    assert torch.allclose(chain.score(chain.argmax()), chain.score(expected), rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["table", "factors"])
@@ -200,27 +200,27 @@ def test_derivatives_of_other_operations(operation):
     (nodes, pairs), _ = table(n=7)
     results = []
     for use in ("never", "always"):
-        given = [x.clone().requires_grad_() for x in (nodes, pairs)]
-        chain = LinearChain(*given)
+        leaves = [x.clone().requires_grad_() for x in (nodes, pairs)]
+        chain = LinearChain(*leaves)
         with kernels(use):
-            found = {
+            result = {
                 "entropy": chain.entropy,
                 "marginals": lambda chain=chain: chain.marginals().square(),
                 "rsample": lambda chain=chain: chain.rsample(0.7, generator=torch.Generator().manual_seed(0)).weights,
             }[operation]()
-            results.append((found, *torch.autograd.grad((found * found.detach().cos()).sum(), given)))
+            results.append((result, *torch.autograd.grad((result * result.detach().cos()).sum(), leaves)))
     for a, b in zip(*results, strict=True):
         assert torch.allclose(a, b, atol=1e-5, rtol=1e-4)
 
 
 def test_fast_is_near_and_does_not_hang_on_torchs_switches(monkeypatch):
     kind = factors(n=40, length=6, scale=1.3)
-    wanted, _ = log_sums(kind, "never", torch.float64)
+    expected, _ = log_sums(kind, "never", torch.float64)
     with precision("fast"):
-        found, _ = log_sums(kind, "always")
-    assert (found - wanted).abs().max() < 0.02
+        result, _ = log_sums(kind, "always")
+    assert (result - expected).abs().max() < 0.02
     full, _ = log_sums(kind, "always")
-    assert (full - wanted).abs().max() < 1e-4
+    assert (full - expected).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("scale", [1.0, 4.0, 12.0])
@@ -232,17 +232,17 @@ def test_selection_is_that_of_the_reference(scale, ordered, monkeypatch):
     log_q[1, ::2], log_q[2, 5:] = -math.inf, -math.inf
     mark, k = torch.rand(3, dtype=torch.float64), 20
     monkeypatch.setattr(selection, "uniform", lambda shape, *_: mark.reshape(shape))
-    wanted = (Optimal if ordered else Landmarks)(k)(log_q)
+    expected = (Optimal if ordered else Landmarks)(k)(log_q)
     index, log_weight = torch.zeros(3, k, dtype=torch.long), torch.full((3, k), -math.inf)
     selector = Selector(3, 700, 1, log_q.device)
     selector(log_q, mark, index, log_weight, ordered, value=log_q)
     mass = (log_q - log_q.amax(-1, keepdim=True)).exp()
     for b in range(3):
-        found, there = log_weight[b] > -math.inf, wanted.log_weight[b] > -math.inf
-        order, other = index[b][found].argsort(), wanted.index[b][there].argsort()
-        assert torch.equal(index[b][found][order], wanted.index[b][there][other])
-        assert torch.allclose(log_weight[b][found][order], wanted.log_weight[b][there][other], atol=1e-5)
-        mass[b, index[b][found]] -= mass[b, index[b][found]] * log_weight[b][found].exp()
+        result, there = log_weight[b] > -math.inf, expected.log_weight[b] > -math.inf
+        order, other = index[b][result].argsort(), expected.index[b][there].argsort()
+        assert torch.equal(index[b][result][order], expected.index[b][there][other])
+        assert torch.allclose(log_weight[b][result][order], expected.log_weight[b][there][other], atol=1e-5)
+        mass[b, index[b][result]] -= mass[b, index[b][result]] * log_weight[b][result].exp()
     assert torch.allclose(selector.excess, mass, atol=1e-5, rtol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""Kernels under another default type of torch: what they work in is made with a type of its own."""
+"""Kernels under another default dtype of torch: their work tensors name their dtype."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, in the interpreter: the logarithm of zero
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-# Of which kernels work in tensors of their own.
+# Models whose kernels use work tensors.
 MODELS = {
     "sketch": (
         lambda e, t: LinearChain(e, t).sketch(3, proposal=Lookahead(4, 1, neighbours=2), generator=seeded()),
@@ -29,18 +29,18 @@ def test_the_default_type_changes_nothing(name):
     inputs = [torch.randn(shape).to(DEVICE) for shape in shapes]
 
     def results():
-        given = [x.clone().requires_grad_() for x in inputs]
-        model = make(*given)
-        found = [model.log_partition(), model.entropy()]
-        return [*found, *torch.autograd.grad(sum(x.sum() for x in found), given, materialize_grads=True)]
+        leaves = [x.clone().requires_grad_() for x in inputs]
+        model = make(*leaves)
+        values = [model.log_partition(), model.entropy()]
+        return [*values, *torch.autograd.grad(sum(x.sum() for x in values), leaves, materialize_grads=True)]
 
     with kernels("always"):
         expected = results()
         torch.set_default_dtype(torch.float64)
         try:
-            found = results()
+            values = results()
         finally:
             torch.set_default_dtype(torch.float32)
-    for x, y in zip(found, expected, strict=True):
+    for x, y in zip(values, expected, strict=True):
         assert x.dtype == torch.float32
         torch.testing.assert_close(x, y)

@@ -1,4 +1,4 @@
-"""Kernels of trees, grammars and dependency trees against their references: on a CPU by Triton's interpreter."""
+"""Kernels of trees, grammars and dependency trees against their references, on a CPU in Triton's interpreter."""
 
 import math
 
@@ -48,7 +48,7 @@ def low_rank(scale, forbidden, n=3, p=4, rank=5, length=4, batch=2):
 
 
 def arcs_of(**how):
-    return lambda *given, **more: arcs(*given, **how, **more)
+    return lambda *args, **more: arcs(*args, **how, **more)
 
 
 KINDS = {
@@ -63,12 +63,12 @@ KINDS = {
 
 
 def log_sums(make, tensors, how, use, dtype=torch.float32, device="cpu"):
-    """Log-partitions, and the gradients of a weighted sum of those that are finite."""
-    given = [x.to(device, dtype).requires_grad_() for x in tensors]
+    """Log-partitions, and the gradients of a weighted sum of the finite ones."""
+    leaves = [x.to(device, dtype).requires_grad_() for x in tensors]
     with kernels(use):
-        total = make(*given, **how).log_partition()
+        total = make(*leaves, **how).log_partition()
         weights = torch.arange(1, total.numel() + 1, device=device)
-        grads = torch.autograd.grad((total.masked_fill(total == -math.inf, 0.0) * weights).sum(), given)
+        grads = torch.autograd.grad((total.masked_fill(total == -math.inf, 0.0) * weights).sum(), leaves)
     return total.detach(), grads
 
 
@@ -105,13 +105,13 @@ def test_impossible(kind):
 @pytest.mark.parametrize("kind", ["spans", "projective", "any tree"])
 def test_second_derivatives(kind):
     make, tensors, how = KINDS[kind](1.0, 0.0, length=3, batch=2)
-    found = []
+    result = []
     for use in ("always", "never"):
         with kernels(use):
             model = make(*(x.requires_grad_() for x in tensors), **how)
             entropy = model.entropy()
-            found.append((entropy, torch.autograd.grad(entropy.sum(), tensors)[0]))
-    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-4)
+            result.append((entropy, torch.autograd.grad(entropy.sum(), tensors)[0]))
+    torch.testing.assert_close(result[0], result[1], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("multiroot", [False, True])
@@ -122,21 +122,21 @@ def test_subtrees(multiroot):
         randn(batch, length, length, states, states),
         randn(2, length, length),
     )
-    given = nodes, pairs, arc, arc.diagonal(dim1=1, dim2=2), torch.tensor([3, 2]), multiroot
+    arguments = nodes, pairs, arc, arc.diagonal(dim1=1, dim2=2), torch.tensor([3, 2]), multiroot
     with kernels("always"):
-        found = inside_outside.inside_outside(*given)
+        result = inside_outside.inside_outside(*arguments)
     with kernels("never"):
-        truth = inside_outside.inside_outside(*given)
+        truth = inside_outside.inside_outside(*arguments)
     for name in ("inside", "outside", "free"):
-        torch.testing.assert_close(getattr(found, name), getattr(truth, name), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(getattr(result, name), getattr(truth, name), rtol=1e-5, atol=1e-5)
 
 
 def test_halves():
     sent = randn(2, 3, 3, 130, forbidden=0.5)
     with kernels("always"):
-        found = dependency_sweep._halves(sent)
+        result = dependency_sweep._halves(sent)
     with kernels("never"):
-        torch.testing.assert_close(found, dependency_sweep._halves(sent), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(result, dependency_sweep._halves(sent), rtol=1e-5, atol=1e-5)
 
 
 LARGE = {

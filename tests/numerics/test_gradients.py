@@ -1,4 +1,4 @@
-"""Functions with backward passes by hand, of tensors that depend on one another: derivatives of any order, as of torch."""
+"""Functions with hand-written backward passes, of tensors that depend on one another: derivatives of any order agree with torch."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def both(a, b):
 
 
 class _ByReference(torch.autograd.Function):
-    """As a kernel: its backward pass goes through the reference."""
+    """Like a kernel, its backward pass goes through the reference."""
 
     @staticmethod
     def forward(ctx, *inputs):
@@ -37,12 +37,12 @@ class _Both(Function):
 
 
 def in_tiles(a, b):
-    found = streamed(lambda parts: Parts((both(*parts.rows),), (both(*parts.rows).sum(-2),)), Parts((a, b)), 2, 1)
-    return found.rows[0] + found.whole[0]
+    result = streamed(lambda parts: Parts((both(*parts.rows),), (both(*parts.rows).sum(-2),)), Parts((a, b)), 2, 1)
+    return result.rows[0] + result.whole[0]
 
 
 def with_whole(a, b):
-    """The second tensor is passed entire to every tile."""
+    """The second tensor is passed whole to every tile."""
     return streamed(lambda parts: Parts((both(parts.rows[0], parts.whole[0][:1]),)), Parts((a,), (b,)), 2, 1).rows[0]
 
 
@@ -92,16 +92,16 @@ PAIRS = {
 
 
 def derivatives(function, recorded):
-    """Of a function of a leaf, the first with or without a graph; then up to the third."""
+    """The derivatives of a function of a leaf: the first with or without a graph, then up to the third."""
     leaf = torch.tensor([[0.3, -0.8], [1.1, 0.4], [-0.5, 0.9]]).double().requires_grad_()
     a = leaf.sin()
     value = function(a, a * leaf.cos()).square().sum()
-    found = []
+    result = []
     for order in range(3 if recorded else 1):
         (gradient,) = torch.autograd.grad(value, leaf, create_graph=recorded)
-        found.append(gradient.detach())
+        result.append(gradient.detach())
         value = (gradient * torch.randn(3, 2, generator=torch.Generator().manual_seed(order)).double()).sum()
-    return found
+    return result
 
 
 @pytest.mark.parametrize("recorded", [False, True])
@@ -114,10 +114,10 @@ def test_of_tensors_that_depend_on_one_another(pair, recorded):
 def test_what_is_not_wanted_is_held_fixed():
     a = torch.ones(2, requires_grad=True)
     b = a * 3
-    found = gradients(lambda x: x[0] * x[1], (a, b), (True, False), torch.ones(2))
-    assert found[1] is None
-    assert found[0].tolist() == [3, 3]
-    assert torch.autograd.grad(found[0].sum(), a)[0].tolist() == [3, 3]
+    result = gradients(lambda x: x[0] * x[1], (a, b), (True, False), torch.ones(2))
+    assert result[1] is None
+    assert result[0].tolist() == [3, 3]
+    assert torch.autograd.grad(result[0].sum(), a)[0].tolist() == [3, 3]
 
 
 def test_tracked():

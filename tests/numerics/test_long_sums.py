@@ -1,4 +1,4 @@
-"""Sums over many states on tensor cores, which cut every sum off towards zero: here, or by the same arithmetic on a CPU."""
+"""Sums over many states on tensor cores, which truncate every sum towards zero: on a GPU, or by the same arithmetic on a CPU."""
 
 import math
 
@@ -25,23 +25,23 @@ def cut(x: np.ndarray) -> np.ndarray:
 
 
 def tensor_core(a: np.ndarray, b: np.ndarray, total: np.ndarray, single: bool) -> np.ndarray:
-    """`total + a @ b` as tensor cores compute it: eight rows at a time, what does not fit cut off.
+    """`total + a @ b` as tensor cores compute it: eight rows at a time, truncated.
 
     Operands of a `single` product lose the bits that tf32 does not have. Three products (tf32x3) lose none, begin at zero,
     and are added in ordinary float32.
     """
     if single:
         a, b = ((x.view(np.int32) & ~0x1FFF).view(np.float32) for x in map(np.ascontiguousarray, (a, b)))
-    found = total if single else np.zeros_like(total)
+    result = total if single else np.zeros_like(total)
     a, b = a.astype(np.float64), b.astype(np.float64)
     for k in range(0, a.shape[1], 8):
-        found = cut(found + a[:, k : k + 8] @ b[k : k + 8])
-    return found if single else total + found
+        result = cut(result + a[:, k : k + 8] @ b[k : k + 8])
+    return result if single else total + result
 
 
 @pytest.fixture
 def tensor_cores(monkeypatch):
-    """The interpreter's products become those of tensor cores."""
+    """The interpreter multiplies as tensor cores do."""
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle  # noqa: PLC0415
 
     def create_dot(_, a, b, d, input_precision, *__):
@@ -61,7 +61,7 @@ def positive_scores(n, batch=2, size=8):
 @pytest.mark.parametrize("mode", ["full", "fast"])
 @pytest.mark.parametrize("kept", [True, False])
 def test_steps_have_no_bias(kept, mode, monkeypatch):
-    """One step: the mean error over the states is what every step of a chain adds to log Z."""
+    """One step: every step of a chain adds the mean error over the states to log Z."""
     from tailsum.numerics.fused import shared_steps  # noqa: PLC0415
     from tailsum.numerics.fused.shared_steps import flow_steps, forward_steps, split  # noqa: PLC0415
 
@@ -79,14 +79,17 @@ def test_steps_have_no_bias(kept, mode, monkeypatch):
     mass, sent = torch.exp(node[0] - node[0].amax(-1, keepdim=True)), node[1].exp()
     if mode == "fast":
         mass, sent = split(mass)[0], split(sent)[0]
-    for found, wanted in ((entered, mass.double() @ entries.double()), (flowed, sent.double() @ entries.double().mT)):
-        error = (found.double() / wanted).log()
+    for result, expected in (
+        (entered, mass.double() @ entries.double()),
+        (flowed, sent.double() @ entries.double().mT),
+    ):
+        error = (result.double() / expected).log()
         assert error.abs().max() < (1e-5 if mode == "full" else 1e-4)
         assert error.mean().abs() < 1e-6  # 1e-4 nats in 100 steps
 
 
 def test_one_accumulator_would_have_a_bias():
-    """As measured on an H200 before tiles were added apart: -1.1e-4 a step at N = 10,240, and -2.2e-5 at 2,048."""
+    """As measured on an H200 when tiles shared an accumulator: -1.1e-4 a step at N = 10,240, and -2.2e-5 at 2,048."""
     n, rows = 10_240, 4
     x, y = (torch.randn(n, rows).exp().numpy() for _ in range(2))
     x, y = ((z.view(np.int32) & ~0x1FFF).view(np.float32) for z in (x, y))
@@ -118,7 +121,7 @@ def test_what_nobody_has_measured_is_not_used(seen, use, taken, monkeypatch):
 @interpreted
 @pytest.mark.usefixtures("tensor_cores")
 def test_fast_products_do_not_touch_scores():
-    """All mass in one state: its entries are rounded, by less than 2^-11, and the scores that they are made of are not."""
+    """All mass in one state: its entries are rounded, by less than 2^-11, but their scores are not."""
     from tailsum.numerics.fused.shared_steps import forward_steps  # noqa: PLC0415
 
     n, size = 70, 64
@@ -129,24 +132,24 @@ def test_fast_products_do_not_touch_scores():
         with kernels("always"), precision("fast"), table_budget(budget):
             table = Table(params)
             entered = forward_steps(node, table)[2][1, 0]
-        wanted = params[0][0, 0, 3].double() @ params[1][0, 0].double().mT - table.scale[0, 0, 0].double()
-        assert (entered.double().log() - wanted).abs().max() < 2**-11
+        expected = params[0][0, 0, 3].double() @ params[1][0, 0].double().mT - table.scale[0, 0, 0].double()
+        assert (entered.double().log() - expected).abs().max() < 2**-11
 
 
 @interpreted
 @pytest.mark.usefixtures("tensor_cores")
 def test_fast_scores_in_log_space_are_those_of_full():
     own = [torch.randn(2, 2, 33, 8) for _ in range(2)]
-    node, found = torch.randn(2, 3, 33), []
+    node, result = torch.randn(2, 3, 33), []
     for mode in ("full", "fast"):
         chain = LinearChain(node, Factored(*own))
         with kernels("always"), precision(mode), table_budget(0):
-            found.append((chain.log_partition(), chain.score(chain.argmax())))
-    assert all(map(torch.equal, *found))
+            result.append((chain.log_partition(), chain.score(chain.argmax())))
+    assert all(map(torch.equal, *result))
 
 
 def embedded(n, length, batch, scale, size=64):
-    """As in the benchmarks: pair scores of this standard deviation."""
+    """Pair scores of this standard deviation, as in the benchmarks."""
     draw = torch.Generator("cuda").manual_seed(1)
     left = torch.randn(n, size, device="cuda", generator=draw) * scale / math.sqrt(size)
     right = torch.randn(n, size, device="cuda", generator=draw)
@@ -155,7 +158,7 @@ def embedded(n, length, batch, scale, size=64):
 
 
 def errors(context, left, right):
-    """Of log Z in float32, by sequence."""
+    """The error of log Z in float32, by sequence."""
     sums = []
     for dtype in (torch.float64, torch.float32):
         c, u, v = (x.to(dtype) for x in (context, left, right))
@@ -173,7 +176,7 @@ SIZES = [(1000, 100), (2048, 100), (10_001, 100), (10_240, 100), (100_000, 100),
 @pytest.mark.parametrize("seen", [False, True], ids=["auto", "kernels"])
 @torch.no_grad()
 def test_the_error_of_log_z_on_a_gpu(n, length, seen, monkeypatch):
-    """By what "auto" takes now, and by the kernels: their mean over 64 sequences, which all have about the same."""
+    """The mean error over 64 sequences, all about alike, with "auto" and with the kernels."""
     monkeypatch.setattr(settings, "LONG_SUMS_SEEN", seen)
     wrong = errors(*embedded(n, length, 64, 1.0)).mean().item()
     assert abs(wrong) <= 2e-6 * length, f"signed mean {wrong:+.1e}"

@@ -1,4 +1,4 @@
-"""The count of what is held."""
+"""The peak memory of tensors."""
 
 import torch
 

@@ -20,8 +20,8 @@ def test_second_derivatives_where_the_inverse_square_overflows(dtype, depth):
     def in_log_space(x, scores):
         return (weight * log_sum_exp(x[:, :, None] + scores, 1)).sum()
 
-    found, expected = hessian(product, (x, scores)), hessian(in_log_space, (x.double(), scores.double()))
-    for one, other in zip(found, expected, strict=True):
+    result, expected = hessian(product, (x, scores)), hessian(in_log_space, (x.double(), scores.double()))
+    for one, other in zip(result, expected, strict=True):
         for a, b in zip(one, other, strict=True):
             torch.testing.assert_close(a.double(), b.to(a.dtype).double(), rtol=1e-5, atol=1e-5)
 

@@ -1,4 +1,4 @@
-"""Charts with an outside pass by hand: the same sums and gradients as autograd through the inside pass."""
+"""Charts with a hand-written outside pass: the same sums and gradients as autograd through the inside pass."""
 
 import math
 
@@ -43,21 +43,21 @@ def test_gradients_of_autograd(room, reduce, blocked):
     plain = room._inside(x, reduce)[0]
     torch.testing.assert_close(first, plain)
     weight = torch.where(plain > -math.inf, torch.rand_like(plain), 0.0).detach()
-    (found,) = torch.autograd.grad(first, x, weight, create_graph=True)
+    (gradient,) = torch.autograd.grad(first, x, weight, create_graph=True)
     (expected,) = torch.autograd.grad(plain, x, weight, create_graph=True)
-    torch.testing.assert_close(found, expected)
-    assert found.isfinite().all()
-    (found,) = torch.autograd.grad(found.square().sum(), x)
+    torch.testing.assert_close(gradient, expected)
+    assert gradient.isfinite().all()
+    (gradient,) = torch.autograd.grad(gradient.square().sum(), x)
     if reduce is highest:  # the gradient is constant
         assert not expected.requires_grad
-        assert not found.any()
+        assert not gradient.any()
         return
-    torch.testing.assert_close(found, torch.autograd.grad(expected.square().sum(), x)[0])
-    assert found.isfinite().all()
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected.square().sum(), x)[0])
+    assert gradient.isfinite().all()
 
 
 def test_draw_gives_one_tree():
-    """Of five leaves: nine spans, and as often as not another tree."""
+    """A tree of five leaves has nine spans; other seeds give other trees."""
     nodes = torch.zeros(1, 5, 5, 1, requires_grad=True)
     trees = set()
     for seed in range(20):

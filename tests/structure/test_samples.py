@@ -29,7 +29,7 @@ def test_samples_follow_the_distribution(name, way, generator):
 
 
 SAMPLERS = (
-    "chains.linear_chain",
+    "chains.backward_walk",
     "chains.semi_markov",
     "trees.tree_structure",
     "dependencies.dependency_tree",

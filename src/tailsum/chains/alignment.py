@@ -57,9 +57,12 @@ class Alignment(Structure[MoveTerms, Tensor]):
             raise ValueError(f"match must be [*batch, N, M], N and M at least 1: got {list(match.shape)}")
         self.device, (n, m) = match.device, match.shape[-2:]
         self.node_shape, self.n_states = torch.Size((n + 1, m + 1)), 3
-        given = match, delete, insert
-        delete, insert = _by_cell("delete", delete, match, -1), _by_cell("insert", insert, match, -2)
-        tables, shape = {"match": match, "delete": delete, "insert": insert}, torch.Size()
+        tables = {
+            "match": match,
+            "delete": _by_cell("delete", delete, match, -1),
+            "insert": _by_cell("insert", insert, match, -2),
+        }
+        shape = torch.Size()
         for name, x in tables.items():
             check_device(name, x, self.device)
             shape = check_broadcast(name, x.shape[:-2], shape, "that of the scores before it,")
@@ -68,10 +71,10 @@ class Alignment(Structure[MoveTerms, Tensor]):
         self.lengths = None if rows is None else rows.expand(self.batch_shape) + 1
         self.columns = torch.full(self.batch_shape, m + 1, device=self.device) if columns is None else columns + 1
         self.tables, self.dtype = tuple(tables.values()), working_type(*tables.values())
-        for name, x, shared in zip(tables, given, (None, -1, -2), strict=True):
-            used = self._cells()[..., -tables[name].shape[-2] :, -tables[name].shape[-1] :]
-            used = used if x is tables[name] else used.any(shared)
-            check_scores(name, x.detach().masked_fill(used.long().sum_to_size(x.shape) == 0, 0.0))
+        for (name, table), scores, shared in zip(tables.items(), (match, delete, insert), (None, -1, -2), strict=True):
+            used = self._cells()[..., -table.shape[-2] :, -table.shape[-1] :]
+            used = used if scores is table else used.any(shared)
+            check_scores(name, scores.detach().masked_fill(used.long().sum_to_size(scores.shape) == 0, 0.0))
 
     def _cells(self) -> Bool[Tensor, "*batch N_plus_1 M_plus_1"]:
         """Which cells are not padding."""
@@ -117,17 +120,16 @@ class Alignment(Structure[MoveTerms, Tensor]):
         return moves[..., 1:, :, 1], moves[..., 1:, 2]
 
     def exclusions(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
-        """The moves that neither lead to a demanded one nor follow it: a path without them has it."""
-        (wanted,) = demanded
-        heads, moves = wanted.any(-1).long(), wanted.long().unbind(-1)
+        """The moves that neither lead to a demanded move nor follow it: a path without them contains it."""
+        (chosen,) = demanded
+        heads, moves = chosen.any(-1).long(), chosen.long().unbind(-1)
         steps = (1, 1), (1, 0), (0, 1)  # of a match, a delete and an insert, by rows and columns
         tails = torch.zeros_like(heads)
         for move, (rows, columns) in zip(moves, steps, strict=True):
             tails = tails + F.pad(move[..., rows:, columns:], (0, columns, 0, rows))
-        follow = (
-            tails.flip(-2, -1).cumsum(-2).cumsum(-1).flip(-2, -1)
-        )  # how many demanded moves start at a cell or later
-        lead = heads.cumsum(-2).cumsum(-1)  # how many end at a cell or earlier
+        # How many demanded moves start at each cell or later, and how many end there or earlier.
+        follow = tails.flip(-2, -1).cumsum(-2).cumsum(-1).flip(-2, -1)
+        lead = heads.cumsum(-2).cumsum(-1)
         total = heads.sum((-2, -1), keepdim=True)
         exclusions = []
         for move, (rows, columns) in zip(moves, steps, strict=True):
@@ -142,13 +144,15 @@ class Alignment(Structure[MoveTerms, Tensor]):
         return tuple(self.columns.expand(self.batch_shape).flatten().tolist())
 
 
-def _by_cell(name: str, given: Float[Tensor, "..."], match: Float[Tensor, "*batch N M"], shared: int) -> Tensor:
-    """Scores of a move by both positions; `shared` is the dimension along which they may be given once."""
-    check_floating(name, given)
-    sizes, own = list(match.shape[-2:]), match.shape[-3 - shared]
+def _by_cell(name: str, scores: Float[Tensor, "..."], match: Float[Tensor, "*batch N M"], shared: int) -> Tensor:
+    """Scores of a move at each cell; those given for one sequence only are repeated along the dimension `shared`."""
+    check_floating(name, scores)
+    sizes, size = list(match.shape[-2:]), match.shape[-3 - shared]
     sizes[shared] += 1
-    if list(given.shape[-2:]) == sizes and (given.shape[-1] != own or given.dim() >= match.dim()):
-        return given
-    if given.shape[-1:] != (own,):
-        raise ValueError(f"{name} must be [*batch, {own}] or [*batch, {sizes[0]}, {sizes[1]}]: got {list(given.shape)}")
-    return given.unsqueeze(shared).expand(*given.shape[:-1], *sizes)
+    if list(scores.shape[-2:]) == sizes and (scores.shape[-1] != size or scores.dim() >= match.dim()):
+        return scores
+    if scores.shape[-1:] != (size,):
+        raise ValueError(
+            f"{name} must be [*batch, {size}] or [*batch, {sizes[0]}, {sizes[1]}]: got {list(scores.shape)}"
+        )
+    return scores.unsqueeze(shared).expand(*scores.shape[:-1], *sizes)

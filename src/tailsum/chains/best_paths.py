@@ -1,7 +1,7 @@
-"""The best paths of a chain (max in place of sum). Nothing here records gradients.
+"""The best paths of a chain (maxima in place of sums). Nothing here records gradients.
 
-What all states of a position share is subtracted at each step, so that it costs no digits along the chain. So the messages
-say which paths are best, and not what they score. Finite masks count as minus infinity.
+An offset that all states of a position share is subtracted at each step, so that it costs no digits along the chain: the
+messages rank paths, they do not score them. Finite masks count as minus infinity.
 
 Shapes are as in `Table`: node scores `[T, B, N]`, pair scores `[G, S, N, N]` or their factors. Paths are `[k, B, T]`, -1
 after the last position of a sequence, and throughout where there is no path.
@@ -23,7 +23,7 @@ from tailsum.numerics.tensors import finite, unmasked
 
 @torch.no_grad()
 def best_paths(node: Tensor, params: tuple[Tensor, ...], last: Tensor, k: int) -> Tensor:
-    """The k best paths of each sequence, best first, which ends at `last [B]`; fewer if N^T is less than k."""
+    """The k best paths of each sequence, best first, to its last position `last [B]`; fewer if N^T is less than k."""
     node = unmasked(node)
     node = node - finite(node.amax(-1, keepdim=True))
     if k == 1 and node.numel() and fits_tiles(params) and fused(node, *params):
@@ -47,9 +47,9 @@ def _fused_best_path(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> 
 
 
 class _Steps:
-    """The scores of pairs, by step, less the highest of each table.
+    """The scores of pairs at each step, less the highest of each table.
 
-    A table is copied, transposed, where the copy fits the table budget; else it is read a few columns at a time.
+    A table is copied and transposed if the copy fits the table budget; else it is read a few columns at a time.
     """
 
     def __init__(self, params: tuple[Tensor, ...]) -> None:
@@ -68,13 +68,13 @@ class _Steps:
             if self.dense:
                 self._top[step] = finite(unmasked(self._now[0].amax((-2, -1))))
             if self.copied:
-                # A copy in any case: of a transposed table, `contiguous` would be the table that was given.
+                # Always a copy: for a transposed table, `contiguous` would return the user's table.
                 scores = unmasked(self._now[0].clone(memory_format=torch.contiguous_format))
                 self._now = (scores.sub_(self._top[step][:, None, None]),)
         return self._now
 
     def table(self) -> Tensor:
-        """The one table that is `shared`, `[to, from]`."""
+        """The one `shared` table, `[to, from]`."""
         return self._at(0)[0][0]
 
     def rows(self, t: int, start: int, stop: int) -> Tensor:
@@ -91,14 +91,14 @@ class _Steps:
             return self.table().index_select(0, state)
         step, (columns, *rest) = min(t, self.count - 1), self.params
         group = torch.arange(len(state), device=state.device) * len(columns) // max(1, len(state))
-        found = columns[group, step, state]
+        scores = columns[group, step, state]
         if rest:
-            return product(found[:, None], rest[0][group, step].mT)[:, 0]
-        return unmasked(found) - self._top[step][group, None]
+            return product(scores[:, None], rest[0][group, step].mT)[:, 0]
+        return unmasked(scores) - self._top[step][group, None]
 
 
 def _best_path(node: Tensor, steps: _Steps, last: Tensor) -> Tensor:
-    """Without back-pointers, which cost more than the maxima: a path is followed back by one column for each step."""
+    """Without back-pointers, which cost more than the maxima: following a path back takes one column a step."""
     small = steps.shared and node[0].numel() * node.shape[-1] <= tile_size(node.device) // 4
     best = _small_messages(node, steps) if small else _messages(node, steps)
     ending = best[last, torch.arange(len(last), device=last.device)]
@@ -109,17 +109,16 @@ def _best_path(node: Tensor, steps: _Steps, last: Tensor) -> Tensor:
 
 
 def _walk(best: Tensor, steps: _Steps, last: Tensor, final: Tensor) -> Tensor:
-    """Paths `[B, T]` back from the states `final [B]` at the positions `last`; anything behind these."""
-    state, found = final, [final]
+    """Paths `[B, T]` back from the states `final [B]` at the positions `last`; states after these mean nothing."""
+    states = [final]
     for t in range(len(best) - 2, -1, -1):
-        before = (best[t] + steps.into(t, state)).argmax(-1)
-        state = torch.where(t < last, before, final)
-        found.append(state)
-    return torch.stack(found[::-1], -1)
+        before = (best[t] + steps.into(t, states[-1])).argmax(-1)
+        states.append(torch.where(t < last, before, final))
+    return torch.stack(states[::-1], -1)
 
 
 def _small_walk(best: Tensor, steps: _Steps, last: Tensor, final: Tensor) -> Tensor:
-    """The same by numpy, whose calls on a few numbers take a third of the time of torch's."""
+    """`_walk` with numpy, whose calls on a few numbers take a third of the time of torch's."""
     rows, ends, stop = best.numpy(), final.numpy(), last.numpy()
     columns = steps.table().numpy() if len(rows) > 1 else rows
     paths = np.empty(rows.shape[:2], dtype=ends.dtype)
@@ -144,7 +143,7 @@ def _messages(node: Tensor, steps: _Steps) -> Tensor:
 
 
 def _small_messages(node: Tensor, steps: _Steps) -> Tensor:
-    """The same up to constants, where the scores of a step fit the cache: calls, not numbers, are what takes time.
+    """`_messages` up to constants, where the scores of a step fit the cache and calls take the time.
 
     Maxima over the first of `[from, to, B]` are twice as fast as over the last of `[B, to, from]`.
     """
@@ -157,7 +156,7 @@ def _small_messages(node: Tensor, steps: _Steps) -> Tensor:
         if t > 0:
             torch.add(table, before[t - 1], out=pairs)
             reach.add_(torch.amax(pairs, 0, out=entering))
-        if t % 8 == 7:  # scores and their highest are at most zero: they grow slowly
+        if t % 8 == 7:  # messages grow slowly, as all scores are at most zero
             reach.sub_(reach.amax(0).clamp_(min=lowest))
     return best.transpose(1, 2).contiguous()
 
@@ -165,8 +164,7 @@ def _small_messages(node: Tensor, steps: _Steps) -> Tensor:
 def _enter(best: Tensor, steps: _Steps, t: int) -> Tensor:
     """The best path into each state one step later, without the node scores: `[B, N]` from `[B, N]`."""
     grouped = best.reshape(steps.groups, len(best) // max(1, steps.groups), best.shape[-1])
-
-    chunk = 4 * tile_rows(best.numel(), best.device)  # fewer, larger tiles: each is two calls, which threads wait for
+    chunk = 4 * tile_rows(best.numel(), best.device)  # fewer, larger tiles: threads wait for each of two calls
     sums = best.new_empty(*grouped.shape[:2], min(chunk, steps.n_to), grouped.shape[-1])
 
     def tile(start: int, stop: int) -> Parts:
@@ -178,13 +176,13 @@ def _enter(best: Tensor, steps: _Steps, t: int) -> Tensor:
 
 
 def _ranked_paths(node: Tensor, steps: _Steps, last: Tensor, k: int) -> Tensor:
-    """With back-pointers: for each state and rank, which state and rank at the position before, as one number."""
+    """With back-pointers: for each state and rank, the state and rank at the previous position, as one number."""
     length, batch, n = node.shape
     ends = set(last.tolist())
     best, pointers = node[0, :, :, None], list[Tensor]()
     final = torch.zeros(batch, min(k, n**length), dtype=torch.long, device=node.device)
     value = torch.full_like(final, -math.inf, dtype=node.dtype)
-    ranks = [1]  # how many paths into each state are kept at each position: no more than there are
+    ranks = [1]  # how many paths into each state are kept at each position, no more than there are
     for t in range(length):
         if t > 0:
             ranks.append(min(k, n * ranks[-1]))
@@ -211,7 +209,7 @@ def _ranked_paths(node: Tensor, steps: _Steps, last: Tensor, k: int) -> Tensor:
 def _enter_ranked(best: Tensor, steps: _Steps, t: int, k: int) -> tuple[Tensor, Tensor]:
     """The k best paths into each state one step later, `[B, N, k]`, and the state and rank that each comes from.
 
-    The k best come from the k states with the best single path: only these need all of theirs.
+    They come from the k states with the best single path, so only the paths of these are compared.
     """
     batch, n, ranks = best.shape
     grouped = best.reshape(steps.groups, batch // max(1, steps.groups), n, ranks)
@@ -223,10 +221,10 @@ def _enter_ranked(best: Tensor, steps: _Steps, t: int, k: int) -> tuple[Tensor, 
         shape = (*origin.shape[:-1], n)
         ranked = grouped[:, :, None].expand(*shape, ranks).gather(-2, origin[..., None].expand(*origin.shape, ranks))
         ranked = (ranked + scores.expand(shape).gather(-1, origin)[..., None]).flatten(-2)
-        found = ranked.topk(k)
-        pointer = origin.gather(-1, found.indices // ranks) * ranks + found.indices % ranks
-        return Parts((found.values, pointer.int()))
+        top = ranked.topk(k)
+        pointer = origin.gather(-1, top.indices // ranks) * ranks + top.indices % ranks
+        return Parts((top.values, pointer.int()))
 
-    found = in_tiles(tile, steps.n_to, tile_rows(batch * max(n, width * ranks), best.device))
-    values, pointers = (x.reshape(batch, steps.n_to, k) for x in found.rows)
+    tiles = in_tiles(tile, steps.n_to, tile_rows(batch * max(n, width * ranks), best.device))
+    values, pointers = (x.reshape(batch, steps.n_to, k) for x in tiles.rows)
     return values, pointers

@@ -1,8 +1,8 @@
 """Marginals of a chain, with gradients that keep their digits.
 
-The gradient of `sum_t w_t . marginals_t` is that of the mean of the score `sum_t w_t(x_t)` along the paths. `mean_score`
-computes it without the part of that score that all states share, which grows along the chain: by derivatives of the
-log-partition it would be subtracted from itself in the end.
+The gradient of `sum_t w_t . marginals_t` equals the gradient of the mean of the score `sum_t w_t(x_t)` over paths.
+`mean_score` computes it without the part of the score that all states share. That part grows along the chain; derivatives
+of the log-partition would include it, and cancel it only at the end.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from tailsum.numerics.gradients import gradients
 
-LogSum = Callable[[Sequence[Tensor]], Tensor]  # the log-partition `[*batch]`, from the node scores and other tensors
-Mean = Callable[[Sequence[Tensor], Tensor], Tensor]  # the mean `[*batch]` of given node values along the paths
+LogSum = Callable[[Sequence[Tensor]], Tensor]  # from the node scores and other tensors to the log-partition `[*batch]`
+Mean = Callable[[Sequence[Tensor], Tensor], Tensor]  # from the same and node values to their mean over paths `[*batch]`
 
 
 def chain_marginals(log_sum: LogSum, mean: Mean, tensors: Sequence[Tensor]) -> Tensor:
@@ -34,5 +34,5 @@ class _Marginals(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        found = gradients(lambda x: ctx.mean(x, grads[0]).sum(), ctx.saved_tensors, ctx.needs_input_grad[2:])
-        return None, None, *found
+        mean = gradients(lambda x: ctx.mean(x, grads[0]).sum(), ctx.saved_tensors, ctx.needs_input_grad[2:])
+        return None, None, *mean

@@ -1,9 +1,9 @@
 """Connectionist temporal classification: labellings of T frames that collapse to a target (Graves et al. 2006).
 
-A labelling has one label at each frame. It collapses to the target by merging repeated labels and then removing blanks. Its
-score is the sum of `log_probs[t, label at t]`. The sum runs over a lattice of `2S+1` places: a blank, the first label, a
-blank, the second label .. a blank. A frame stays at its place, goes to the next one, or skips a blank between two different
-labels.
+A labelling has one label at each frame, and its score is the sum of `log_probs[t, label at t]`. It collapses to the target
+by merging repeated labels and then removing blanks. The sum runs over a lattice of `2S+1` places: a blank, the first
+label, a blank, the second label .. a blank. Each frame stays at the place of the frame before, goes to the next place, or
+skips a blank between two different labels.
 """
 
 import math
@@ -81,8 +81,7 @@ class CTC(Structure[FrameTerms, Tensor]):
 
     def _blanked(self, log_probs: Tensor) -> Float[Tensor, "*batch T V"]:
         """Zero in the padding."""
-        inside = self.inside()[..., None]
-        return torch.where(inside, log_probs, 0.0)
+        return torch.where(self.inside()[..., None], log_probs, 0.0)
 
     def terms(self) -> FrameTerms:
         return FrameTerms(Dense(self._blanked(self.log_probs).to(self.dtype)))
@@ -92,7 +91,7 @@ class CTC(Structure[FrameTerms, Tensor]):
         last = self.sequence_lengths().reshape(*self.batch_shape, 1) - 1
         ends = 2 * self.target_lengths[..., None] - torch.arange(
             2, device=self.device
-        )  # with a blank at the end, or not
+        )  # with a final blank, or without
         ends = ends.expand(*self.batch_shape, 2)
         offset, totals = torch.zeros(self.batch_shape, dtype=torch.float64, device=self.device), list[Tensor]()
         alpha = torch.zeros_like(places, dtype=self.dtype)
@@ -112,8 +111,7 @@ class CTC(Structure[FrameTerms, Tensor]):
         return {"target_lengths": 0, "lattice": 1, "skips": 1, "log_probs": 2}
 
     def centred(self, terms: FrameTerms) -> FrameTerms:
-        """Every frame has one label."""
-        return FrameTerms(terms.frames.map(lambda x: without_common(x, 1)))
+        return FrameTerms(terms.frames.map(lambda x: without_common(x, 1)))  # as every frame has one label
 
     def form(self) -> tuple[object, ...]:
         return tuple(self.lattice.expand(*self.batch_shape, -1).flatten().tolist())

@@ -4,8 +4,8 @@ A segment of state i that starts at position t and lasts d positions has the sco
 
     emission[t, i] + .. + emission[t+d-1, i] + duration[d-1, i]
 
-so that T N + D N numbers stand for T D N. Sums along positions are float64, and start anew with each segment: a forbidden
-position forbids the segments that cover it, and no others.
+so that T N + D N numbers define T D N scores. Sums along positions are float64 and start anew with each segment: a
+forbidden position forbids the segments that cover it, and no others.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from tailsum.scores.potential import Dense
 
 
 class Durations(Scores):
-    """Scores of segments from those of the states at positions and of durations: a `segment` for `SemiMarkov`.
+    """Scores of segments from scores of states at positions and of durations: a `segment` for `SemiMarkov`.
 
     `emission` is `[*batch, T, N]` and `duration` is `[D, N]`, or `[*batch, D, N]` where sequences differ.
 
@@ -37,7 +37,7 @@ class Durations(Scores):
         last: Float[Tensor, "*#batch D N"] | None = None,
         lengths: Int[Tensor, "*#batch"] | None = None,
     ) -> None:
-        """`last` is for the segment that ends its sequence, in place of `duration`; the model sets it with `lengths`."""
+        """`last` replaces `duration` for the segment that ends its sequence; the model sets it with `lengths`."""
         for name, x in (("emission", emission), ("duration", duration)):
             if not isinstance(x, Tensor) or x.dim() < 2 or 0 in x.shape[-2:]:
                 got = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
@@ -62,7 +62,7 @@ class Durations(Scores):
         return Durations(emission, duration, last, self.lengths)
 
     def cut_at(self, lengths: Int[Tensor, "*batch"]) -> "Durations":
-        """The same, if the last segment may be cut by the end: it counts all durations that reach to the end or beyond."""
+        """The same if the end may cut the last segment, which then counts all durations that reach the end or beyond."""
         rows = self.duration.double().unbind(-2)
         last = [rows[-1]]
         for row in rows[-2::-1]:
@@ -70,7 +70,7 @@ class Durations(Scores):
         return Durations(self.emission, self.duration, torch.stack(last[::-1], -2).to(self.duration.dtype), lengths)
 
     def tabled(self) -> Dense:
-        """The table `[*batch, T, D, N]`. What reaches beyond the sequence has the sum of the positions there are."""
+        """The table `[*batch, T, D, N]`. A segment that reaches beyond its sequence sums over the positions there are."""
         longest, dtype = self.duration.shape[-2], self.emission.dtype
         covered = F.pad(self.emission.double(), (0, 0, 0, longest - 1)).unfold(-2, longest, 1).mT
         sums, duration = covered.cumsum(-2), self.duration[..., None, :, :]
@@ -87,7 +87,7 @@ class Durations(Scores):
     # Arithmetic without a table.
 
     def centred(self) -> "Durations":
-        """Without what every position has in common: the highest emission, and the highest score of durations for it."""
+        """Less the highest emission of each position, and a score of durations that is in proportion to them."""
         emission, *durations = self.tensors
         common = common_part(self.duration, 2)
         peak = finite(emission.detach().amax(-1, keepdim=True))
@@ -107,14 +107,14 @@ class Durations(Scores):
         return self.map(as_values)
 
     def forbidden(self, dtype: torch.dtype) -> "Durations":
-        """Above zero for every segment with score minus infinity, zero for the others."""
+        """Above zero for every segment whose score is minus infinity, zero for the others."""
         return self.map(lambda x: (x == -torch.inf).to(dtype))
 
 
 def common_part(scores: Float[Tensor, "*lead D n"], axes: int) -> Float[Tensor, "*ones D 1"]:
     """The highest score per position, over the last `axes` dimensions, times each duration.
 
-    It is cut to its first bits (Dekker's splitting), so that its products with durations are exact in any precision.
+    The rate is rounded to its first bits (Dekker's splitting), so that its products with durations are exact.
     """
     lasting = torch.arange(1, scores.shape[-2] + 1, device=scores.device, dtype=scores.dtype)[:, None]
     rate = finite((scores.detach() / lasting).amax(tuple(range(-axes, 0)), keepdim=True))

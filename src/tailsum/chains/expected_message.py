@@ -1,4 +1,6 @@
-"""Messages that carry the mean score of the paths along with their sum."""
+"""Messages that carry the mean score of paths along with their sum."""
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,14 +11,21 @@ from tailsum.numerics.stream import Parts, streamed
 from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import as_values, finite
 
-TILES = 4  # the backward pass holds some six tiles at once: smaller ones take no longer, and less memory
+TILES = 4  # the backward pass holds about six tiles at once: smaller ones are as fast and need less memory
 
 
-def expected_message(params: tuple[Tensor, ...], value: Tensor, carried: Tensor) -> tuple[Tensor, Tensor]:
-    """`log sum_k exp(value_k + score_kj)`, and the mean of `carried_k + score_kj` under these weights: two `[B, N]`.
+class PathMass(NamedTuple):
+    """The log of the total mass of paths and the mean of their scores, `[B, N]`."""
 
-    `value` and `carried` are `[B, K]`, `params` scores `[B, K, N]` or factors `[B, K, d]` and `[B, N, d]`. Computed in tiles
-    of N, differentiable any number of times.
+    mass: Tensor
+    mean: Tensor
+
+
+def expected_message(params: tuple[Tensor, ...], value: Tensor, carried: Tensor) -> PathMass:
+    """`log sum_k exp(value_k + score_kj)`, and the mean of `carried_k + score_kj` under these weights.
+
+    `value` and `carried` are `[B, K]`; `params` are scores `[B, K, N]` or factors `[B, K, d]` and `[B, N, d]`. Computed in
+    tiles of N; differentiable any number of times.
     """
     factored = len(params) == 2
     columns = params[1] if factored else params[0].mT
@@ -35,4 +44,4 @@ def expected_message(params: tuple[Tensor, ...], value: Tensor, carried: Tensor)
 
     chunk = tile_rows(TILES * value.numel(), value.device)
     mass, mean = streamed(tile, Parts((columns,), whole), chunk, 2).rows
-    return mass[..., 0], mean[..., 0]
+    return PathMass(mass[..., 0], mean[..., 0])

@@ -1,9 +1,8 @@
 """Forward messages of a chain, by the fastest method that is accurate for the range of its scores.
 
-Products in probability space underflow below the smallest number of their floating-point type. `summed` runs them, checks
-whether underflow could have changed the result, and if so repeats them in float64 (a range of e^650 in place of e^57), and
-where that is still too narrow, for the same chain in another gauge, where nothing underflows. What has no room for that is
-summed in log space.
+Products in probability space underflow below the smallest number of their floating-point type. `summed` computes them and
+checks whether underflow could have changed the result. If so it repeats them in float64 (a range of e^650 in place of
+e^57), then for the same chain in another gauge, where nothing underflows. Without memory for that, sums are in log space.
 """
 
 import math
@@ -24,16 +23,16 @@ from tailsum.numerics.tensors import finite
 LogStep = Callable[[Tensor, tuple[Tensor, ...]], Tensor]  # from log masses `[B, N]` and `[G, ...]` to sums `[B, N]`
 Normalise = Callable[[Tensor], Forward]
 
-ROUNDING = 1e-3  # nats: how much may be lost to rounding in float32
+ROUNDING = 1e-3  # nats that may be lost to rounding in float32
 FREE_ROUNDING = 2e-4  # the same where steps are so small that float64 takes no longer
-RANGE = 600.0  # nats: what is further apart underflows in float64 too, unless all paths that matter avoid it
+RANGE = 600.0  # nats: scores further apart underflow in float64 too, unless all paths that matter avoid the low ones
 
 
 class Summed(NamedTuple):
     """The forward recursion of a chain: its messages, and the scores and the table that they were made from.
 
-    The scores are those given, or wider numbers, or those of the same chain in another gauge: `left_out [T, B, N]` must then
-    be added to the messages of the chain itself.
+    The scores may be those of the chain in float64 or in another gauge. In the second case `left_out [T, B, N]` must be
+    added to the messages.
     """
 
     node: Tensor
@@ -45,9 +44,9 @@ class Summed(NamedTuple):
 
 
 def summed(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Summed | None:
-    """The forward recursion by products, which must not underflow; None if only log space can do it.
+    """The forward recursion by products without underflow; None if that needs log space.
 
-    `node [T, B, N]` are scores, `params` those of a `Table`, and `last [B]` each last position.
+    `node [T, B, N]` are scores, `params` the parameters of a `Table`, and `last [B]` the last position of each sequence.
     """
     narrow, (length, batch, n) = node.dtype == torch.float32, node.shape
     few = n <= SMALL and node.device.type == "cpu"
@@ -57,10 +56,10 @@ def summed(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Summed | N
     too_coarse = narrow and length * apart * torch.finfo(node.dtype).eps > limit
     if not too_far and not too_coarse:
         table = Table(params)
-        found = forward_scan(node, table, params)
-        if in_range(node.detach(), table, *found, last):
-            return Summed(node, params, table, *found)
-        del table, found
+        messages, total = forward_scan(node, table, params)
+        if in_range(node.detach(), table, messages, total, last):
+            return Summed(node, params, table, messages, total)
+        del table, messages, total
     if narrow:
         return summed(node.double(), tuple(p.double() for p in params), last)
     if not has_room(node):
@@ -76,8 +75,8 @@ def summed(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Summed | N
 def _spread(node: Tensor, params: tuple[Tensor, ...]) -> float:
     """By how much the finite scores of a position differ, masks included.
 
-    What is rounded at each step is as large. In float32 that may add up along the chain, where with few states on a CPU
-    float64 takes about as long.
+    Rounding at each step grows with it, and in float32 may add up along the chain. With few states on a CPU, float64 takes
+    about as long.
     """
 
     def widest(scores: Tensor, dims: tuple[int, ...]) -> float:
@@ -91,7 +90,7 @@ def _spread(node: Tensor, params: tuple[Tensor, ...]) -> float:
 
 
 def _avoids_masks(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> bool:
-    """Whether every sequence has a path of scores within the range of each other, so that sums in float64 may do."""
+    """Whether every sequence has a path whose scores are all within `RANGE` of the best, so that float64 may suffice."""
 
     def near(scores: Tensor, dims: tuple[int, ...]) -> Tensor:
         return scores.masked_fill(scores < scores.amax(dims, keepdim=True) - RANGE, -math.inf)
@@ -109,17 +108,17 @@ def forward_messages(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> 
         return fused_messages(
             node.transpose(0, 1), params, last, lambda x, params: forward_messages(x.transpose(0, 1), params, last)
         )
-    found = summed(node, params, last)
-    if found is None:
+    products = summed(node, params, last)
+    if products is None:
         log_mass, offset = log_space_scan(node.double(), tuple(p.double() for p in params))
     else:
-        (log_mass, offset), left_out = found.messages, found.left_out
-        log_mass = log_mass if left_out is None else log_mass + left_out
+        log_mass, offset = products.messages
+        log_mass = log_mass if products.left_out is None else log_mass + products.left_out
     return Forward(log_mass.to(node.dtype), offset)
 
 
 def log_partition(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Tensor:
-    """Log-partition `[B]` in float64, from scores `node [B, T, N]`; other arguments as above."""
+    """Log-partition `[B]` in float64, from scores `node [B, T, N]`; other arguments as of `forward_messages`."""
     batch, length, n = node.shape
     if length > 1 and suits_log_steps(batch, n, params):
         return fused_log_partition(node, params, last, lambda node, params: log_partition(node, params, last))
@@ -136,13 +135,13 @@ def in_range(node: Tensor, table: Table, result: Forward, total: Tensor, last: T
     possible = table.highest(reachable[last, batch].to(node.dtype)) > 0
     if not table.anywhere(suspect & reachable & possible[:, None]):  # minus infinity is right: no path leads there
         return True
-    # Underflow makes the result too low, a floor under every sum too high: do the two agree?
+    # Underflow makes the result too low, a floor under every sum makes it too high. Do the two agree?
     with torch.no_grad():
         raised, _ = forward_scan(node, table, table.params, reachable.to(node.dtype) * table.floor)
     low, high = (
         table.summed(r.log_mass[last, batch].exp()).log().double() + r.offset[last, batch] for r in (result, raised)
     )
-    # Both are rounded: their steps as numbers of this type, and their offsets in float64.
+    # Both are rounded: their steps in this dtype, and their offsets in float64.
     rounding = 16 * (torch.finfo(node.dtype).eps + torch.finfo(torch.float64).eps * high.abs())
     agree = (high - low <= rounding) | (high == -math.inf)
     return bool(agree.all())
@@ -163,7 +162,7 @@ def _reachable(node: Tensor, table: Table) -> Tensor:
 
 
 def final_log_sum(messages: Forward, last: Tensor) -> Tensor:
-    """Log-partition `[B]` in float64: the messages at each sequence's last position, summed."""
+    """Log-partition `[B]` in float64: the sum of the messages at each sequence's last position."""
     batch = torch.arange(len(last), device=last.device)
     return log_sum_exp(messages.log_mass[last, batch], -1).double() + messages.offset[last, batch]
 
@@ -171,9 +170,9 @@ def final_log_sum(messages: Forward, last: Tensor) -> Tensor:
 def log_space_scan(
     node: Tensor, params: tuple[Tensor, ...], step: LogStep | None = None, normalise: Normalise | None = None
 ) -> Forward:
-    """Forward messages without products: accurate for scores of any size, and many times slower.
+    """Forward messages without products: accurate for scores of any size, but many times slower.
 
-    `step` and `normalise` are what asks about all states, if they are not all here.
+    `step` and `normalise` are the operations over all states, for callers whose states are on several devices.
     """
     step, normalise = step or log_space_step, normalise or _normalise
     messages = [normalise(node[:1])]

@@ -1,8 +1,8 @@
-"""Log-partition and messages by kernels in log space; first derivatives by kernels too, further ones by the reference."""
+"""Log-partition and messages by kernels in log space; first derivatives by kernels too, higher ones by a reference."""
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,17 +13,20 @@ from tailsum.numerics.precision import product
 from tailsum.numerics.table import fits_budget
 from tailsum.numerics.tensors import finite
 
-ALONE = 512  # up to so many states the kernels in log space are faster than products of matrices
+if TYPE_CHECKING:
+    from tailsum.numerics.fused.log_steps import Messages
+
+ALONE = 512  # up to this many states, the kernels in log space are faster than matrix products
 
 Params = tuple[Tensor, ...]
 
 
 def suits_log_steps(batch: int, n: int, params: Params) -> bool:
-    """Whether to use the kernels in log space: with few states, or pair scores of each sequence's own."""
+    """Whether to use the kernels in log space: with few states, or if each sequence has pair scores of its own."""
     if not batch or not fused(*params):
         return False
-    few, own = n <= ALONE, len(params[0]) == batch
-    return (few or own) and (fits_tiles(params) or (few and not own))  # few states of the whole batch get a table
+    few, apart = n <= ALONE, len(params[0]) == batch
+    return (few or apart) and (fits_tiles(params) or (few and not apart))  # few states that all share get a table
 
 
 def fused_log_partition(node: Tensor, params: Params, last: Tensor, reference: Callable[..., Tensor]) -> Tensor:
@@ -32,15 +35,15 @@ def fused_log_partition(node: Tensor, params: Params, last: Tensor, reference: C
 
 
 def fused_messages(node: Tensor, params: Params, last: Tensor, reference: Callable[..., Forward]) -> Forward:
-    """Forward messages; the same arguments."""
+    """Forward messages; arguments as of `fused_log_partition`."""
     log_mass, gain = _Messages.apply(reference, last, node, *_tabled(node, params))
     return Forward(log_mass, gain.cumsum(0))
 
 
 def _tabled(node: Tensor, params: Params) -> Params:
-    """Where there are few states, a table in place of factors: one for the batch, or for each step of each sequence one.
+    """With few states, a table in place of factors, for the batch or for each step of each sequence.
 
-    Those are made in one product. In the kernel, a step waits for its scores.
+    One product makes them all, whereas each step of a kernel would have to wait for its scores.
     """
     if len(params) == 1:
         return params
@@ -53,72 +56,71 @@ def _tabled(node: Tensor, params: Params) -> Params:
 class _LogPartition(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, reference: Callable[..., Tensor], last: Tensor, node: Tensor, *params: Tensor) -> Tensor:
-        from tailsum.numerics.fused.log_steps import enter, log_partition  # noqa: PLC0415
-        from tailsum.numerics.fused.scores import Pairs  # noqa: PLC0415
+        from tailsum.numerics.fused.log_steps import log_partition  # noqa: PLC0415
 
-        pairs = Pairs(params)
-        messages = enter(node, pairs, last)
-        ctx.reference, ctx.pairs = reference, pairs
-        ctx.save_for_backward(last, *messages, node, *params)
-        return log_partition(messages, pairs, last)
+        return log_partition(_entered(ctx, reference, last, node, params), ctx.pairs, last)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        from tailsum.numerics.fused.log_gradients import flow_back, pair_gradient  # noqa: PLC0415
-        from tailsum.numerics.fused.log_steps import Messages  # noqa: PLC0415
+        (grad,) = grads
 
-        last, *found = ctx.saved_tensors
-        messages, (node, *params) = Messages(*found[:4]), found[4:]
-        if torch.is_grad_enabled():
-            return None, None, *_by_reference(ctx, grads[0], lambda x, *y: ctx.reference(x, y), (node, *params))
-        flow = flow_back(messages, ctx.pairs, last, grad=grads[0].contiguous())
-        total = flow.sum(-1)  # of a position: the gradient of log Z, but for rounding that adds up over the steps
-        flow.mul_(torch.where(total == 0, 1.0, grads[0].to(flow.dtype)[:, None] / total)[..., None])
-        wanted = any(ctx.needs_input_grad[3:]) and node.shape[1] > 1
-        return None, None, flow, *(pair_gradient(messages, flow, ctx.pairs, last) if wanted else _zeros(params))
+        def rescaled(flow: Tensor) -> Tensor:
+            total = flow.sum(
+                -1
+            )  # at each position, the gradient of log Z but for rounding, which adds up over the steps
+            return flow.mul_(torch.where(total == 0, 1.0, grad.to(flow.dtype)[:, None] / total)[..., None])
+
+        return _gradients(ctx, grad, lambda x, *y: ctx.reference(x, y), rescaled, grad=grad.contiguous())
 
 
 class _Messages(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, reference: Callable[..., Forward], last: Tensor, node: Tensor, *params: Tensor) -> Any:
-        from tailsum.numerics.fused.log_steps import enter  # noqa: PLC0415
-        from tailsum.numerics.fused.scores import Pairs  # noqa: PLC0415
-
-        pairs = Pairs(params)
-        messages = enter(node, pairs, last)
+        messages = _entered(ctx, reference, last, node, params)
         highest = finite(messages.highest)
         gain = messages.peak.double() + highest.double()
-        gain[1:] += pairs.centre.double().mT.repeat_interleave(pairs.per_group(len(node)), 1)
-        ctx.reference, ctx.pairs = reference, pairs
-        ctx.save_for_backward(last, *messages, node, *params)
+        gain[1:] += ctx.pairs.centre.double().mT.repeat_interleave(ctx.pairs.per_group(len(node)), 1)
         ctx.mark_non_differentiable(gain)
         ctx.set_materialize_grads(False)
         return messages.alpha - highest[..., None], gain
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        from tailsum.numerics.fused.log_gradients import flow_back, pair_gradient  # noqa: PLC0415
-        from tailsum.numerics.fused.log_steps import Messages  # noqa: PLC0415
-
-        last, *found = ctx.saved_tensors
-        messages, (node, *params), grad = Messages(*found[:4]), found[4:], grads[0]
+        grad = grads[0]
         if grad is None:
-            return None, None, None, *(None for _ in params)
-        if torch.is_grad_enabled():
-            return None, None, *_by_reference(ctx, grad, lambda x, *y: ctx.reference(x, y).log_mass, (node, *params))
-        flow = flow_back(messages, ctx.pairs, last, source=grad)
-        flow.mul_(regained(grad, flow.transpose(0, 1)).transpose(0, 1))
-        wanted = any(ctx.needs_input_grad[3:]) and node.shape[1] > 1
-        return None, None, flow, *(pair_gradient(messages, flow, ctx.pairs, last) if wanted else _zeros(params))
+            return (None,) * len(ctx.needs_input_grad)
+
+        def rescaled(flow: Tensor) -> Tensor:
+            return flow.mul_(regained(grad, flow.transpose(0, 1)).transpose(0, 1))
+
+        return _gradients(ctx, grad, lambda x, *y: ctx.reference(x, y).log_mass, rescaled, source=grad)
 
 
-def _by_reference(ctx: Any, grad: Tensor, reference: Callable[..., Tensor], inputs: Params) -> list[Tensor | None]:
-    """The gradient, which will be differentiated."""
+def _entered(ctx: Any, reference: Callable[..., Any], last: Tensor, node: Tensor, params: Params) -> "Messages":
+    """The messages, saved for `_gradients`."""
+    from tailsum.numerics.fused.log_steps import enter  # noqa: PLC0415
+    from tailsum.numerics.fused.scores import Pairs  # noqa: PLC0415
+
+    ctx.reference, ctx.pairs = reference, Pairs(params)
+    messages = enter(node, ctx.pairs, last)
+    ctx.save_for_backward(last, *messages, node, *params)
+    return messages
+
+
+def _gradients(
+    ctx: Any, grad: Tensor, reference: Callable[..., Tensor], rescaled: Callable[[Tensor], Tensor], /, **source: Tensor
+) -> tuple[Tensor | None, ...]:
+    """The gradients in all arguments: by kernels, or by the reference if they will be differentiated."""
+    from tailsum.numerics.fused.log_gradients import flow_back, pair_gradient  # noqa: PLC0415
+    from tailsum.numerics.fused.log_steps import Messages  # noqa: PLC0415
     from tailsum.numerics.fused.reference import reference_gradients  # noqa: PLC0415
 
-    with kernels("never"):
-        return reference_gradients(reference, inputs, ctx.needs_input_grad[2:], grad)
-
-
-def _zeros(params: list[Tensor]) -> list[Tensor]:
-    return [torch.zeros_like(p) for p in params]
+    last, *saved = ctx.saved_tensors
+    messages, (node, *params) = Messages(*saved[:4]), saved[4:]
+    if torch.is_grad_enabled():
+        with kernels("never"):
+            return None, None, *reference_gradients(reference, (node, *params), ctx.needs_input_grad[2:], grad)
+    flow = rescaled(flow_back(messages, ctx.pairs, last, **source))
+    if any(ctx.needs_input_grad[3:]) and node.shape[1] > 1:
+        return None, None, flow, *pair_gradient(messages, flow, ctx.pairs, last)
+    return None, None, flow, *(torch.zeros_like(p) for p in params)

@@ -1,4 +1,4 @@
-"""The sweeps of `ChainSweep` by kernels: a few launches a position, and no synchronisation with the host."""
+"""The sweeps of `ChainSweep` by kernels: a few launches per position, and no synchronisation with the host."""
 
 import torch
 from jaxtyping import Float, Int
@@ -29,7 +29,7 @@ class FusedSweep:
         k: int,
         generator: torch.Generator | None,
     ) -> tuple[Float[Tensor, "B T n"], Subset | None]:
-        """Messages of the later positions to every state, and the k states of each that were selected to send them."""
+        """Messages from the later positions to every state, and the k states of each that were selected to send them."""
         messages = torch.zeros_like(self.nodes)
         if self.length == 1:
             return messages, None
@@ -42,7 +42,7 @@ class FusedSweep:
             chosen = kept.index[:, t - 1], kept.log_weight[:, t - 1]
             self._selector(log_q, marks[t], *chosen, False, value)
             send(out, value, *chosen, None if near is None else excess, t, also=before, log_q=values[:, t - 1])
-            if not isinstance(back, Factored):  # some states may not be reached
+            if not isinstance(back, Factored):  # there may be states that no message reaches
                 out.copy_(fill_unreached(out))
                 torch.add(out, before, out=values[:, t - 1])
         return messages, kept
@@ -55,7 +55,7 @@ class FusedSweep:
         k: int,
         generator: torch.Generator | None,
     ) -> Float[Tensor, "B T n"]:
-        """Messages of the earlier positions to every state, node scores included, from k selected states of each."""
+        """Messages from k selected states of each earlier position to every state, node scores included."""
         messages, marks = torch.empty_like(self.nodes), self._marks(generator)
         messages[:, 0] = self.nodes[:, 0]
         send, kept = self._sender(onward, near, ragged=False), self._subset(1, k)
@@ -64,11 +64,11 @@ class FusedSweep:
             value, out = messages[:, t - 1], messages[:, t]
             chosen = kept.index.zero_()[:, 0], kept.log_weight.fill_(-torch.inf)[:, 0]
             self._selector(log_q, marks[t], *chosen, False, value)
-            beside, node, later = None if near is None else excess, self.nodes[:, t], future[:, t]
+            near_excess, node, later = None if near is None else excess, self.nodes[:, t], future[:, t]
             if isinstance(onward, Factored):
-                send(out, value, *chosen, beside, add=node, also=later, log_q=log_q)
-            else:  # some states may not be reached
-                send(out, value, *chosen, beside)
+                send(out, value, *chosen, near_excess, add=node, also=later, log_q=log_q)
+            else:  # there may be states that no message reaches
+                send(out, value, *chosen, near_excess)
                 out.copy_(fill_unreached(out)).add_(node)
                 torch.add(out, later, out=log_q)
         return messages
@@ -76,7 +76,7 @@ class FusedSweep:
     def sequence(
         self, future: Float[Tensor, "B T n"], onward: Potential, selection: Selection, generator: torch.Generator | None
     ) -> Subset:
-        """States kept at position after position, by messages from those kept before and by the future."""
+        """States kept at one position after another, by messages from those kept before and by the future."""
         assert isinstance(selection, Optimal | Landmarks)
         send, kept = self._sender(onward, None, ragged=False), self._subset(self.length, selection.k)
         marks, ordered = self._marks(generator), isinstance(selection, Optimal)

@@ -1,15 +1,13 @@
-"""The same chain by scores in which no message underflows, however far apart its scores lie.
+"""The same chain with other scores, for which no message underflows, however far apart the chain's own scores are.
 
 For any numbers `c_t(i)`, the scores
 
     pair'_t(i, j) = c_t(i) + pair_t(i, j) + node_{t+1}(j) - c_{t+1}(j) - gain_{t+1}
 
-give every path its score less the sum of the gains, beside scores of the first position. With c_t the forward messages, in
-log space and each less its highest, the new messages are zero wherever a path arrives: sums of products then lose nothing,
-although one path may break a thousand masks of -1e9 and another one fewer. At the last position c is zero, so that the final
-messages are those of the chain itself. The numbers c are constants: derivatives, of every order, are those of the new chain.
-
-It takes a table for each step of each sequence. So it is for chains whose sums fail without it.
+give every path its score less the sum of the gains. If c_t are the forward messages in log space, less their highest, the
+new messages are zero wherever a path arrives, and products lose nothing. At the last position c is zero, so that the final
+messages are those of the chain itself. The numbers c are constants: derivatives of every order are those of the new chain.
+This needs a table for each step of each sequence, so it is only for chains whose sums fail without it.
 """
 
 import math
@@ -22,12 +20,12 @@ from torch import Tensor
 from tailsum.numerics.table import block_scores, fits_budget
 from tailsum.numerics.tensors import finite
 
-TABLES = 4  # of all steps that exist at a time, with derivatives
+TABLES = 4  # of all steps that exist at the same time, with derivatives
 LOWEST = -1e15  # of the numbers c: lower ones would have no digits left beside the scores of pairs
 
 
 class Gauged(NamedTuple):
-    """Scores as of a `Table`, and the messages that they leave out: add `left_out [T, B, N]` and `offset [T, B]`."""
+    """Scores as of a `Table`, and what to add to their messages: `left_out [T, B, N]` and `offset [T, B]`."""
 
     node: Tensor
     scores: Tensor
@@ -41,15 +39,15 @@ def has_room(node: Tensor) -> bool:
 
 
 def gauged(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Gauged:
-    """The chain of scores `node [T, B, N]` and of the `params` of a `Table`."""
+    """The chain with scores `node [T, B, N]` and the `params` of a `Table`, in another gauge."""
     length = len(node)
     scores = block_scores(params)
     log_mass, gain = _log_messages(node.detach(), scores.detach())
     inside = torch.arange(length, device=node.device)[:, None, None] < last[:, None]
     left_out = torch.where(inside, log_mass, 0.0)
-    own = node - finite(left_out) - gain[..., None]
-    pairs = scores + left_out[:-1].transpose(0, 1)[..., None] + own[1:].transpose(0, 1)[..., None, :]
-    return Gauged(F.pad(own[:1], (0, 0, 0, 0, 0, length - 1)), pairs, left_out, gain.cumsum(0))
+    nodes = node - finite(left_out) - gain[..., None]
+    pairs = scores + left_out[:-1].transpose(0, 1)[..., None] + nodes[1:].transpose(0, 1)[..., None, :]
+    return Gauged(F.pad(nodes[:1], (0, 0, 0, 0, 0, length - 1)), pairs, left_out, gain.cumsum(0))
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Hidden Markov models: a `LinearChain` made of log-probabilities and observations."""
+"""Hidden Markov models: a `LinearChain` from log-probabilities and observations."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from tailsum.numerics.transforms import some, values_of
 from tailsum.scores.potential import Dense, Potential
 from tailsum.scores.scored import Scored
 
-ENTRIES = 1 << 24  # scores of a transition that are checked
+ENTRIES = 1 << 24  # how many scores of a transition are checked
 
 
 class HMM(LinearChain):
@@ -62,27 +62,27 @@ class HMM(LinearChain):
         if isinstance(transition, Tensor) and transition.dim() > 2:
             batch = check_broadcast("transition", transition.shape[:-2], batch, "that of the other arguments,")
             transition = Dense(transition[..., None, :, :])
-        given = transition.tensors if isinstance(transition, Potential) else (transition,)
-        positions = torch.arange(observations.shape[-1], device=observations.device)
-        if lengths is not None:  # the padding need not hold observations
+        tensors = transition.tensors if isinstance(transition, Potential) else (transition,)
+        if lengths is not None:  # the padding may hold anything
             lengths = as_whole("lengths", lengths, observations.device)
             check_broadcast("lengths", lengths.shape, batch, "that of observations,")
+            positions = torch.arange(observations.shape[-1], device=observations.device)
             observations = torch.where(positions < lengths[..., None], observations, -1)
         if some((observations < -1) | (observations >= emission.shape[-1])):
             raise ValueError(
                 f"observations must lie between 0 and V-1 = {emission.shape[-1] - 1}, or be -1 for missing: "
                 f"got {values_of(observations).min().item()} to {values_of(observations).max().item()}"
             )
-        dtype = working_type(*given, emission, initial)
+        dtype = working_type(*tensors, emission, initial)
         self._set(_observed(initial, emission, observations, dtype), transition, lengths, dtype)
-        check_transition(self.transition, _tolerance(*given), self.inside()[..., 1:])
+        check_transition(self.transition, _tolerance(*tensors), self.inside()[..., 1:])
 
 
 def _observed(initial: Tensor, emission: Tensor, observations: Tensor, dtype: torch.dtype) -> Scored:
     """Node scores looked up by the observations: a sketch looks up only those of its states.
 
-    The context of a position holds the observation plus one, so that zero, which also fills the padding, means missing;
-    whether it is the first; and which of the initial probabilities, and of the tables of emissions, are the sequence's.
+    The context of a position has four numbers: the observation plus one (zero, which also fills the padding, means
+    missing), whether it is the first, and the sequence's rows of the initial probabilities and of the emission tables.
     """
     leads = initial.shape[:-1], emission.shape[:-2]
     shape = torch.broadcast_shapes(observations.shape, *((*lead, 1) for lead in leads))
@@ -106,15 +106,15 @@ class _Observed:
     dtype: torch.dtype
 
     def __call__(self, _: Tensor, j: Tensor, context: Tensor) -> Tensor:
-        seen, start, own_initial, own_emission = context.unbind(-1)
+        seen, start, of_initial, of_emission = context.unbind(-1)
         symbol = (seen - 1).clamp(min=0)
         if j.dim() == 2:  # all states at once are rows of the transposed table: one look-up is many times faster
-            row = own_emission * self.emission.shape[-1] + symbol
+            row = of_emission * self.emission.shape[-1] + symbol
             scores = F.embedding(row[..., 0], self.emission.mT.flatten(0, 1))
             shared = len(self.initial) == 1
-            initial = self.initial if shared else F.embedding(own_initial[..., 0], self.initial)
+            initial = self.initial if shared else F.embedding(of_initial[..., 0], self.initial)
         else:
-            scores, initial = self.emission[own_emission, j, symbol], self.initial[own_initial, j]
+            scores, initial = self.emission[of_emission, j, symbol], self.initial[of_initial, j]
         started = torch.where(start > 0, initial, 0.0)
         return torch.where(seen > 0, scores, 0.0).to(self.dtype) + started.to(self.dtype)
 
@@ -127,9 +127,9 @@ def check_log_probabilities(name: str, tensor: Float[Tensor, "*lead n"]) -> None
 
 @torch.no_grad()
 def check_transition(pairs: Potential, tolerance: float, used: Bool[Tensor, "*#batch_steps"]) -> None:
-    """The same of a potential where some sequence has `used` its step, in tiles.
+    """A ValueError unless a potential's log-probabilities sum to one in the steps that some sequence has `used`.
 
-    Where there are more than `ENTRIES` scores, the first row of each of that many equal groups of rows is checked.
+    Of more than `ENTRIES` scores, only rows at equal distances are checked, so that these have about `ENTRIES` scores.
     """
     lead, n, device = pairs.lead, pairs.n_from, used.device
     if lead.numel() == 0:  # a single position
@@ -142,7 +142,7 @@ def check_transition(pairs: Potential, tolerance: float, used: Bool[Tensor, "*#b
 
 
 def _tolerance(*tensors: Tensor) -> float:
-    """By how much the logarithm of a sum of probabilities may differ from zero."""
+    """How far the logarithm of a sum of probabilities may be from zero."""
     return 1e-2 if any(x.dtype in (torch.float16, torch.bfloat16) for x in tensors) else 1e-4
 
 

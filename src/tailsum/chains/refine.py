@@ -1,24 +1,22 @@
-"""Sharper answers from a sketch of a chain: the error of its random choices, estimated and subtracted.
+"""More accurate answers from a sketch of a chain: the error of its random choices, estimated and subtracted.
 
 A sketch replaces the sum over all N states of a position by a weighted sum over K of them. The change that this makes at
 one position is estimated as a difference of two sums, over the kept states and over all states. Both use the messages from
 the kept states of earlier positions, and messages from later positions sent by an independent second sketch, the *pilot*.
-Since these do not depend on the choice, the difference has mean zero whatever the pilot is; if the pilot's messages are
-exact, subtracting it removes the error. (In statistics: a control variate, or a doubly robust estimate. What remains is a
-product of the sketch's error and the pilot's.) It costs as much as choosing the sketch, T x N x (K + landmarks), and gives
-gradients to all N states, not only to the kept ones.
+Since these do not depend on the choice, the difference has mean zero whatever the pilot is: a control variate. What
+remains is a product of the sketch's error and the pilot's. It costs as much as choosing the sketch, T x N x (K +
+landmarks), and gives gradients to all N states, not only to the kept ones.
 """
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.chains.expected_message import expected_message
-from tailsum.chains.shared_products import SharedProducts, shared_products
+from tailsum.chains.expected_message import PathMass, expected_message
+from tailsum.chains.shared_products import shared_products
 from tailsum.numerics.gradients import tracked
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import log_sum_exp
@@ -28,18 +26,11 @@ from tailsum.scores.scored import Scored
 from tailsum.sketch.selection import Subset
 
 
-class PathMass(NamedTuple):
-    """The log mass of the paths through each state and the mean of their scores, `[B, N]`."""
-
-    mass: Tensor
-    mean: Tensor
-
-
 class Refined:
     """Log-partition, marginals and entropy of a chain over all its states, from kept states and a pilot.
 
     `node_scores()` returns the chain's `[*batch, T, N]`, in the caller's autograd mode. The kept states are
-    `[*batch, T, K]`, the pilot's `[*batch, T-1, M]`. `last [B]` is each last position.
+    `[*batch, T, K]`, those of the pilot `[*batch, T-1, M]`. `last [B]` is each last position.
     """
 
     def __init__(
@@ -70,9 +61,9 @@ class Refined:
 
         They sum to one at each position. Those of improbable states may be slightly below zero.
         """
-        recording, own = torch.is_grad_enabled(), self._node_scores()
+        recording, scores = torch.is_grad_enabled(), self._node_scores()
         with torch.inference_mode(False), torch.enable_grad():
-            nodes, pairs = _recordable(own), self._pairs.map(_recordable)
+            nodes, pairs = _recordable(scores), self._pairs.map(_recordable)
             recording &= nodes.requires_grad or _requires_grad(pairs)
             nodes = tracked(nodes, recording)
             total = self._estimate(nodes, pairs)[0].sum()
@@ -91,64 +82,60 @@ class Refined:
                 kept = _summed(mass.gather(-1, index) + log_weight, score.gather(-1, index))
                 # Where the pilot's messages leave the kept states no mass, they carry no information.
                 informed = (t < self._last) & (kept[0] > -math.inf)
-                for whole, some, change in zip(everything, kept, (log_sum, mean), strict=True):
-                    change.append(torch.where(informed, finite(whole) - finite(some), 0.0).double())
-                    change.append(torch.where(self._last == t, whole, 0.0).double())
+                for of_all, of_kept, change in zip(everything, kept, (log_sum, mean), strict=True):
+                    change.append(torch.where(informed, finite(of_all) - finite(of_kept), 0.0).double())
+                    change.append(torch.where(self._last == t, of_all, 0.0).double())
             total = torch.stack(log_sum).sum(0)
             never = total == -math.inf
-            found = total.masked_fill(never, -math.inf), torch.stack(mean).sum(0).masked_fill(never, 0.0)
-        return tuple(x.to(nodes.dtype).reshape(self._batch_shape) for x in found)
+            estimates = total.masked_fill(never, -math.inf), torch.stack(mean).sum(0).masked_fill(never, 0.0)
+        return tuple(x.to(nodes.dtype).reshape(self._batch_shape) for x in estimates)
 
     def _past(self, nodes: Tensor, pairs: Potential) -> tuple[list[PathMass], list[Tensor], list[Tensor]]:
         """Mass and mean of all paths that end in each state, at each position.
 
-        A common part is subtracted at every step, so that they stay small: the parts subtracted from mass and mean up to
+        A common part is subtracted at every step, so that they stay small. The parts subtracted from mass and mean up to
         each last position are returned too, `[B]` for each step.
         """
-        sent = PathMass(nodes[0], as_values(nodes[0]))
-        found, mass, mean = [sent], list[Tensor](), list[Tensor]()
-        shared = self._shared(pairs, self._kept)
+        paths, mass, mean = [PathMass(nodes[0], as_values(nodes[0]))], list[Tensor](), list[Tensor]()
+        send = self._sender(pairs, self._kept)
         for t in range(1, len(nodes)):
-            step = self._step(pairs, t - 1, self._kept, sent, shared)
-            common = _common(step)
-            for all_of, one in zip((mass, mean), common, strict=True):
-                all_of.append(torch.where(t <= self._last, one[:, 0], 0.0).double())
-            sent = PathMass(nodes[t] + step.mass - common.mass, as_values(nodes[t]) + step.mean - common.mean)
-            found.append(sent)
-        return found, mass, mean
+            sent = send(t - 1, paths[-1])
+            common = _common(sent)
+            for parts, part in zip((mass, mean), common, strict=True):
+                parts.append(torch.where(t <= self._last, part[:, 0], 0.0).double())
+            paths.append(PathMass(nodes[t] + sent.mass - common.mass, as_values(nodes[t]) + sent.mean - common.mean))
+        return paths, mass, mean
 
     def _future(self, nodes: Tensor, pairs: Potential) -> list[PathMass]:
-        """Mass and mean of all paths that continue from each state, the state itself excluded, up to a common part."""
-        nothing = PathMass(torch.zeros_like(nodes[0]), torch.zeros_like(nodes[0]))
-        found, back = [nothing], pairs.transposed()
-        shared = self._shared(back, self._pilot)
+        """Mass and mean of all paths that continue from each state, without the state itself, up to a common part."""
+        paths = [PathMass(torch.zeros_like(nodes[0]), torch.zeros_like(nodes[0]))]
+        send = self._sender(pairs.transposed(), self._pilot)
         for t in range(len(nodes) - 2, -1, -1):
-            after = PathMass(nodes[t + 1] + found[-1].mass, as_values(nodes[t + 1]) + found[-1].mean)
-            step = self._step(back, t, self._pilot, after, shared)
-            common, inside = _common(step), (t < self._last)[:, None]
-            found.append(PathMass(*(torch.where(inside, x - c, 0.0) for x, c in zip(step, common, strict=True))))
-        return found[::-1]
+            after = PathMass(nodes[t + 1] + paths[-1].mass, as_values(nodes[t + 1]) + paths[-1].mean)
+            sent = send(t, after)
+            common, inside = _common(sent), (t < self._last)[:, None]
+            paths.append(PathMass(*(torch.where(inside, x - c, 0.0) for x, c in zip(sent, common, strict=True))))
+        return paths[::-1]
 
-    def _shared(self, pairs: Potential, kept: tuple[Tensor, ...]) -> SharedProducts | None:
-        """Products with one table in place of messages, where they are faster."""
-        steps, count = kept[0].shape[-2:]
-        return shared_products(pairs, count, self._batch_shape.numel(), steps, means=True)
+    def _sender(self, pairs: Potential, kept: tuple[Tensor, ...]) -> Callable[[int, PathMass], PathMass]:
+        """A function that sends from the kept states at one end of a step to all states at its other end."""
+        shape, (steps, count) = self._batch_shape, kept[0].shape[-2:]
+        shared = shared_products(pairs, count, shape.numel(), steps, means=True)
 
-    def _step(
-        self, pairs: Potential, step: int, kept: tuple[Tensor, ...], sent: PathMass, shared: SharedProducts | None
-    ) -> PathMass:
-        """The messages from the kept states at one end of a step to all states at its other end."""
-        shape, (index, log_weight) = self._batch_shape, _at(kept, step)
-        value, mean = sent.mass.gather(-1, index) + log_weight, sent.mean.gather(-1, index)
-        if shared is not None and (found := shared.carried(index, value, mean)) is not None:
-            return PathMass(*found)
-        params = pairs.at_step(step).gather(kept[0][..., step, :], None).table_params()
-        params = tuple(p.expand(*shape, -1, -1).reshape(-1, *p.shape[-2:]) if p.dim() > 2 else p[None] for p in params)
-        return PathMass(*expected_message(params, value, mean))
+        def send(step: int, paths: PathMass) -> PathMass:
+            index, log_weight = _at(kept, step)
+            value, mean = paths.mass.gather(-1, index) + log_weight, paths.mean.gather(-1, index)
+            if shared is not None and (sent := shared.carried(index, value, mean)) is not None:
+                return sent
+            scores = pairs.at_step(step).gather(kept[0][..., step, :], None).table_params()
+            params = (p.expand(*shape, -1, -1).reshape(-1, *p.shape[-2:]) if p.dim() > 2 else p[None] for p in scores)
+            return expected_message(tuple(params), value, mean)
+
+        return send
 
 
 def _recordable(x: Tensor) -> Tensor:
-    """A copy if the tensor was made in inference mode: such tensors cannot take part in a backward pass."""
+    """A copy if the tensor was made in inference mode, as such tensors cannot take part in a backward pass."""
     return x.clone() if x.is_inference() else x
 
 
@@ -170,7 +157,7 @@ def _summed(mass: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _requires_grad(pairs: Potential) -> bool:
-    """Whether scores have gradients; a function is evaluated at one pair."""
+    """Whether the scores require gradients; a function is evaluated at one pair."""
     if isinstance(pairs, Scored):
         first = torch.zeros((), dtype=torch.long, device=pairs.device)
         return pairs.at(first, first).requires_grad

@@ -6,9 +6,8 @@ With `mass_t = exp(alpha_t - offset_t)` (largest entry 1) and E the column-scale
 
 Constants that all states share (the largest node score, the largest scale) go to the offset, which is kept in float64.
 
-The gradient flows back through the posterior `mass_{t-1}(i) E(i, j) / total_t(j)`. That recursion is linear, and the
-backward pass of a linear recursion is the same recursion run the other way: `Flow` below is its own derivative, so
-second derivatives (the entropy's gradient) cost a few more scans and no special code. The table's gradient needs no loop
+The gradient flows back through the posterior `mass_{t-1}(i) E(i, j) / total_t(j)`, a linear recursion whose backward pass is
+the same recursion in the other direction: `Flow` is its own derivative, of every order. The table's gradient needs no loop
 over time: it is one product over all steps (`Table.gradient`).
 """
 
@@ -41,7 +40,7 @@ def forward_scan(
     """Forward messages of every step, differentiable in `node [T, B, N]` and in the table's `params`.
 
     Also returns `total [T, B, N]`, the scaled sum that entered each state (one at the first step): where it is tiny, the
-    products may have underflowed. A `floor [T, B, N]` is a lower bound that is imposed on it.
+    products may have underflowed. A `floor [T, B, N]` raises it where it is lower.
     """
     log_mass, gain, total = _Forward.apply(table, floor, node, *params)
     return Forward(log_mass, gain.cumsum(0)), total
@@ -50,15 +49,15 @@ def forward_scan(
 class _Forward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, table: Table, floor: Tensor | None, node: Tensor, *params: Tensor) -> Any:
-        lowest = torch.finfo(node.dtype).min  # in place of minus infinity, which must not be subtracted from itself
+        lowest = torch.finfo(node.dtype).min  # in place of minus infinity, which less itself is NaN
         peak = table.highest(node).clamp_(min=lowest)
         if floor is None and table.suits_kernels and fused_long_sums(node) and node.numel():
             from tailsum.numerics.fused.shared_steps import forward_steps  # noqa: PLC0415
 
             log_mass, highest, total = forward_steps(node - peak[..., None], table)
         else:
-            found = small_forward(node, peak, table) if floor is None else None
-            log_mass, highest, total = found or _forward_steps(node, peak, table, floor)
+            small = small_forward(node, peak, table) if floor is None else None
+            log_mass, highest, total = small or _forward_steps(node, peak, table, floor)
         gain = peak.double() + highest.double()
         gain[1:] += table.centre
         ctx.table = table
@@ -101,14 +100,14 @@ def regained(source: Tensor, flow: Tensor, summed: Callable[[Tensor], Tensor] = 
     """A correction for the rounding of a gradient that flows back: factors `[T, B, 1]` close to one.
 
     Products drop small addends, which adds up over the steps. But the sum of the flow at a position must equal the sum of
-    all sources from there on. Where numbers of both signs cancel, the sums are no guide, and the factor is one.
+    all sources from there on. Where numbers of both signs cancel, the sums say nothing, and the factor is one.
     """
     entered = summed(source).double().flip(0).cumsum(0).flip(0)
     # Several times faster than a norm, which needs no copy.
     few = flow.numel() <= tile_size(flow.device)
     norm = flow.abs().sum(-1, keepdim=True) if few else torch.linalg.vector_norm(flow, 1, -1, keepdim=True)
-    found, size = summed(flow).double(), summed(norm)
-    factor = torch.where(found.abs() > 0.5 * size, entered / found, 1.0)
+    total, size = summed(flow).double(), summed(norm)
+    factor = torch.where(total.abs() > 0.5 * size, entered / total, 1.0)
     return torch.where((factor - 1.0).abs() < 0.05, factor, 1.0).to(flow.dtype)[..., None]
 
 
@@ -146,8 +145,8 @@ class Flow(torch.autograd.Function):
 
             x, h = flow_steps(table, reverse, source, inlet, after, before)
         else:
-            found = small_flow(table, reverse, source, inlet, after, before)
-            x, h = found or _flow_steps(table, reverse, source, inlet, after, before)
+            small = small_flow(table, reverse, source, inlet, after, before)
+            x, h = small or _flow_steps(table, reverse, source, inlet, after, before)
         ctx.table, ctx.reverse = table, reverse
         ctx.save_for_backward(x, h, inlet, after, before, *params)
         return x, h

@@ -1,7 +1,7 @@
-"""The scores of pairs of successive segments, as a semi-Markov model takes them.
+"""The scores of pairs of successive segments in a semi-Markov model.
 
-They score the states of two segments at the boundary between them, `[*lead, N, N]` (from, to) with `lead` broadcast against
-`[*batch, T-1]`; or, `ByDuration`, also how long the segment before the boundary was: `[*lead, D, N, N]`.
+They are for the states of two segments at the boundary between them, `[*lead, N, N]` (from, to), `lead` broadcast against
+`[*batch, T-1]`; those of `ByDuration`, `[*lead, D, N, N]`, depend also on the duration of the segment before the boundary.
 """
 
 import torch
@@ -15,9 +15,9 @@ from tailsum.structure.check import check_lead
 
 
 class ByDuration:
-    """Scores of pairs of states that depend on the duration of the segment before: a `transition` for `SemiMarkov`.
+    """Scores of pairs of states that depend on the duration of the first segment: a `transition` for `SemiMarkov`.
 
-    `scores[.., d-1, i, j]` is for a segment of state j that follows a segment of state i and of d positions. They are a tensor
+    `scores[.., d-1, i, j]` is for a segment of state j that follows a segment of state i and d positions. They are a tensor
     `[*lead, D, N, N]` or a potential whose leading dimensions end with D; those before it broadcast against `[*batch, T-1]`.
 
     >>> from tailsum import SemiMarkov
@@ -32,9 +32,10 @@ class ByDuration:
         if isinstance(scores, Tensor) and scores.dim() > 2:
             scores = Dense(scores)
         if not isinstance(scores, Potential) or not scores.lead:
-            got = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
             if isinstance(scores, Potential):
                 got = f"{scores}, which has no leading dimensions"
+            else:
+                got = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
             raise ValueError(
                 f"scores must be a tensor [*lead, D, N, N] or a potential whose leading dimensions end with D: got {got}"
             )
@@ -45,13 +46,13 @@ class ByDuration:
 
 
 def pair_scores(
-    given: object, n_states: int, length: int, longest: int, device: torch.device
+    transition: object, n_states: int, length: int, longest: int, device: torch.device
 ) -> tuple[Potential, torch.Size, bool]:
     """The scores, their batch shape, and whether they are by duration; a ValueError if their shapes do not fit."""
-    if not isinstance(given, ByDuration):
-        pairs = check_lead("transition", given, n_states, (length - 1,), device, "segment")  # pyright: ignore[reportArgumentType]
+    if not isinstance(transition, ByDuration):
+        pairs = check_lead("transition", transition, n_states, (length - 1,), device, "segment")  # pyright: ignore[reportArgumentType]
         return pairs, pairs.lead[:-1], False
-    pairs = check_lead("transition", given.scores, n_states, (longest,), device, "segment", "durations")
+    pairs = check_lead("transition", transition.scores, n_states, (longest,), device, "segment", "durations")
     steps = pairs.lead[:-1]
     if steps and steps[-1] not in (1, length - 1):
         raise ValueError(f"transition must have 1 or {length - 1} steps in dimension -4: got {steps[-1]}")
@@ -59,7 +60,7 @@ def pair_scores(
 
 
 def blanked(pairs: Potential, inside: Bool[Tensor, "*batch T"], longest: int, by_duration: bool) -> Potential:
-    """Zeros where no sequence uses the scores: behind its end, or for a segment that would start before it."""
+    """Zeros where no sequence uses the scores: after its end, or for a segment that would start before its beginning."""
     used = inside[..., 1:]
     if by_duration:
         boundary = torch.arange(1, inside.shape[-1], device=inside.device)[:, None]
@@ -68,7 +69,7 @@ def blanked(pairs: Potential, inside: Bool[Tensor, "*batch T"], longest: int, by
 
 
 def with_durations(pairs: Potential, by_duration: bool) -> Potential:
-    """The scores with leading dimensions `[*batch, T-1 or 1, D or 1]`, or none where all boundaries share them."""
+    """The scores with leading dimensions `[*batch, T-1 or 1, D or 1]`, or none if all boundaries share them."""
     last = pairs.trailing
     if by_duration:
         pairs = pairs.map(lambda x: x[None] if x.dim() == last + 1 else x)

@@ -1,13 +1,13 @@
-"""Messages along a semi-Markov model: the reduction over all that comes before the start of a segment.
+"""Messages along a semi-Markov model: the reduction over all segments before the start of a segment.
 
 `entering[t, i]` reduces the scores of all segmentations of the positions before t, with the transition into a segment of
 state i that starts at t. At each boundary a window holds the last D of them, `window[d-1] = entering[t-d]`:
 
     entering[t, j] = reduce over d, i of window[d-1, i] + segment[t-d, d-1, i] + transition[t-1, i, j]
 
-Messages are float64, and what is rounded to the precision of the scores are only differences from the largest at a
-boundary: sums in float32 do not lose digits with the length. Every tensor of the boundaries is cut into them once, so that
-the backward pass takes as long for each of them; a slice at each boundary would add up a gradient of the whole each time.
+Messages are float64; only differences from the largest at a boundary are rounded to the precision of the scores, so that
+float32 loses no digits over the length. Tensors are split into boundaries once: a slice at each boundary would make the
+backward pass add up a gradient of the whole tensor each time.
 """
 
 import math
@@ -24,17 +24,17 @@ from tailsum.numerics.table import block_scores, fits_budget
 from tailsum.numerics.tensors import finite
 from tailsum.scores.potential import Dense, Potential
 
-_KEPT = 1 << 25  # entries of all windows that a backward pass may keep; beyond it they are computed again
-_CHUNK = 1 << 22  # entries of the windows that are then computed again together
-_TABLES = 3  # of the scores of pairs that are alive at once: themselves, their exponentials and the gradient of these
+_KEPT = 1 << 25  # entries of all windows that a backward pass may keep; more are recomputed
+_CHUNK = 1 << 22  # entries of the windows that are recomputed together
+_TABLES = 3  # tables of pairs that exist at the same time: scores, their exponentials and the gradient of these
 
 Enter = Callable[[Tensor], Tensor]  # from scores of endings `[*batch, D, n]` to messages `[*batch, n]`
 
 
 def by_end(segment: Tensor) -> Tensor:
-    """Values of segments by their last position, `[.., T, D, n]`, from those by their first; zero before the sequence.
+    """Values of segments by their last position, `[.., T, D, n]`, from values by their first; zero before the sequence.
 
-    Row d of `[D, T]` moves d places: the same numbers, read in rows that are one shorter than with D of padding.
+    Row d of `[D, T]` moves by d places: with D of padding, the flat numbers are read in rows that are one shorter.
     """
     length, longest, _ = segment.shape[-3:]
     rows = F.pad(segment.movedim(-2, -3), (0, 0, 0, longest)).flatten(-3, -2)
@@ -59,7 +59,7 @@ def _relative(scores: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 class _Scan:
-    """The recursion. Its tensors are `moving`, with the T-1 inner boundaries first, or the same at all of them."""
+    """The recursion. Its tensors are `moving`, with the T-1 inner boundaries first, or the same at all boundaries."""
 
     def __init__(self, segments: Dense | Durations, pairs: Potential, reduce: Reduce) -> None:
         self.pairs, self.reduce = pairs, reduce
@@ -76,7 +76,7 @@ class _Scan:
             self.longest = min(longest, self.length)
             table = by_end(segments.scores[..., : self.longest, :])
             self._add(table.movedim(-3, 0)[: self.length - 1].contiguous(), True)
-        self.own = len(self.tensors)  # the tensors after them are those of the pairs
+        self.of_segments = len(self.tensors)  # how many of the tensors are not of the pairs
         self.dtype, self.device = self.tensors[0].dtype, self.tensors[0].device
         for x in pairs.tensors if self.length > 1 else ():
             if x.dim() == 2:
@@ -99,55 +99,53 @@ class _Scan:
             return first.movedim(-2, 0)
         window = F.pad(first, (0, 0, 0, self.longest - 1), value=-math.inf)
         if self.reduce is log_sum_exp and self.recording and self.length * window.numel() > _KEPT:
-            found = self._recomputed(window)
+            messages = self._recomputed(window)
         else:
-            found = self._run(window, self.tensors)[1]
-        return torch.cat((first.movedim(-2, 0), found))
+            messages = self._run(window, self.tensors)[1]
+        return torch.cat((first.movedim(-2, 0), messages))
 
     def _recomputed(self, window: Tensor) -> Tensor:
         """The messages from the second on. Backward passes of every order keep one window for each chunk."""
 
         def tile(parts: Parts) -> Parts:
-            window, found = self._run(parts.rows[0], parts.whole)
-            return Parts((window,), (found,))
+            window, messages = self._run(parts.rows[0], parts.whole)
+            return Parts((window,), (messages,))
 
         chunk = max(math.isqrt(self.length), _CHUNK // window.numel())
         pieces = [x.split(chunk) if moves else () for x, moves in zip(self.tensors, self.moving, strict=True)]
-        found: list[Tensor] = []
+        messages: list[Tensor] = []
         for k in range(max(map(len, pieces))):
-            own = tuple(p[k] if p else x for p, x in zip(pieces, self.tensors, strict=True))
-            (window,), (messages,) = streamed(tile, Parts((window,), own), self.longest, 1)
-            found.append(messages)
-        return torch.cat(found)
+            tensors = tuple(p[k] if p else x for p, x in zip(pieces, self.tensors, strict=True))
+            (window,), (piece,) = streamed(tile, Parts((window,), tensors), self.longest, 1)
+            messages.append(piece)
+        return torch.cat(messages)
 
     def _run(self, window: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """The window after some boundaries, and the messages at each of them."""
-        cut = [x.unbind() if moves else x for x, moves in zip(tensors, self.moving, strict=True)]
-        shared = None if any(self.moving[self.own :]) else self._enter(tensors[self.own :])
-        found: list[Tensor] = []
+        cut, count = (
+            [x.unbind() if moves else x for x, moves in zip(tensors, self.moving, strict=True)],
+            self.of_segments,
+        )
+        shared = None if any(self.moving[count:]) else self._enter(tensors[count:])
+        messages: list[Tensor] = []
         for step in range(len(cut[0])):
             here = [x if isinstance(x, Tensor) else x[step] for x in cut]
-            if self.own == 2:  # an emission and the durations
+            if count == 2:  # an emission and the durations
                 window = window + here[0][..., None, :]
-            enter = shared or self._enter(here[self.own :])
-            relative, top = _relative(window + here[self.own - 1], self.dtype)
-            found.append(enter(relative).double() + top[..., 0])
-            window = torch.cat((found[-1][..., None, :], window[..., :-1, :]), -2)
-        return window, torch.stack(found)
+            enter = shared or self._enter(here[count:])
+            relative, top = _relative(window + here[count - 1], self.dtype)
+            messages.append(enter(relative).double() + top[..., 0])
+            window = torch.cat((messages[-1][..., None, :], window[..., :-1, :]), -2)
+        return window, torch.stack(messages)
 
     def _enter(self, tensors: Sequence[Tensor]) -> Enter:
         """The transition at a boundary."""
-        own, reduce = iter(tensors), self.reduce
-        params = self.pairs.map(lambda _: next(own)).table_params()  # [n, n or d] or [*batch, D or 1, n, n or d]
+        here, reduce = iter(tensors), self.reduce
+        params = self.pairs.map(lambda _: next(here)).table_params()  # [n, n or d] or [*batch, D or 1, n, n or d]
         params = tuple(p[..., : self.longest, :, :] if p.dim() > 2 else p for p in params)
         if all(p.dim() == 2 for p in params):
             shared = self._product(params)
-
-            def flat(scores: Tensor) -> Tensor:
-                ending = reduce(scores, -2)
-                return shared(ending.reshape(-1, self.size)).reshape(ending.shape)
-
-            return flat
+            return lambda scores: shared(reduce(scores, -2).reshape(-1, self.size)).reshape(*scores.shape[:-2], -1)
         if all(p.shape[-3] == 1 for p in params if p.dim() > 2):
             of_sequence = self._product(tuple(p[..., 0, :, :] if p.dim() > 2 else p for p in params))
             return lambda scores: of_sequence(reduce(scores, -2)[..., None, :])[..., 0, :]

@@ -1,4 +1,4 @@
-"""The scores of segments as a semi-Markov model takes them: a table or `Durations`, checked and cleaned."""
+"""The scores of segments in a semi-Markov model: a table or `Durations`, checked and cleaned."""
 
 import math
 
@@ -14,51 +14,46 @@ from tailsum.numerics.reduce import log_sum_exp
 from tailsum.scores.potential import Dense
 
 
-def segment_scores(given: object) -> tuple[Dense | Durations, torch.Size, int, int, int]:
-    """The scores as a term, their batch shape, and T, D and N; a ValueError if their shapes are none."""
-    if isinstance(given, Durations):
-        emission, duration = given.emission, given.duration
+def segment_scores(segment: object) -> tuple[Dense | Durations, torch.Size, int, int, int]:
+    """The scores as a term, their batch shape, and T, D and N; a ValueError if the shapes do not fit."""
+    if isinstance(segment, Durations):
+        emission, duration = segment.emission, segment.duration
         check_device("segment.duration", duration, emission.device)
-        lead = check_broadcast(
-            "segment.duration", duration.shape[:-2], emission.shape[:-2], "that of segment.emission,"
-        )
-        return given, lead, emission.shape[-2], duration.shape[-2], duration.shape[-1]
-    if not isinstance(given, Tensor) or given.dim() < 3 or 0 in given.shape[-3:]:
-        got = list(given.shape) if isinstance(given, Tensor) else type(given).__name__
+        other = "that of segment.emission,"
+        lead = check_broadcast("segment.duration", duration.shape[:-2], emission.shape[:-2], other)
+        return segment, lead, emission.shape[-2], duration.shape[-2], duration.shape[-1]
+    if not isinstance(segment, Tensor) or segment.dim() < 3 or 0 in segment.shape[-3:]:
+        got = list(segment.shape) if isinstance(segment, Tensor) else type(segment).__name__
         raise ValueError(
             f"segment must be [*batch, T, D, N], none of T, D, N zero: got {got}, which is no Durations either"
         )
-    *lead, length, longest, size = given.shape
-    return Dense(given), torch.Size(lead), length, longest, size
+    *lead, length, longest, size = segment.shape
+    return Dense(segment), torch.Size(lead), length, longest, size
 
 
 def cleaned(segments: Dense | Durations, used: Tensor, trailing: int, *, check: bool) -> Dense | Durations:
-    """The scores with zeros where no sequence uses them; with `check`, a ValueError for NaN or infinity among the others.
+    """The scores with zeros where no sequence has `used` them; with `check`, a ValueError if others are NaN or infinite.
 
-    `used` says it for all but the last `trailing` dimensions.
+    `used` has all but the last `trailing` dimensions of the scores.
     """
-    if isinstance(segments, Durations):
-        if check:
-            check_scores("segment.duration", segments.duration)
-        return Durations(_cleaned("segment.emission", segments.emission, used, trailing, check), segments.duration)
-    return Dense(_cleaned("segment", segments.scores, used, trailing, check))
-
-
-def _cleaned(name: str, scores: Tensor, used: Tensor, trailing: int, check: bool) -> Tensor:
+    duration = segments.duration if isinstance(segments, Durations) else None
+    name, scores = "segment" if duration is None else "segment.emission", segments.tensors[0]
     if check:
+        if duration is not None:
+            check_scores("segment.duration", duration)
         check_floating(name, scores)
     lead = scores.shape[: scores.dim() - trailing]
-    unused = used.long().sum_to_size(lead) == 0  # what sequences share is used if one of them uses it
+    unused = used.long().sum_to_size(lead) == 0  # shared scores are used if one sequence uses them
     scores = scores.masked_fill(unused.reshape(*lead, *(1,) * trailing), 0.0)
     if check:
         check_scores(name, scores)
-    return scores
+    return Dense(scores) if duration is None else Durations(scores, duration)
 
 
 def cut_at_the_end(segments: Dense | Durations, lengths: Tensor) -> Dense | Durations:
-    """The scores if the end of its sequence may cut the last segment, for `lengths [*batch]`.
+    """The scores if the end of a sequence may cut its last segment, for `lengths [*batch]`.
 
-    A segment that ends its sequence counts all durations that reach to the end or beyond.
+    A segment that ends its sequence counts all durations that reach the end or beyond.
     """
     if isinstance(segments, Durations):
         return segments.cut_at(lengths)
@@ -84,17 +79,17 @@ def score_of_segments(segments: Dense | Durations, configuration: Segments, leng
 
     if isinstance(segments, Dense):
         longest, size = segments.scores.shape[-2:]
-        own = at(segments.scores.flatten(-3), (starts * longest + durations - 1) * size + states)
-        return torch.where(present, own, 0.0).sum(-1)
+        scores = at(segments.scores.flatten(-3), (starts * longest + durations - 1) * size + states)
+        return torch.where(present, scores, 0.0).sum(-1)
     labels, size = configuration.labels()[..., None], segments.emission.shape[-1]
     emission = segments.emission.expand(*lead, -1, -1).gather(-1, labels.clamp(min=0)).double()
     place, ends = (durations - 1) * size + states, starts + durations == lengths[..., None]
-    own = torch.where(ends, at(segments.last.flatten(-2), place), at(segments.duration.flatten(-2), place))
-    return torch.where(labels < 0, 0.0, emission).sum((-2, -1)) + torch.where(present, own, 0.0).sum(-1)
+    duration = torch.where(ends, at(segments.last.flatten(-2), place), at(segments.duration.flatten(-2), place))
+    return torch.where(labels < 0, 0.0, emission).sum((-2, -1)) + torch.where(present, duration, 0.0).sum(-1)
 
 
 def label_chances(marginals: Tensor) -> Tensor:
-    """How likely each position is covered by a segment of each state, `[.., T, n]`, from marginals of segments."""
+    """The probability that a segment of each state covers each position, `[.., T, n]`, from marginals of segments."""
     wide = marginals.double()
     begun, ended = wide.sum(-2).cumsum(-2), by_end(wide).sum(-2).cumsum(-2)
     return torch.cat((begun[..., :1, :], begun[..., 1:, :] - ended[..., :-1, :]), -2).to(marginals.dtype)

@@ -15,8 +15,8 @@ from tailsum.sketch.sweep import Sweep, fill_unreached, together
 class SegmentSweep(Sweep):
     """Messages along the positions where segments of a semi-Markov model start: `segment [*batch, T, D, N]`.
 
-    Segments that reach beyond their sequence have score minus infinity. Pairs lead with the durations of the segment before, as
-    the model's `transition` does. Where these are 1, messages of all durations are summed before they are sent.
+    Segments that reach beyond their sequence have score minus infinity. The last leading dimension of `pairs` is the
+    duration of the first segment, as in the model's `transition`. If it is 1, messages of all durations are summed first.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class SegmentSweep(Sweep):
     def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
         entering, kept = [self.entering[..., 0, :]], list[Subset]()
         for start in range(self.segment.shape[-3]):
-            if start > 0:  # from the kept states of every start whose segments may end here
+            if start > 0:  # messages from the kept states of every start whose segments may end here
                 ways = range(start - 1, max(-1, start - 1 - self.segment.shape[-2]), -1)
                 index = torch.stack([kept[t].index for t in ways], -2)
                 values = [entering[t] + self.segment[..., t, start - t - 1, :] for t in ways]
@@ -58,13 +58,13 @@ class SegmentSweep(Sweep):
         return together(kept)
 
     def _sum_of_messages(self, start: int, index: Tensor, value: Tensor) -> Tensor:
-        """The messages to all states at a start from values of some states by duration, `[*batch, D, k]`."""
+        """The messages to all states at a start, from the values of some states by duration, `[*batch, D, k]`."""
         if not self.by_duration:
             index, value = index.flatten(-2)[..., None, :], value.flatten(-2)[..., None, :]
         return message(self._at(self.onward, start, value.shape[-2]), index, value).logsumexp(-2)
 
     def _entering(self, selection: Selection, generator: torch.Generator | None) -> Tensor:
-        """Messages to the states of every start from landmarks among the segments that end there."""
+        """Messages to the states of every start, from landmarks among the segments that end there."""
         entering = [torch.zeros_like(self.segment[..., 0, 0, :])]
         for start in range(1, self.segment.shape[-3]):
             ways = range(start - 1, max(-1, start - 1 - self.segment.shape[-2]), -1)
@@ -80,7 +80,7 @@ class SegmentSweep(Sweep):
         return torch.stack(entering, -2)
 
     def _leaving(self, selection: Selection | None, generator: torch.Generator | None) -> Tensor:
-        """Log mass of a segment and all that follow it, for every start and state, by landmarks at the next start."""
+        """Log mass of a segment and all after it, for every start and state, from landmarks at the next start."""
         *_, length, longest, _ = self.segment.shape
         exits = [torch.zeros_like(self.segment[..., 0, :1, :])] * (length + 1)  # [*batch, D or 1, n]
         leaving = [exits[0][..., 0, :]] * length
@@ -105,15 +105,13 @@ class SegmentSweep(Sweep):
         return torch.stack(leaving, -2)
 
     def _at(self, pairs: Potential, start: int, durations: int) -> Potential:
-        """The potential of the boundary before a start, for segments before it of so many durations: `[*batch, D or 1, n, n]`."""
+        """The potential of the boundary before a start, for this many durations before it: `[*batch, D or 1, n, n]`."""
         last = pairs.trailing
 
         def here(x: Tensor) -> Tensor:
-            return (
-                x
-                if x.dim() <= last
-                else at_step(x, last + 1, start - 1).narrow(-last - 1, 0, min(durations, x.shape[-last - 1]))
-            )
+            if x.dim() <= last:
+                return x
+            return at_step(x, last + 1, start - 1).narrow(-last - 1, 0, min(durations, x.shape[-last - 1]))
 
         return pairs.map(here)
 

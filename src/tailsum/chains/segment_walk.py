@@ -1,4 +1,4 @@
-"""Segmentations read off the messages of a semi-Markov model, from the last segment to the first."""
+"""Segmentations from the messages of a semi-Markov model, read from the last segment to the first."""
 
 import math
 
@@ -15,7 +15,7 @@ from tailsum.scores.potential import Dense, Potential
 
 
 def places_in_batch(shape: torch.Size, device: torch.device, count: int = 1) -> tuple[Tensor, ...]:
-    """The index of every sequence in each dimension of the batch, all of them `count` times."""
+    """The index of every sequence in each dimension of the batch, `count` times over."""
     return torch.unravel_index(torch.arange(shape.numel(), device=device).repeat(count), shape) if shape else ()
 
 
@@ -24,7 +24,7 @@ def endings(
 ) -> Tensor:
     """Scores of the first `after [R]` positions by their last segment, `[R, D, n]` in float64, from `messages [T, *batch, n]`.
 
-    `batch` are the places of the R rows in each dimension of the batch; `final` says that their sequences end there.
+    `batch` has the indices of the R rows in each dimension of the batch; with `final`, their sequences end there.
     """
     longest = min(len(messages), segments.tensors[-1].shape[-2])
     back = torch.arange(1, longest + 1, device=messages.device)
@@ -61,13 +61,13 @@ def walk_back(
             logits = endings(segments, messages, batch, after, final=False)
             logits = logits + columns(pairs, batch, (after - 1).clamp(min=0), state)[:, : logits.shape[-2]]
     missing = nothing[..., None].expand(3, len(after), length - len(steps))
-    found = torch.cat((missing, *(x[..., None] for x in steps[::-1])), -1)
-    order = (found[0] < 0).long().argsort(dim=-1, stable=True)  # moves the empty places, which came first, to the end
-    return Segments(*found.gather(-1, order.expand_as(found)).reshape(3, count, *shape, length))
+    walked = torch.cat((missing, *(x[..., None] for x in steps[::-1])), -1)
+    order = (walked[0] < 0).long().argsort(dim=-1, stable=True)  # moves the empty places, which are first, to the end
+    return Segments(*walked.gather(-1, order.expand_as(walked)).reshape(3, count, *shape, length))
 
 
 def columns(pairs: Potential, batch: tuple[Tensor, ...], boundary: Tensor, state: Tensor) -> Tensor:
-    """Scores of the transitions to `state [R]` at a boundary, `[R, D or 1, n]`: of each row no more than a column."""
+    """Scores of the transitions to `state [R]` at a boundary, `[R, D or 1, n]`: only a column for each row is read."""
     each = (*batch, boundary)
     if not isinstance(pairs, Factored):
         (table,) = pairs.tensors
@@ -82,6 +82,6 @@ def columns(pairs: Potential, batch: tuple[Tensor, ...], boundary: Tensor, state
 
 
 def _places(lead: torch.Size, each: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The places of rows in leading dimensions that may be fewer than `each` has, or of size 1."""
-    own = each[len(each) - len(lead) :]
-    return tuple(i if size > 1 else torch.zeros_like(i) for i, size in zip(own, lead, strict=True))
+    """The indices of rows in leading dimensions, of which there may be fewer than in `each`, or some of size 1."""
+    indices = each[len(each) - len(lead) :]
+    return tuple(i if size > 1 else torch.zeros_like(i) for i, size in zip(indices, lead, strict=True))

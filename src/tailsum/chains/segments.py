@@ -11,7 +11,7 @@ from tailsum.structure.k_best import at_index
 
 
 class Segments(NamedTuple):
-    """Segmentations: the first position, the duration and the state of each segment, in order; -1, 0, -1 after the last."""
+    """The first position, the duration and the state of each segment, in order; -1, 0, -1 after the last one."""
 
     starts: Int[Tensor, "*sample_batch T"]
     durations: Int[Tensor, "*sample_batch T"]
@@ -39,12 +39,13 @@ class Segments(NamedTuple):
 
 
 def overlapping(segments: Bool[Tensor, "*lead T D n"]) -> Bool[Tensor, "*lead T D n"]:
-    """The segments (start, duration - 1, state) that share a position with one of the given ones, except for these."""
+    """The segments (start, duration - 1, state) that share a position with one of `segments`, except for these."""
     length, longest = segments.shape[-3:-1]
-    given = segments.any(-1).long()
-    after = torch.arange(length, device=given.device)[:, None] + torch.arange(1, longest + 1, device=given.device)
-    ended = given.new_zeros(*given.shape[:-2], length + longest).index_add(-1, after.flatten(), given.flatten(-2))
-    covered = given.sum(-1).cumsum(-1) > ended.cumsum(-1)[..., :length]
+    present = segments.any(-1).long()
+    after = torch.arange(length, device=present.device)[:, None] + torch.arange(1, longest + 1, device=present.device)
+    ended = present.new_zeros(*present.shape[:-2], length + longest)
+    ended = ended.index_add(-1, after.flatten(), present.flatten(-2))
+    covered = present.sum(-1).cumsum(-1) > ended.cumsum(-1)[..., :length]
     before = F.pad(covered.long().cumsum(-1), (1, 0))  # how many positions before each are covered
     shared = before[..., after.clamp(max=length)] > before[..., :length, None]
     return shared[..., None] & ~segments

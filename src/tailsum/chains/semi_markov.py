@@ -1,8 +1,8 @@
 """Semi-Markov models: a sequence cut into segments, each with a state and a duration.
 
-`segment[t, d-1, i]` scores a segment that starts at position t, lasts d positions (1 .. D) and has state i;
-`transition[t-1, i, j]` scores a segment of state j that starts at position t right after one of state i (from, to), and
-`ByDuration` scores `[t-1, d-1, i, j]` one right after a segment of state i and d positions. A segmentation covers every
+`segment[t, d-1, i]` scores a segment that starts at position t, lasts d positions (1 .. D) and has state i.
+`transition[t-1, i, j]` scores a segment of state j that starts at position t right after one of state i (from, to); with
+`ByDuration`, `[t-1, d-1, i, j]` scores one right after a segment of state i and d positions. A segmentation covers every
 position of its sequence; there is no transition into the first segment. Sequences may have different `lengths`; scores of
 segments that reach into the padding are ignored.
 
@@ -49,7 +49,7 @@ from tailsum.structure.transforms import differentiable
 
 
 class SegmentTerms(NamedTuple):
-    """Scores of the segments, a table `[*batch, T, D, N]` or `Durations`, and of the pairs of states at each boundary."""
+    """Scores of the segments, a table `[*batch, T, D, N]` or `Durations`, and of the pair of states at each boundary."""
 
     segments: Dense | Durations
     pairs: Potential
@@ -58,10 +58,10 @@ class SegmentTerms(NamedTuple):
 class SemiMarkov(Structure[SegmentTerms, Segments]):
     """A distribution over segmentations with N states: exact, or sketched on K states for each start.
 
-    `segment [*batch, T, D, N]` (start, duration - 1, state) holds scores; `Durations(emission, duration)` does without
-    the table. `transition` is a tensor `[N, N]` (from, to) or any `Dense`, `Factored` or `Scored`, its leading dimensions
+    `segment [*batch, T, D, N]` (start, duration - 1, state) holds scores; `Durations(emission, duration)` needs no such
+    table. `transition` is a tensor `[N, N]` (from, to) or any `Dense`, `Factored` or `Scored`, its leading dimensions
     broadcast against `[*batch, T-1]`; or `ByDuration(scores)`. If `censored`, the end of a sequence may cut its last segment,
-    whose score then counts all durations that reach to the end or beyond it.
+    whose score then counts all durations that reach the end or beyond.
 
     Exact: T D N + T N^2 for a transition shared by all positions, T D N^2 by duration. A sketch: T D K^2.
 
@@ -70,7 +70,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
     5
     """
 
-    _gathered: tuple[Dense | Durations, Potential] | None = None  # scores of a sketch, or written out as a table
+    _gathered: tuple[Dense | Durations, Potential] | None = None  # the scores of a sketch, or tabled scores
 
     def __init__(
         self,
@@ -81,12 +81,12 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
     ) -> None:
         segments, lead, length, self.longest, self.n_states = segment_scores(segment)
         self.device, self.node_shape = segments.tensors[0].device, torch.Size((length,))
-        pairs, own_lead, self._by_duration = pair_scores(transition, self.n_states, length, self.longest, self.device)
-        shape = check_broadcast("transition", own_lead, lead, "segment's")
+        pairs, pairs_lead, self._by_duration = pair_scores(transition, self.n_states, length, self.longest, self.device)
+        shape = check_broadcast("transition", pairs_lead, lead, "segment's")
         self.batch_shape, self.lengths = checked_lengths(lengths, shape, length, self.device)
         self.censored, self._given = censored, (segments, pairs)
         self.dtype = working_type(*segments.tensors, *pairs.tensors)
-        with torch.no_grad():  # as every operation will do it: for the errors
+        with torch.no_grad():  # every operation repeats this; here it only checks
             self._prepared_segments(check=True)
             check_potential("transition", self._blanked_pairs())
 
@@ -97,9 +97,9 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
 
     @property
     def transition(self) -> Potential:
-        """The scores of pairs, with one more leading dimension for the duration of the segment before.
+        """The scores of pairs, with a last leading dimension for the duration of the first segment.
 
-        It is of size 1, unless in a sketch or `ByDuration`.
+        Its size is 1 except in a sketch or with `ByDuration`.
         """
         return self._gathered[1] if self._gathered else with_durations(self._blanked_pairs(), self._by_duration)
 
@@ -107,13 +107,16 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         segments = self._given[0]
         if isinstance(segments, Durations):
             segments = cleaned(segments, self.inside(), 1, check=check)
-        else:  # what is cut by the end counts with the score that it has beyond
+        else:  # a segment that the end cuts counts with the scores of its longer durations
             used = (self.inside(), 2) if self.censored else (self._within(), 1)
             segments = cleaned(segments, *used, check=check)
         segments = segments.map(lambda x: unmasked(x.to(self.dtype)))
         if not self.censored:
             return segments
-        return cut_at_the_end(segments, self.sequence_lengths().reshape(self.batch_shape))
+        return cut_at_the_end(segments, self._lengths())
+
+    def _lengths(self) -> Int[Tensor, "*batch"]:
+        return self.sequence_lengths().reshape(self.batch_shape)
 
     def _blanked_pairs(self) -> Potential:
         pairs = self._given[1].to(self.dtype)
@@ -130,7 +133,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         return torch.where(self.inside()[..., None], scores, 0.0)
 
     def _table(self) -> Float[Tensor, "*#batch T D n"]:
-        """The scores of all segments; of `Durations`, a table that is built for it."""
+        """The scores of all segments, as a table also of `Durations`."""
         return self.segments.tabled().scores
 
     def _possible(self) -> Float[Tensor, "*batch T D n"]:
@@ -151,11 +154,11 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         table = self._table()
         lead = torch.broadcast_shapes(table.shape[:-3], index.shape[:-2])
         table = table.expand(*lead, -1, -1, -1)
-        wanted = index[..., None, :].expand(*lead, *table.shape[-3:-1], -1)
+        segments = Dense(table.gather(-1, index[..., None, :].expand(*lead, *table.shape[-3:-1], -1)))
         boundary = torch.arange(1, self.node_shape[0], device=self.device)[:, None]
         start = (boundary - 1 - torch.arange(self.longest, device=self.device)).clamp(min=0)
         pairs = self.transition.gather(index[..., start, :], index[..., 1:, None, :])
-        return self.replaced(_gathered=(Dense(table.gather(-1, wanted)), pairs))
+        return self.replaced(_gathered=(segments, pairs))
 
     def total(self, terms: SegmentTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
         messages = entering(terms.segments, terms.pairs, self.batch_shape, reduce)
@@ -190,7 +193,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
     def sweep(self) -> Sweep:
         if self.kept is not None:  # the kept states differ by start, so messages differ by duration
             return super().sweep()
-        return SegmentSweep(self._possible(), self.transition, self.sequence_lengths().reshape(self.batch_shape))
+        return SegmentSweep(self._possible(), self.transition, self._lengths())
 
     def part_states(self) -> Int[Tensor, "*batch T 1 n"]:
         return self.states[..., None, :]
@@ -202,7 +205,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, D={self.longest})"
 
-    # Operations on parts of a table, which `Durations` are made into for it.
+    # Operations on the parts of a table, which `Durations` are converted to.
 
     def tabled(self) -> "SemiMarkov":
         """The same model with a table of the scores of all segments, `[*batch, T, D, N]`."""
@@ -221,22 +224,20 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
     def relaxed(
         self, temperature: float, hard: bool, generator: torch.Generator | None, sample_shape: Sequence[int]
     ) -> tuple[list[Tensor], Segments]:
-        if self._without_table:
-            return self.tabled().relaxed(temperature, hard, generator, sample_shape)
-        return super().relaxed(temperature, hard, generator, sample_shape)
+        return (self.tabled() if self._without_table else super()).relaxed(temperature, hard, generator, sample_shape)
 
     @differentiable
     def label_marginals(self) -> Float[Tensor, "*batch T all"]:
-        """The probability of each state at each position, over all N states; of `Durations` without a table.
+        """The probability of each state at each position, over all N states; needs no table for `Durations`.
 
         >>> SemiMarkov(torch.randn(6, 3, 4), torch.randn(4, 4)).label_marginals().sum(-1).allclose(torch.ones(6))
         True
         """
         if not self._without_table:
             return label_chances(self.scatter(self.marginals()))
-        recording, own = torch.is_grad_enabled(), self.summed()
+        recording, weighted = torch.is_grad_enabled(), self.summed()
         with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
-            terms = recordable(own)
+            terms = recordable(weighted)
             recording &= requires_grad(terms)
             emission, *durations = terms.segments.tensors
             emission = tracked(emission, recording)
@@ -250,8 +251,8 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
     @torch.no_grad()
     def best(self, terms: SegmentTerms) -> Segments:
         messages = entering(terms.segments, terms.pairs, self.batch_shape, highest)
-        found = walk_back(*terms, messages, self.sequence_lengths(), 1, lambda logits: logits.argmax(-1))
-        return Segments(*(x[0] for x in found))
+        samples = walk_back(*terms, messages, self.sequence_lengths(), 1, lambda logits: logits.argmax(-1))
+        return Segments(*(x[0] for x in samples))
 
     def drawn(self, terms: SegmentTerms, sample_shape: Sequence[int], generator: torch.Generator | None) -> Segments:
         """Forward filtering, backward sampling.
@@ -291,10 +292,10 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         >>> bool(model.score(sample) == (sample.durations > 0).sum())
         True
         """
-        own = score_of_segments(self.segments, configuration, self.sequence_lengths().reshape(self.batch_shape))
+        score = score_of_segments(self.segments, configuration, self._lengths())
         if self.node_shape[0] > 1:
-            own = own + score_of_pairs(self.transition, configuration)
-        return own.masked_fill((configuration.starts < 0).all(-1), -math.inf).to(self.dtype)
+            score = score + score_of_pairs(self.transition, configuration)
+        return score.masked_fill((configuration.starts < 0).all(-1), -math.inf).to(self.dtype)
 
     def check_configuration(self, configuration: Segments) -> Segments:
         """A ValueError unless each segmentation covers its sequence, or is empty (-1 throughout)."""
@@ -318,7 +319,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         covered = durations.cumsum(-1)
         follows = (starts == covered - durations) & (durations > 0) & (durations <= self.longest)
         follows &= states >= 0
-        whole = (covered[..., -1] == self.sequence_lengths().reshape(self.batch_shape)) | ~present.any(-1)
+        whole = (covered[..., -1] == self._lengths()) | ~present.any(-1)
         in_order = ~(present[..., 1:] & ~present[..., :-1]).any(-1)
         if not (whole & in_order & torch.where(present, follows, durations == 0).all(-1)).all():
             raise ValueError(
@@ -328,7 +329,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         return Segments(starts, durations, states)
 
     def exclusions(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
-        """All other segments over the positions of a demanded one: a segmentation without them has it."""
+        """All other segments over the positions of a demanded one: a segmentation without them contains it."""
         return [overlapping(segments) for segments in demanded]
 
     def to_global(self, configuration: Segments) -> Segments:

@@ -1,38 +1,29 @@
 """Messages from a few states of each sequence to all states, where all steps and sequences share one table of pair scores.
 
-The kept states of a sequence have rows of the table of their own, which would have to be gathered, or computed, and
-exponentiated for every sequence and step. One product with the exponentiated whole table, where the states that are not
-kept have mass zero, does more arithmetic, but all of it in matrix products, and exponentiates the table once.
+Instead of exponentiating the rows of the kept states for every sequence and step, the whole table is exponentiated once.
+Other states have mass zero in the products: more arithmetic, but all of it in matrix products.
 """
-
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tailsum.chains.expected_message import PathMass
 from tailsum.numerics.reduce import column_tops, log_or_never
 from tailsum.numerics.table import fits_budget, times
 from tailsum.numerics.tensors import finite
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Potential
 
-TABLES = 4  # of N x N numbers that exist at a time, at most
-WORTH = 2  # times faster at least, for the memory of these tables
-EXPONENTIAL = 100  # multiplications that take as long as an exponential, about; measured on a CPU
-
-
-class Carried(NamedTuple):
-    """Log sums, and the means of what was carried along with them, `[B, N]`."""
-
-    mass: Tensor
-    mean: Tensor
+TABLES = 4  # of N x N numbers that exist at the same time, at most
+WORTH = 2  # how many times faster it must be to be worth the memory of these tables
+EXPONENTIAL = 100  # multiplications that take about as long as an exponential; measured on a CPU
 
 
 class SharedProducts:
     """Products with the exponentials of shared scores `[N, N]`, each column divided by its largest.
 
-    Sums that are so small that terms of them may have underflowed are not given: None stands for them.
+    They are None if a sum is so small that some of its terms may have underflowed.
     """
 
     def __init__(self, scores: Float[Tensor, "n n"], means: bool = False) -> None:
@@ -56,8 +47,8 @@ class SharedProducts:
 
     def carried(
         self, index: Int[Tensor, "B k"], value: Float[Tensor, "B k"], carried: Float[Tensor, "B k"]
-    ) -> Carried | None:
-        """The same, and the means of `carried_k + score(index_k, j)` under these weights."""
+    ) -> PathMass | None:
+        """`sums`, and the means of `carried_k + score(index_k, j)` under these weights."""
         assert self.weighed is not None
         peak = finite(value.detach().amax(-1, keepdim=True))
         mass = (value - peak).exp()
@@ -65,15 +56,15 @@ class SharedProducts:
         total, mean = times(torch.cat((sent, also)), self.plain).chunk(2)
         if bool((total < self.floor).any()):
             return None
-        return Carried(log_or_never(total) + peak + self.top, (mean + times(sent, self.weighed)) / total)
+        return PathMass(log_or_never(total) + peak + self.top, (mean + times(sent, self.weighed)) / total)
 
     def _spread(self, index: Tensor, mass: Tensor) -> Tensor:
-        """What the kept states have, at the places of all states."""
+        """The mass of the kept states, at the places of all states."""
         return mass.new_zeros(len(mass), len(self.plain)).scatter_add(-1, index, mass)
 
 
 def shared_products(pairs: Potential, kept: int, batch: int, steps: int, means: bool = False) -> SharedProducts | None:
-    """Products with one table for steps of so many kept states and sequences; None where they would not be much faster.
+    """Products with one table for all steps and sequences; None where they would not be much faster.
 
     Only on a CPU, where this was measured, and for factors, whose scores are finite.
     """

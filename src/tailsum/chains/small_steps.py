@@ -1,7 +1,7 @@
-"""The steps of the forward recursion and of its derivatives where there are few numbers, and calls take the time.
+"""The recursions of `scan.py` for few states and sequences, where the number of calls takes the time.
 
-What `scan.py` computes, with three or four calls a step in place of a dozen: states come before sequences, `[T, N, B]`, so
-that a step is one product without transpositions, and messages stay probabilities from one step to the next.
+They need three or four calls a step in place of a dozen: states come before sequences, `[T, N, B]`, so that a step is one
+product without transpositions, and messages stay probabilities from one step to the next.
 """
 
 import itertools
@@ -16,15 +16,15 @@ from tailsum.numerics.table import Table
 def small_forward(node: Tensor, peak: Tensor, table: Table) -> tuple[Tensor, Tensor, Tensor] | None:
     """Messages `[T, B, N]` less their highest, the highest `[T, B]`, and the sum that entered each state.
 
-    None if there are too many states, or if their range is too wide: `log_mass` of `_forward_steps` has no smallest number,
-    and a product of two probabilities has one.
+    None if there are too many states, or if their range is too wide: products of probabilities underflow where the
+    `log_mass` of `scan.py` does not.
     """
     shared = table.small
     if shared is None:
         return None
-    own = node - peak[..., None]
-    own[1:] += table.column_scale
-    weight = own.transpose(1, 2).exp()
+    scores = node - peak[..., None]
+    scores[1:] += table.column_scale
+    weight = scores.transpose(1, 2).exp()
     total, mass = torch.ones_like(weight), torch.empty_like(weight)
     highest = torch.empty_like(peak)
     limits = torch.finfo(node.dtype)
@@ -43,7 +43,7 @@ def small_forward(node: Tensor, peak: Tensor, table: Table) -> tuple[Tensor, Ten
     ):
         return None
     total, highest = total.transpose(1, 2).contiguous(), highest.log_()
-    return own.add_(total.log()).sub_(highest[..., None]), highest, total
+    return scores.add_(total.log()).sub_(highest[..., None]), highest, total
 
 
 def small_flow(
@@ -53,11 +53,11 @@ def small_flow(
     shared = table.small
     if shared is None:
         return None
-    given = [x.transpose(1, 2).contiguous() for x in (source, after, before)]
+    inputs = [x.transpose(1, 2).contiguous() for x in (source, after, before)]
     enters = None if inlet is None else inlet.transpose(1, 2).contiguous().unbind()
-    found = torch.empty_like(given[0]), torch.zeros_like(given[0])
+    x, h = torch.empty_like(inputs[0]), torch.zeros_like(inputs[0])
     tables = (shared if reverse else shared.mT).expand(max(1, len(source) - 1), -1, -1).unbind()
-    (sources, afters, befores), (xs, hs) = ([x.unbind() for x in some] for some in (given, found))
+    sources, afters, befores, xs, hs = (x.unbind() for x in (*inputs, x, h))
     order = range(len(source) - 1, -1, -1) if reverse else range(len(source))
     with full_precision(source.device):
         xs[order[0]].copy_(sources[order[0]])
@@ -67,5 +67,4 @@ def small_flow(
                 sent += enters[s]
             torch.mm(tables[min(s, t)], sent, out=hs[t])
             torch.addcmul(sources[t], afters[t], hs[t], out=xs[t])
-    x, h = (x.transpose(1, 2).contiguous() for x in found)
-    return x, h
+    return x.transpose(1, 2).contiguous(), h.transpose(1, 2).contiguous()

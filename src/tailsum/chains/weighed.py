@@ -1,4 +1,4 @@
-"""Exponentiated pair scores times values of the pairs, entry by entry: kept as a table, or streamed in tiles.
+"""Tables of exponentiated pair scores times values of the pairs: kept, or streamed in tiles.
 
 Messages are `[G, S, R, N]`, the R rows of each table together, as `Table.by_table` gives them.
 """
@@ -18,7 +18,7 @@ Params = tuple[Tensor, ...]  # of a `Table`
 
 
 class Weighed(ABC):
-    """`plain(i, j) value(i, j)`, where `plain` are the exponentials of a table; `values=None` are its scores."""
+    """`plain(i, j) value(i, j)`, where `plain` are the exponentials of a table; `values=None` means its scores."""
 
     def __init__(self, table: Table, params: Params, values: Params | None) -> None:
         self.table, self.params, self.values = table, params, values
@@ -35,13 +35,13 @@ class Weighed(ABC):
     def gradients(
         self, first: Tensor, second: Tensor, z: Tensor, y: Tensor, wanted: Sequence[bool]
     ) -> tuple[Tensor | None, ...]:
-        """The gradients in the scores and the values, by their parameters, of those that are `wanted`.
+        """The gradients in the parameters of the scores and of the values, of those that are `wanted`.
 
-        In a score it is `plain (first' z + second' y + value first' y)`, in a value `plain first' y`.
+        The gradient in a score is `plain (first' z + second' y + value first' y)`, in a value `plain first' y`.
         """
 
     def common(self, last: Tensor) -> Tensor:
-        """What was left out of the values of all pairs, summed along each sequence: `[B]` in float64."""
+        """The sum along each sequence of an offset that the values leave out: `[B]` in float64."""
         return torch.zeros(len(last), dtype=torch.float64, device=last.device)
 
 
@@ -74,29 +74,27 @@ class WeighedTable(Weighed):
 
 
 class WeighedTiles(Weighed):
-    """Neither table exists: the tiles of both are made for each product.
+    """No table is kept: the tiles of both are computed for each product.
 
-    The highest value of each table is left out of it, so that an offset common to all values costs no digits.
+    The highest value of each table is subtracted from all, so that a common offset costs no digits.
     """
 
     def __init__(self, table: Table, params: Params, values: Params | None) -> None:
         super().__init__(table, params, values)
         self.chunk = tile_rows(table.groups * table.steps * table.n_to, table.device)
-        given = params if values is None else values
+        first, *factors = params if values is None else values
         self.rows = (params[0],) if values is None else (params[0], values[0])
         self.whole = (*params[1:], *(values or ())[1:])
         with torch.no_grad():
-            top = given[0].amax((-2, -1)) if len(given) == 1 else given[0].new_zeros(given[0].shape[:2])
-            self.top = as_values(top)  # [G, S]
+            self.top = as_values(first.new_zeros(first.shape[:2]) if factors else first.amax((-2, -1)))  # [G, S]
 
     def _read(self, parts: Parts) -> tuple[Tensor, Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Exponentials and values of a tile, and what else it was given."""
-        own, others = len(self.params) - 1, 0 if self.values is None else len(self.values) - 1
-        rows, whole = parts.rows, parts.whole
-        scores = block_scores((rows[0], *whole[:own]))
-        value = scores if self.values is None else block_scores((rows[1], *whole[own : own + others]))
+        """Exponentials and values of a tile, and its other rows and whole tensors."""
+        rows, whole, count = parts.rows, parts.whole, len(self.params) - 1
+        scores = block_scores((rows[0], *whole[:count]))
+        value = scores if self.values is None else block_scores((rows[1], *whole[count : len(self.whole)]))
         plain, value = (scores - self.table.scale).exp(), as_values(value) - self.top[..., None, None]
-        return plain, value, rows[len(self.rows) :], whole[own + others :]
+        return plain, value, rows[len(self.rows) :], whole[len(self.whole) :]
 
     def push(self, x: Tensor) -> Tensor:
         def tile(parts: Parts) -> Parts:
@@ -116,26 +114,26 @@ class WeighedTiles(Weighed):
         self, first: Tensor, second: Tensor, z: Tensor, y: Tensor, wanted: Sequence[bool]
     ) -> tuple[Tensor | None, ...]:
         count = len(self.params)
-        asked = any(wanted[:count]), any(wanted[count:])
+        needed = any(wanted[:count]), any(wanted[count:])
 
         def tile(parts: Parts) -> Parts:
             plain, value, (first, second), (z, y) = self._read(parts)
             of_value = plain * product(first, y)
-            found = []
-            if asked[0]:
+            pieces = []
+            if needed[0]:
                 outer = product(torch.cat((first, second), -1), torch.cat((z, y), -2))
-                found.append(_of_factors(plain * outer + value * of_value, parts.rows[0], parts.whole[: count - 1]))
-            if asked[1]:
-                found.append(_of_factors(of_value, parts.rows[1], parts.whole[count - 1 : len(self.whole)]))
-            return Parts(tuple(x for rows, _ in found for x in rows), tuple(x for _, whole in found for x in whole))
+                pieces.append(_of_factors(plain * outer + value * of_value, parts.rows[0], parts.whole[: count - 1]))
+            if needed[1]:
+                pieces.append(_of_factors(of_value, parts.rows[1], parts.whole[count - 1 : len(self.whole)]))
+            return Parts(tuple(x for rows, _ in pieces for x in rows), tuple(x for _, whole in pieces for x in whole))
 
-        given = Parts((*self.rows, first.mT, second.mT), (*self.whole, z, y))
-        result = streamed(tile, given, self.chunk, sum(asked))
-        rows, whole = iter(result.rows), iter(result.whole)
-        found = list[Tensor | None]()
-        for group, params in zip(asked, (self.params, self.values or ()), strict=True):
-            found += [next(rows), *(next(whole) for _ in params[1:])] if group else [None] * len(params)
-        return tuple(found)
+        inputs = Parts((*self.rows, first.mT, second.mT), (*self.whole, z, y))
+        sums = streamed(tile, inputs, self.chunk, sum(needed))
+        rows, whole = iter(sums.rows), iter(sums.whole)
+        gradients = list[Tensor | None]()
+        for need, params in zip(needed, (self.params, self.values or ()), strict=True):
+            gradients += [next(rows), *(next(whole) for _ in params[1:])] if need else [None] * len(params)
+        return tuple(gradients)
 
     def common(self, last: Tensor) -> Tensor:
         top, steps = self.top.double(), max(1, int(last.max())) if len(last) else 1
@@ -144,7 +142,7 @@ class WeighedTiles(Weighed):
 
 
 def _of_factors(of_scores: Tensor, left: Tensor, right: Params) -> Parts:
-    """The gradient in the rows of a table, or in those of its left factors and in all right ones."""
+    """The gradient in the rows of a table, or in the rows of its left factors and in all right factors."""
     if not right:
         return Parts((of_scores,))
     return Parts((product(of_scores, right[0]),), (product(of_scores.mT, left),))

@@ -19,7 +19,7 @@ def keep(_: int, entry: Tensor) -> Tensor:
 
 
 def fill_chart(leaves: Tensor, combine: Combine, watch: Watch = keep) -> list[Tensor]:
-    """The chart over `leaves [B, T, ...]`, each entry passed through `watch(width, entry)` before it is used.
+    """The chart over `leaves [B, T, ...]`, with each entry replaced by `watch(width, entry)` before it is used.
 
     `combine(width, left, right)` computes the entry of one width from its left and right children, two lists by split:
     the left child has 1, 2, .. width-1 positions.

@@ -1,6 +1,6 @@
 """Fixed points `z = step(z)` with derivatives of every order and constant memory.
 
-By the implicit function theorem the backward pass does not need the iterations: with J the derivative of the step in z,
+By the implicit function theorem the backward pass does not need the iterations. With J the derivative of the step in z,
 an incoming gradient g becomes `w = g + J' w`, another fixed point, which is then pulled back through one step.
 """
 
@@ -31,7 +31,7 @@ class Iteration:
     """Steps from a start `[B, Z]` until no row changes by more than `tolerance`, at most `limit` of them.
 
     `on_finish` is called with the result and `linear`, which is True for the gradient of a fixed point. A damped step
-    goes only the part `step_size` of the way; the change is that of the whole way, which does not depend on the damping.
+    goes only the fraction `step_size` of the way; changes are measured for the whole way, whatever the damping.
     """
 
     limit: int
@@ -68,7 +68,7 @@ class Iteration:
 def fixed_point(prepare: Prepare, iterate: Iteration, start: Tensor, params: Sequence[Tensor]) -> Tensor:
     """The fixed point of `prepare(params)` reached from `start`; differentiable in the parameters.
 
-    Autograd keeps `prepare` and `iterate` with the result: if they held it, neither would ever be freed.
+    Autograd keeps `prepare` and `iterate` with the result. They must not hold the result, or it would never be freed.
     """
     return _FixedPoint.apply(prepare, iterate, start, *params)
 
@@ -87,16 +87,15 @@ class _FixedPoint(torch.autograd.Function):
         iterate = replace(ctx.iterate, linear=True)
         w = fixed_point(_pull(ctx.prepare), iterate, torch.zeros_like(grad), (grad, z, *params))
         point = z if torch.is_grad_enabled() else z.detach()
-        found = gradients(lambda p: ctx.prepare(p)(point), params, ctx.needs_input_grad[3:], w)
-        return None, None, None, *found
+        return None, None, None, *gradients(lambda p: ctx.prepare(p)(point), params, ctx.needs_input_grad[3:], w)
 
 
 def _pull(prepare: Prepare) -> Prepare:
     """A function from `(g, z, *params)` to the step `w -> g + J' w`, J the derivative of `prepare(params)` at z."""
 
-    def prepared(given: Sequence[Tensor]) -> Step:
+    def prepared(inputs: Sequence[Tensor]) -> Step:
         recording = torch.is_grad_enabled()
-        grad, *rest = given
+        grad, *rest = inputs
         point, *params = (tracked(x, recording, i == 0) for i, x in enumerate(rest))
         with torch.enable_grad(), full_precision(grad.device):
             out = prepare(params)(point)
@@ -116,7 +115,7 @@ def _pull(prepare: Prepare) -> Prepare:
 
 
 def stationary(value: Callable[[Tensor, Sequence[Tensor]], Tensor], z: Tensor, params: Sequence[Tensor]) -> Tensor:
-    """`value(z, params)`, stationary in z: the first derivative holds z fixed, higher derivatives do not."""
+    """`value(z, params)`, stationary in z: the first derivative holds z fixed, and higher derivatives do not."""
     return _Stationary.apply(value, z, *params)
 
 

@@ -1,4 +1,4 @@
-"""What backward passes differentiate, so that their results can be differentiated again."""
+"""Gradients within backward passes, so that their results can be differentiated again."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,10 +9,10 @@ from tailsum.numerics.precision import full_precision
 
 
 def tracked(x: Tensor, recording: bool, wanted: bool = True) -> Tensor:
-    """A tensor to differentiate in, if `wanted`; connected to the graph of `x` if the derivative is itself recorded.
+    """A copy of `x` to differentiate in, if `wanted`; connected to the graph of `x` if `recording` the derivative itself.
 
-    Always a new node: other inputs of the function, and the gradient of its output, may depend on `x`. The outer graph has
-    those paths, so a derivative in `x` itself would count them twice.
+    It is always a new node: other inputs of the function, and the gradient of its output, may depend on `x`. The outer graph
+    has those paths, so a derivative in `x` itself would count them twice.
     """
     return x.view_as(x) if recording and x.requires_grad else x.detach().requires_grad_(wanted)
 
@@ -25,12 +25,12 @@ def gradients(
 ) -> list[Tensor | None]:
     """The gradients of `function(inputs)` in the wanted inputs, the others held fixed, from the gradient of its result (or one).
 
-    They are recorded if the caller records.
+    They are recorded if autograd is recording the caller.
     """
     recording = torch.is_grad_enabled()
     with torch.enable_grad(), full_precision(inputs[0].device):
         nodes = [tracked(x, recording, want) for x, want in zip(inputs, wanted, strict=True)]
         active = [x for x, want in zip(nodes, wanted, strict=True) if want]
-        found = torch.autograd.grad(function(nodes), active, grad, create_graph=recording, materialize_grads=True)
-    each = iter(found)
-    return [next(each) if want else None for want in wanted]
+        slopes = torch.autograd.grad(function(nodes), active, grad, create_graph=recording, materialize_grads=True)
+    remaining = iter(slopes)
+    return [next(remaining) if want else None for want in wanted]

@@ -1,7 +1,6 @@
-"""Whether Triton kernels are used in place of plain torch, and how precise products on a GPU are.
+"""Whether Triton kernels replace plain torch, and how precise products on a GPU are.
 
-Every kernel has a reference in plain torch beside it, which computes the same: without Triton, on a CPU and in float64 that
-is all there is.
+Every kernel has a reference in plain torch with the same results, which runs without Triton, on a CPU and in float64.
 """
 
 import contextlib
@@ -14,15 +13,15 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor
 
-ALIGNED = 16  # Triton reads several numbers at once where strides are multiples of it
-_WIDEST = 64  # numbers of a factor: the tiles of kernels have room for no more
+ALIGNED = 16  # Triton reads several numbers at once where strides are multiples of this
+_WIDEST = 64  # the most numbers of a factor that the tiles of kernels have room for
 
 Use = Literal["auto", "never", "always"]
 Precision = Literal["full", "fast"]
 Value = TypeVar("Value")
 
-# Whether the kernels of long sums (`fused.shared_steps`) are used by default. Tensor cores made their sums too small once, so this
-# is True only after the error of what they sum now was seen on a card: benchmarks/NOTES.md, "Long sums", has what to run.
+# Whether the kernels of long sums (`fused.shared_steps`) are used by default. Tensor cores once made their sums too small; set this
+# to True only after measuring the error on a GPU, as benchmarks/NOTES.md, "Long sums", says.
 LONG_SUMS_SEEN = False
 
 _use: contextvars.ContextVar[Use] = contextvars.ContextVar("kernels", default="auto")
@@ -32,8 +31,8 @@ _precision: contextvars.ContextVar[Precision] = contextvars.ContextVar("precisio
 def kernels(use: Use) -> contextlib.AbstractContextManager[None]:
     """Within it, Triton kernels are used on a GPU where they exist ("auto", the default), or "never".
 
-    "always" is for tests: it uses them on a CPU too, which needs Triton's interpreter (`TRITON_INTERPRET=1`), and also those
-    that "auto" leaves out, as nobody has measured their error on a GPU yet (sums of a chain over more than 512 states).
+    "always" is for tests: it uses kernels on a CPU too, which needs Triton's interpreter (`TRITON_INTERPRET=1`), and it uses those
+    that "auto" leaves out because their error on a GPU is not measured yet (sums of a chain over more than 512 states).
 
     >>> import tailsum as ts
     >>> with ts.kernels("never"):
@@ -49,8 +48,8 @@ def precision(name: Precision) -> contextlib.AbstractContextManager[None]:
     """Within it, float32 products on a GPU are "full" (the default), or "fast" where kernels of chains multiply with messages.
 
     Full: log Z is within 1e-3 nats of float64 over 100 steps, for scores of standard deviation up to 3. Fast: within
-    0.05 nats, and errors of gradients of about one in a thousand, as those products are in tf32, on rounded operands. Scores
-    themselves, and all that plain torch computes, stay in full precision; torch's own switches for tf32 change nothing.
+    0.05 nats, with relative errors of gradients of about 1e-3, as those products are in tf32, on rounded operands. Scores,
+    and everything that plain torch computes, stay in full precision; torch's own switches for tf32 change nothing.
 
     >>> import tailsum as ts
     >>> with ts.precision("fast"):
@@ -64,7 +63,7 @@ def precision(name: Precision) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def within(variable: contextvars.ContextVar[Value], value: Value) -> Iterator[None]:
-    """A context in which a variable has a value."""
+    """A context in which the variable has this value."""
     token = variable.set(value)
     try:
         yield
@@ -78,7 +77,7 @@ def is_fast() -> bool:
 
 
 def fused(*tensors: Tensor) -> bool:
-    """Whether kernels take these tensors: float32, on the current GPU, and Triton is there."""
+    """Whether kernels take these tensors: they are float32 and on the current GPU, and Triton is installed."""
     use = _use.get()
     if use == "never" or not tensors or not all(x.dtype == torch.float32 for x in tensors):
         return False
@@ -88,12 +87,12 @@ def fused(*tensors: Tensor) -> bool:
 
 
 def fused_long_sums(*tensors: Tensor) -> bool:
-    """Whether kernels that sum over many states on tensor cores take these tensors."""
+    """Whether kernels take these tensors for sums over many states on tensor cores."""
     return fused(*tensors) and (LONG_SUMS_SEEN or _use.get() == "always")
 
 
 def fits_tiles(params: tuple[Tensor, ...]) -> bool:
-    """Whether kernels have room for pair scores: a table, or factors that are not too wide."""
+    """Whether pair scores fit the tiles of kernels: a table, or factors that are not too wide."""
     return len(params) == 1 or params[0].shape[-1] <= _WIDEST
 
 

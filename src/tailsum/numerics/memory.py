@@ -10,11 +10,11 @@ from torch.utils._pytree import tree_leaves
 
 
 class PeakMemory(TorchDispatchMode):
-    """Within it, every new tensor is counted until it is freed; workspaces inside an operator are not.
+    """Within it, every new tensor is counted until it is freed; workspaces inside an operator are not counted.
 
     >>> with PeakMemory() as memory:
     ...     total = (torch.zeros(1000, 1000) + 1).sum()
-    >>> memory.peak  # two tensors of 4 MB; the sum comes when the first is gone
+    >>> memory.peak  # two tensors of 4 MB; the first is freed before the sum is made
     8000000
     """
 

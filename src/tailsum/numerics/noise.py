@@ -15,6 +15,6 @@ def gumbel(logits: Tensor, generator: torch.Generator | None) -> Tensor:
 
 
 def seed_from(generator: torch.Generator | None) -> int:
-    """A seed for a kernel's own random numbers, drawn from the generator, or from torch's."""
+    """A seed for the random numbers of a kernel, drawn from the generator, or from torch's default one."""
     device = torch.device("cpu") if generator is None else generator.device
     return int(torch.randint(1, 1 << 31, (), generator=generator, device=device))

@@ -1,8 +1,8 @@
-"""Products in full precision, whatever torch's own switches say: autocast and tf32 do not change them.
+"""Products in full precision, whatever torch's switches for autocast and tf32 say.
 
-Nor does `ts.precision("fast")`, which is for products with messages within kernels, whose operands are rounded first. Products
-here also make scores, and an error of the few scores that matter most is the same at every step of a chain: of standard
-deviation 3 and rounded to tf32, they put log Z off by up to 0.2 nats in 100 steps.
+`ts.precision("fast")` does not change them either: it is for products with messages within kernels, on rounded operands. Products
+here also make scores, and an error in the few scores that matter most is the same at every step of a chain: rounded to tf32,
+scores of standard deviation 3 change log Z by up to 0.2 nats in 100 steps.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ def full_precision(device: torch.device) -> contextlib.AbstractContextManager[ob
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """`a @ b` without autocast, nor in its derivatives where a and b have the same leading dimensions."""
+    """`a @ b` without autocast; its derivatives too are without it if a and b have the same leading dimensions."""
     recorded = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
     if recorded and a.shape[:-2] == b.shape[:-2] and not transforming():
         return _Product.apply(a, b)
@@ -32,7 +32,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """A product whose backward pass calls `product`, so that it is in full precision within autocast too."""
+    """A product whose backward pass calls `product`, so that it is in full precision too."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ def _no_tf32(x: Tensor) -> contextlib.AbstractContextManager[object]:
 
 @contextlib.contextmanager
 def _switched_off() -> Iterator[None]:
-    # Torch 2.9 has new names for the switch, and refuses to read the old ones after the new were set.
+    # Torch 2.9 has a new name for the switch, and refuses to read the old one after the new one was set.
     switch = torch.backends.cuda.matmul
     new = hasattr(switch, "fp32_precision")
     name, off = ("fp32_precision", "ieee") if new else ("allow_tf32", False)

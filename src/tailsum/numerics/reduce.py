@@ -2,7 +2,8 @@
 
 A reduction is called as `reduce(x, dim)`. `log_sum_exp` sums in log space; its gradient is the softmax. `highest` is
 the maximum; its gradient is one at one best entry. `Draw` sums too; its gradient is one at an entry sampled from the
-softmax. So the gradient of a sum over configurations is marginals, a best configuration or a sample, by the reduction.
+softmax. So, depending on the reduction, the gradient of a sum over configurations is the marginals, a best configuration or a
+sample.
 """
 
 import math
@@ -31,8 +32,8 @@ def log_sum_exp(x: Tensor, dim: int) -> Tensor:
 def suited(reduce: Reduce, scores: Tensor) -> Reduce:
     """The reduction, or a faster one with the same values, and the same gradients if they are recorded.
 
-    Recursions over charts take as long as their small operations are many: `torch.logsumexp` is one, and so is its
-    gradient, which is right where all of `scores` are finite.
+    The time of a recursion over charts is the number of its small operations: `torch.logsumexp` is a single one, and so is
+    its gradient, which is right if all of `scores` are finite.
     """
     if reduce is not log_sum_exp or (torch.is_grad_enabled() and not bool(scores.detach().sum().isfinite())):
         return reduce
@@ -45,7 +46,7 @@ def _exp(fresh: Tensor) -> Tensor:
 
 
 def log_or_never(total: Tensor) -> Tensor:
-    """The logarithm of zero or of numbers that are not tiny; minus infinity, with zero gradient, of zero."""
+    """The logarithm of numbers that are zero or not tiny; of zero it is minus infinity, with zero gradient."""
     empty = total == 0
     return total.masked_fill(empty, 1.0).log().masked_fill(empty, -math.inf)
 
@@ -80,7 +81,7 @@ class _Draw(torch.autograd.Function):
 
 
 def shares(reduce: Reduce, x: Tensor) -> Tensor:
-    """The gradient of a reduction over the first dimension; zero where all entries are minus infinity, if it is a sum."""
+    """The gradient of a reduction over the first dimension; for a sum, zero where all entries are minus infinity."""
     if reduce is log_sum_exp:
         return x.softmax(0).nan_to_num_(0.0)
     chosen = gumbel(x, reduce.generator) if isinstance(reduce, Draw) else x
@@ -88,31 +89,31 @@ def shares(reduce: Reduce, x: Tensor) -> Tensor:
 
 
 class _Log(torch.autograd.Function):
-    """The logarithm; minus infinity, with zero gradient, of zero.
+    """The logarithm; of zero it is minus infinity, with zero gradient.
 
     The second derivative of `log` is an inverse square, which overflows where the inverse itself does not. Here the
-    inverse is a function of the logarithm, so that derivatives of every order multiply by it one at a time: each time
-    what it multiplies is as small as it is large.
+    inverse is a function of the logarithm, so derivatives of every order multiply by it once at a time, and each time the
+    other factor is as small as the inverse is large.
     """
 
     @staticmethod
     def forward(ctx: Any, total: Tensor) -> Tensor:
-        found = total.log()
-        ctx.save_for_backward(total, found)
-        return found
+        log = total.log()
+        ctx.save_for_backward(total, log)
+        return log
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        total, found = ctx.saved_tensors
+        total, log = ctx.saved_tensors
         empty = total == 0
         inverse = total.detach().reciprocal().masked_fill(empty, 0.0)
         if torch.is_grad_enabled():
-            inverse = inverse * (found.detach() - found).masked_fill(empty, 0.0).exp()
+            inverse = inverse * (log.detach() - log).masked_fill(empty, 0.0).exp()
         return grads[0] * inverse
 
 
 def log_product(x: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
-    """`log sum_i exp(x[r, i]) table[i, j]`, and where it is so small that terms may have underflowed."""
+    """`log sum_i exp(x[r, i]) table[i, j]`, and where the sum is so small that terms may have underflowed."""
     peak = finite(x.detach().amax(-1, keepdim=True))
     total = product(_exp(x - peak), table)
     limits = torch.finfo(x.dtype)
@@ -133,8 +134,8 @@ def column_tops(scores: Tensor) -> Tensor:
 class LogProduct:
     """`out[r, j] = log sum_i exp(x[r, i] + scores[i, j])`, or the maximum in place of the sum, in batches.
 
-    The sum is a matrix product of exponentials, each side scaled by its maximum. Where that may underflow although the
-    sum is positive, it is repeated in log space, which is accurate for scores of any size.
+    The sum is a matrix product of exponentials, each side scaled by its maximum. If a positive sum may have underflowed,
+    all are computed again in log space, which is accurate for scores of any size.
     """
 
     def __init__(self, scores: Tensor, reduce: Reduce = log_sum_exp) -> None:
@@ -151,13 +152,13 @@ class LogProduct:
 
     @torch.no_grad()
     def back(self, x: Tensor) -> Tensor:
-        """`out[r, i] = log sum_j exp(x[r, j] + scores[i, j])`, by the same exponentials; no gradients."""
+        """`out[r, i] = log sum_j exp(x[r, j] + scores[i, j])`, from the same exponentials, without gradients."""
         out, small = log_product(x + self.top, self.scaled.mT)
         return self._tiled(x, self.scores.mT) if self._lost(x, small, self.scores.mT) else out
 
     @staticmethod
     def _lost(x: Tensor, small: Tensor, scores: Tensor) -> bool:
-        """Whether the product may have underflowed where the sum is positive."""
+        """Whether a positive sum may have underflowed."""
         return bool(small.any()) and bool((small & reached(x, scores)).any())
 
     def _tiled(self, x: Tensor, scores: Tensor) -> Tensor:
@@ -173,10 +174,7 @@ class LogProduct:
 
 
 class StreamedLogProduct:
-    """A `LogProduct` with scores that are given as for `block_scores`: a tile of columns at a time, never all of them.
-
-    A backward pass makes the tiles again.
-    """
+    """A `LogProduct` with the scores of `block_scores(params)`, made a tile of columns at a time, and again for the gradient."""
 
     def __init__(self, params: tuple[Tensor, ...], reduce: Reduce = log_sum_exp) -> None:
         self.params, self.reduce = params, reduce

@@ -1,9 +1,9 @@
 """Sums over tiles of a table that is never built, differentiable any number of times.
 
-Every tensor is one of two kinds: *row* tensors `[..., rows, x]`, cut along dimension -2, and *whole* tensors, passed
-entire to every tile. A tile function maps them to row outputs, which are concatenated, and whole outputs, which are
-summed. Its derivative has the same form (the gradient of a row input is a row output, that of a whole input is a sum),
-so the backward pass, to any order, is itself a streamed function.
+There are two kinds of tensors: *row* tensors `[..., rows, x]`, cut along dimension -2, and *whole* tensors, passed whole to
+every tile. A tile function maps them to row outputs, which are concatenated, and whole outputs, which are summed. Its
+derivative has the same form (the gradient of a row input is a row output, the gradient of a whole input is a sum), so the
+backward pass, to any order, is itself a streamed function.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ Tile = Callable[[Parts], Parts]
 
 
 def streamed(tile: Tile, parts: Parts, chunk: int, row_outputs: int) -> Parts:
-    """`tile` over `chunk` rows at a time. The backward pass keeps only the inputs, and recomputes each tile."""
+    """`tile` over `chunk` rows at a time. Only the inputs are kept for the backward pass, which computes each tile again."""
     outputs = _Streamed.apply(tile, len(parts.rows), row_outputs, chunk, *parts.rows, *parts.whole)
     return Parts(outputs[:row_outputs], outputs[row_outputs:])
 
@@ -42,8 +42,8 @@ class _Streamed(torch.autograd.Function):
         def piece(start: int, stop: int) -> Parts:
             return tile(Parts(tuple(x[..., start:stop, :] for x in rows), whole))
 
-        found = in_tiles(piece, rows[0].shape[-2], chunk)
-        return (*found.rows, *found.whole)
+        result = in_tiles(piece, rows[0].shape[-2], chunk)
+        return (*result.rows, *result.whole)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
@@ -52,15 +52,15 @@ class _Streamed(torch.autograd.Function):
         parts = Parts((*tensors[:row_inputs], *grads[:row_outputs]), (*tensors[row_inputs:], *grads[row_outputs:]))
         pullback = _pullback(tile, row_inputs, len(tensors) - row_inputs, wanted)
         result = streamed(pullback, parts, chunk, sum(wanted[:row_inputs]))
-        found = iter((*result.rows, *result.whole))
-        return None, None, None, None, *(next(found) if want else None for want in wanted)
+        slopes = iter((*result.rows, *result.whole))
+        return None, None, None, None, *(next(slopes) if want else None for want in wanted)
 
 
 def in_tiles(tile: Callable[[int, int], Parts], size: int, chunk: int) -> Parts:
     """`tile(start, stop)` for `size` rows, `chunk` at a time: its row outputs side by side, its whole outputs summed.
 
-    All tiles write into one result. Small results kept in a list would lie between the large intermediate tensors of the
-    tiles, whose memory could then be neither reused nor given back: the heap would grow to the size of all tiles.
+    All tiles write into one result. Small results in a list would lie between the large intermediate tensors of the tiles,
+    whose memory could then neither be reused nor returned: the heap would grow to the size of all tiles.
     """
     rows, sums = tuple[Tensor, ...](), tuple[Tensor, ...]()
     for start in range(0, max(1, size), chunk):
@@ -79,13 +79,13 @@ def in_tiles(tile: Callable[[int, int], Parts], size: int, chunk: int) -> Parts:
 
 
 def _pullback(tile: Tile, row_inputs: int, whole_inputs: int, wanted: Sequence[bool]) -> Tile:
-    """The tile function that maps `tile`'s inputs and the gradients of its outputs to the gradients of its inputs."""
+    """The tile function from the inputs of `tile` and the gradients of its outputs to the gradients of its inputs."""
 
     def run(parts: Parts) -> Parts:
         recording = torch.is_grad_enabled()
-        given = (*parts.rows[:row_inputs], *parts.whole[:whole_inputs])
+        inputs = (*parts.rows[:row_inputs], *parts.whole[:whole_inputs])
         with torch.enable_grad():
-            inputs = [tracked(x, recording, want) for x, want in zip(given, wanted, strict=True)]
+            inputs = [tracked(x, recording, want) for x, want in zip(inputs, wanted, strict=True)]
             result = tile(Parts(tuple(inputs[:row_inputs]), tuple(inputs[row_inputs:])))
         pairs = zip((*result.rows, *result.whole), (*parts.rows[row_inputs:], *parts.whole[whole_inputs:]), strict=True)
         active = [x for x, want in zip(inputs, wanted, strict=True) if want]
@@ -93,10 +93,10 @@ def _pullback(tile: Tile, row_inputs: int, whole_inputs: int, wanted: Sequence[b
         if depending:
             outputs, grads = zip(*depending, strict=True)
             with full_precision(outputs[0].device):
-                found = torch.autograd.grad(outputs, active, grads, create_graph=recording, materialize_grads=True)
+                slopes = torch.autograd.grad(outputs, active, grads, create_graph=recording, materialize_grads=True)
         else:  # no output depends on what is differentiated in, as the slope of a linear function
-            found = tuple(map(torch.zeros_like, active))
+            slopes = tuple(map(torch.zeros_like, active))
         split = sum(wanted[:row_inputs])
-        return Parts(found[:split], found[split:])
+        return Parts(slopes[:split], slopes[split:])
 
     return run

@@ -1,7 +1,7 @@
 """Exponentiated pair scores, the matrices of a sum over paths: kept as a table, or streamed in tiles.
 
-Shapes, here and in `scan.py`: time comes first, `[T, B, N]`. A table is `[G, S, N, M]`: G is 1 where the batch shares
-it and B where each sequence has its own; S is 1 where the steps share it and T-1 where each has its own.
+Here and in `chains/scan.py` time comes first: `[T, B, N]`. A table is `[G, S, N, M]`. G is 1 if the batch shares it, and B if each
+sequence has its own; S is 1 if the steps share it, and T-1 if each step has its own.
 
 Column j is divided by its largest entry, `exp(scale_j)`, so every entry of the table lies in [0, 1].
 """
@@ -22,7 +22,7 @@ _budget = contextvars.ContextVar("table_budget", default=4 << 30)
 # Entries of a streamed tile: few enough to stay in the cache of a CPU, many enough to occupy a GPU.
 _TILE = {"cpu": 1 << 20}
 _TILE_ELSEWHERE = 1 << 26
-SMALL = 128  # states: their products take less time than calls
+SMALL = 128  # states: up to this many, a product takes less time than the call of an operator
 
 
 def table_budget(size: int) -> contextlib.AbstractContextManager[None]:
@@ -50,7 +50,7 @@ def fits_budget(size: int) -> bool:
 
 
 def tile_rows(entries_per_row: int, device: torch.device) -> int:
-    """The number of rows of a tile: at least 16, as smaller products are slow whatever the size of a row."""
+    """The number of rows of a tile: at least 16, as products of fewer rows are slow whatever their size."""
     return max(16, tile_size(device) // max(1, entries_per_row))
 
 
@@ -60,7 +60,7 @@ def tile_size(device: torch.device) -> int:
 
 
 class Table:
-    """`exp(scores - scale)` and its products with messages, which record no gradients.
+    """`exp(scores - scale)` and its products with messages, without gradients.
 
     `params` are either `(scores [G, S, N, M],)` or `(left [G, S, N, d], right [G, S, M, d])`.
     """
@@ -70,10 +70,10 @@ class Table:
         self.groups, self.steps, self.n_from = params[0].shape[:3]
         self.n_to = params[-1].shape[-1 if len(params) == 1 else -2]
         self.device = params[0].device
-        self.precision = "tf32" if is_fast() else "tf32x3"  # of products with messages, in kernels
+        self.precision = "tf32" if is_fast() else "tf32x3"  # of products with messages in kernels
         self.chunk = tile_rows(self.groups * self.n_to, self.device)
         limits = torch.finfo(params[0].dtype)
-        self.floor = limits.tiny / limits.eps * 100 * self.n_from  # below it, terms of a product may have underflowed
+        self.floor = limits.tiny / limits.eps * 100 * self.n_from  # in smaller products, terms may have underflowed
         with torch.no_grad():
             self.scale = self._column_max()
             # The scale in two parts, so that an offset common to all scores costs no digits.
@@ -101,7 +101,7 @@ class Table:
 
     def _fill(self) -> Tensor:
         rows, columns = self.n_from, self.n_to
-        if fused_long_sums(*self.params):  # kernels read numbers by fours where rows start at multiples of sixteen
+        if fused_long_sums(*self.params):  # kernels read four numbers at once where rows start at multiples of sixteen
             rows, columns = (size + -size % ALIGNED for size in (rows, columns))
         new = self.params[0].new_empty if (rows, columns) == (self.n_from, self.n_to) else self.params[0].new_zeros
         self.storage = new(self.groups, self.steps, rows, columns)
@@ -123,16 +123,16 @@ class Table:
 
     @property
     def suits_kernels(self) -> bool:
-        """Whether kernels can multiply with it: it is kept, or made from factors that their tiles have room for."""
+        """Whether kernels can multiply by it: it is kept, or made from factors that fit their tiles."""
         return self.kept is not None or (len(self.params) == 2 and fits_tiles(self.params))
 
     @property
     def small(self) -> Tensor | None:
-        """The tables `[S, N, M]`, if all sequences share them and calls, not products, take the time of a step."""
+        """The tables `[S, N, M]`, if all sequences share them and they are so small that calls take the time of a step."""
         few = max(self.n_from, self.n_to) <= SMALL and self.device.type == "cpu"
         return self.kept[0] if few and self.kept is not None and self.groups == 1 else None
 
-    # What is asked about all states: a table whose states are on several devices asks the others too.
+    # Reductions over all states, which a table distributed over several devices overrides.
 
     def highest(self, x: Tensor) -> Tensor:
         """The maximum over the states, the last dimension."""
@@ -149,8 +149,6 @@ class Table:
     def with_params(self, params: tuple[Tensor, ...]) -> "Table":
         """A table of other scores of the same states."""
         return Table(params)
-
-    # Products.
 
     def push(self, t: int, x: Tensor) -> Tensor:
         """`x [B, N]` times the table of step t: `[B, M]`."""
@@ -179,7 +177,7 @@ class Table:
     def gradient(self, x: Tensor, y: Tensor, params: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The gradient of `sum_t x_t @ table_t @ y_t` in `params`, for x `[T-1, B, N]` and y `[T-1, B, M]`.
 
-        One product over all steps that share a table, in tiles; itself differentiable in x, y and `params`.
+        One product over all steps that share a table, in tiles; differentiable in x, y and `params`.
         """
         x, y = self.by_table(x).mT, self.by_table(y)
         scale, chunk = self.scale, tile_rows(self.groups * self.steps * self.n_to, self.device)
@@ -189,24 +187,18 @@ class Table:
                 from tailsum.numerics.fused.table_products import weights  # noqa: PLC0415
 
                 return weights(x, y, params, scale, self.precision)
-            # Where each table has one row of its own, the product is of a column and a row: matrix products are slow at that.
+            # A product of a column and a row, where each table has one row of its own: matrix products are slow at that.
             pairs = x * y if x.shape[-1] == 1 else product(x, y)
             return (block_scores(params) - scale).exp() * pairs
 
-        if len(params) == 1:
-
-            def tile(parts: Parts) -> Parts:
-                (scores, x), (y,) = parts
-                return Parts((weights(x, y, (scores,)),))
-
-            return streamed(tile, Parts((params[0], x), (y,)), chunk, 1).rows
-
         def tile(parts: Parts) -> Parts:
-            (left, x), (right, y) = parts
-            weight = weights(x, y, (left, right))
-            return Parts((product(weight, right),), (product(weight.mT, left),))
+            (left, x), (*right, y) = parts
+            weight = weights(x, y, (left, *right))
+            if not right:  # a table
+                return Parts((weight,))
+            return Parts((product(weight, right[0]),), (product(weight.mT, left),))
 
-        result = streamed(tile, Parts((params[0], x), (params[1], y)), chunk, 1)
+        result = streamed(tile, Parts((params[0], x), (*params[1:], y)), chunk, 1)
         return result.rows + result.whole
 
     def by_table(self, x: Tensor) -> Tensor:
@@ -217,7 +209,7 @@ class Table:
         return x.reshape(self.groups, self.steps, steps // self.steps * together, size)
 
     def by_step(self, x: Tensor, steps: int) -> Tensor:
-        """`[G, S, R, N]` as `[T-1, B, N]`, for so many steps: back from `by_table`."""
+        """The inverse of `by_table`: `[G, S, R, N]` as `[T-1, B, N]`, where `steps` is T-1."""
         *_, rows, size = x.shape
         together = rows * self.steps // max(1, steps)
         return x.reshape(self.groups, steps, together, size).movedim(1, 0).reshape(steps, self.groups * together, size)

@@ -13,7 +13,7 @@ from tailsum.numerics.transforms import every
 def take(table: Tensor, index: Tensor) -> Tensor:
     """Rows `index [*lead, k]` of `table [*lead, n, d]`, the leading dimensions broadcast: `[*lead, k, d]`.
 
-    One look-up in a flat table: its backward pass adds up only the rows that were used.
+    One look-up in a flat table, whose backward pass adds up only the rows that were used.
     """
     *lead, n, d = table.shape
     if lead:
@@ -24,7 +24,7 @@ def take(table: Tensor, index: Tensor) -> Tensor:
 
 
 def working_type(*tensors: Tensor) -> torch.dtype:
-    """The dtype to compute in: the widest of the scores', at least float32."""
+    """The dtype to compute in: the widest dtype of the scores, at least float32."""
     widest = functools.reduce(torch.promote_types, [x.dtype for x in tensors if x.is_floating_point()])
     return torch.float32 if widest in (torch.float16, torch.bfloat16) else widest
 
@@ -35,7 +35,7 @@ def largest(scores: Tensor) -> float:
 
 
 def scaled(scores: Tensor, factor: Tensor | float) -> Tensor:
-    """Every score times `factor`; minus infinity and masks by the lowest number stay, and do not depend on the factor."""
+    """Every score times `factor`; minus infinity and masks by the lowest number stay, without a gradient in the factor."""
     masked = scores < torch.finfo(scores.dtype).min / 4
     return torch.where(masked, scores, scores.masked_fill(masked, 0.0) * factor)
 
@@ -46,7 +46,7 @@ def finite(scores: Tensor) -> Tensor:
 
 
 def unmasked(scores: Tensor) -> Tensor:
-    """Minus infinity in place of finite masks, such as -1e30 or the lowest number: other scores would be lost beside them."""
+    """Minus infinity in place of finite masks such as -1e30 or the lowest number, beside which other scores lose all digits."""
     if not scores.is_floating_point():
         return scores
     lowest = max(-1e29, torch.finfo(scores.dtype).min / 4)
@@ -56,12 +56,12 @@ def unmasked(scores: Tensor) -> Tensor:
 
 
 def as_values(scores: Tensor) -> Tensor:
-    """Zero in place of minus infinity, and of masks by the lowest finite number, whose sums would overflow."""
+    """Zero in place of minus infinity, and in place of masks by the lowest finite number, whose sums would overflow."""
     return scores.masked_fill(scores < torch.finfo(scores.dtype).min / 4, 0.0)
 
 
 def flattened(x: Tensor, trailing: int, batch_shape: torch.Size) -> Tensor:
-    """`[*batch, steps, ...]`, with `trailing` dimensions last, as `[b, steps, ...]`; b is 1 if the batch shares it."""
+    """`[*batch, steps, ...]`, with `trailing` dimensions after the steps, as `[b, steps, ...]`; b is 1 if the batch shares it."""
     lead, rest = x.shape[:-trailing], x.shape[-trailing:]
     if not lead:
         return x[None, None]
@@ -73,21 +73,21 @@ def flattened(x: Tensor, trailing: int, batch_shape: torch.Size) -> Tensor:
 def without_common(scores: Tensor, axes: int) -> Tensor:
     """Scores minus about their maximum over the last `axes`: the same distribution if each table is used exactly once.
 
-    What is subtracted has no digit below the last one of the largest score, so that finite masks lose none.
+    The number subtracted has no digit below the last digit of the largest score, so that finite masks lose none.
     """
     if not scores.numel():
         return scores
-    dims, given = tuple(range(-axes, 0)), scores.detach()
-    highest, lowest = finite(given.amax(dims, keepdim=True)), given.amin(dims, keepdim=True)
+    dims, values = tuple(range(-axes, 0)), scores.detach()
+    highest, lowest = finite(values.amax(dims, keepdim=True)), values.amin(dims, keepdim=True)
     if not every(lowest > -math.inf):
-        lowest = finite(given).amin(dims, keepdim=True)
+        lowest = finite(values).amin(dims, keepdim=True)
     largest = torch.maximum(highest.abs(), lowest.abs())
     unit = torch.ldexp(torch.full_like(largest, torch.finfo(scores.dtype).eps), torch.frexp(largest).exponent)
     return scores - (highest / unit).round() * unit
 
 
 def at_step(tensor: Tensor, trailing: int, t: int) -> Tensor:
-    """Step t of `[*batch, steps, ...]`, with `trailing` dimensions after the steps, which may be 1 or absent."""
+    """Step t of `[*batch, steps, ...]`, with `trailing` dimensions after the steps. The steps may be 1, or the dimension absent."""
     if tensor.dim() <= trailing:
         return tensor
     steps = tensor.shape[-trailing - 1]

@@ -1,6 +1,6 @@
-"""Tensors inside the transforms of `torch.func` (grad, vmap, jvp), which wrap them: once for each transform around them.
+"""Tensors inside the transforms of `torch.func` (grad, vmap, jvp), each of which wraps them once.
 
-Torch has no public names for the questions that are asked here.
+Torch has no public functions for this.
 """
 
 from torch import Tensor
@@ -14,7 +14,7 @@ def transforming() -> bool:
 
 
 def values_of(x: Tensor) -> Tensor:
-    """The tensor inside the wrappers: without gradients, and with one more dimension for each `vmap`."""
+    """The tensor inside the wrappers, without gradients, and with one more dimension for each `vmap`."""
     while is_functorch_wrapped_tensor(x):
         x = get_unwrapped(x)
     return x
@@ -30,10 +30,10 @@ def is_mapped(x: Tensor) -> bool:
 
 
 def every(x: Tensor) -> bool:
-    """Whether all entries are true, also inside `vmap`: of all that are mapped over."""
+    """Whether all entries are true; inside `vmap`, the entries of all elements that are mapped over."""
     return bool((values_of(x) if transforming() else x).all())
 
 
 def some(x: Tensor) -> bool:
-    """Whether any entry is true, also inside `vmap`: of any that are mapped over."""
+    """Whether any entry is true; inside `vmap`, any entry of all elements that are mapped over."""
     return bool((values_of(x) if transforming() else x).any())

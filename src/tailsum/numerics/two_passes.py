@@ -1,28 +1,28 @@
 """Charts filled by an inside pass and differentiated by an outside pass, without a graph of their many small operations.
 
-A chart of spans is held twice, as `[T, .., T]`: by width w and first position i at `[w-1, .., i]`, and, the widest first, by
+A chart of spans is kept twice, as `[T, .., T]`: by width w and first position i at `[w-1, .., i]`, and, widest first, by
 last position j at `[T-w, .., j]`. So the left children of all `count` spans of a width, for all splits, are one slice
 of the former, `[:splits, .., :count]`, and their right children one of the latter, `[count:, .., splits:]`.
 Splits come first because torch reduces the first dimension of a small tensor several times as fast as the last.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from tailsum.numerics.gradients import tracked
+from tailsum.numerics.gradients import gradients
 from tailsum.numerics.reduce import Reduce
 
 
 class Passes(NamedTuple):
     """The two passes over one kind of chart.
 
-    `inside(scores, reduce)` is the chart by first and by last position. Autograd must be able to differentiate it, too:
-    second derivatives are computed so. `outside(first, last, grad, reduce)` is the gradient in the scores, from the
-    chart in both forms and the gradient in its first form.
+    `inside(scores, reduce)` is the chart by first and by last position. Autograd must be able to differentiate it, for
+    second derivatives. `outside(first, last, grad, reduce)` is the gradient in the scores, from the chart in both forms
+    and the gradient in its first form.
     """
 
     inside: Callable[[Tensor, Reduce], tuple[Tensor, Tensor]]
@@ -59,14 +59,13 @@ class _Outside(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         """By autograd, through the inside pass and its gradient."""
-        (reduce, passes), recording = ctx.how, torch.is_grad_enabled()
-        with torch.enable_grad():
-            scores, grad = (tracked(x, recording) for x in ctx.saved_tensors)
-            first = passes.inside(scores, reduce)[0]
-            slope = torch.autograd.grad(first, scores, grad, create_graph=True)
-            of_scores, of_grad = torch.autograd.grad(
-                slope, (scores, grad), grads, create_graph=recording, materialize_grads=True
-            )
+        reduce, passes = ctx.how
+
+        def slope(inputs: Sequence[Tensor]) -> Tensor:
+            scores, grad = inputs
+            return torch.autograd.grad(passes.inside(scores, reduce)[0], scores, grad, create_graph=True)[0]
+
+        of_scores, of_grad = gradients(slope, ctx.saved_tensors, (True, True), grads[0])
         return of_scores, None, None, of_grad, None, None
 
 

@@ -1,4 +1,4 @@
-"""The interface of all scores, whatever parts of a structure they belong to."""
+"""The interface that all scores share, whichever parts of a structure they belong to."""
 
 import math
 from abc import ABC, abstractmethod
@@ -14,17 +14,17 @@ from tailsum.numerics.tensors import as_values, largest, scaled, unmasked
 class Scores(ABC):
     """Scores of the parts of a structure, in any form. Minus infinity forbids a part.
 
-    Subclasses define `map` and `tabled`; arithmetic follows, and is overridden where it can do without tables.
+    Subclasses define `map` and `tabled`. Arithmetic follows from these; override it where it needs no table.
     """
 
-    tensors: tuple[Tensor, ...]  # what the scores are computed from, except for tensors inside a function
+    tensors: tuple[Tensor, ...]  # that the scores are computed from, except for tensors inside a function
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(str(list(x.shape)) for x in self.tensors)})"
 
     @property
     def after_batch(self) -> int:
-        """How many dimensions its tensors have after those of the batch, for an index of the batch."""
+        """How many dimensions the tensors have after those of the batch; needed to index the batch."""
         raise ValueError(f"{type(self).__name__} must have after_batch, the dimensions of its tensors after the batch")
 
     @abstractmethod
@@ -49,7 +49,7 @@ class Scores(ABC):
         return self.tabled().map(lambda x: x + next(others))
 
     def finite(self) -> "Scores":
-        """Zero in place of minus infinity, and of masks by the lowest finite number."""
+        """Zero in place of minus infinity, and of the lowest finite number if that was used as a mask."""
         return self.tabled().map(as_values)
 
     def unmasked(self) -> "Scores":
@@ -57,11 +57,11 @@ class Scores(ABC):
         return self.map(unmasked)
 
     def forbidden(self, dtype: torch.dtype) -> "Scores":
-        """One for every part with score minus infinity or a finite mask, zero for the others."""
+        """One for every part whose score is minus infinity or a finite mask, zero for the others."""
         return self.tabled().map(lambda x: (unmasked(x) == -math.inf).to(dtype))
 
     def centred(self) -> "Scores":
-        """The scores less a constant, if every configuration has the same number of these parts; else themselves."""
+        """The scores less a constant if every configuration has the same number of these parts, else unchanged."""
         return self
 
     def bound(self) -> float:

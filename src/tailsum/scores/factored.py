@@ -33,7 +33,7 @@ class Factored(Potential):
                 f"got {list(left.shape)} and {list(right.shape)}"
             )
         try:
-            same = left.shape[:-2] == right.shape[:-2]  # the function is slow
+            same = left.shape[:-2] == right.shape[:-2]  # broadcast_shapes is slow
             self.lead = left.shape[:-2] if same else torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
         except RuntimeError:
             raise ValueError(
@@ -73,7 +73,7 @@ class Factored(Potential):
         return self.side_by_side(other) if isinstance(other, Factored) else super().plus(other)
 
     def side_by_side(self, other: "Factored") -> "Factored":
-        """The sum of two factored scores, by concatenation of their factors."""
+        """The sum of two factored scores: their factors concatenated."""
 
         def joined(a: Tensor, b: Tensor) -> Tensor:
             lead = torch.broadcast_shapes(a.shape[:-1], b.shape[:-1])
@@ -94,7 +94,7 @@ class Factored(Potential):
 
 
 def embedding_norms(nodes: Potential | None, pairs: Potential | None, needed: str) -> Tensor:
-    """The L1 norms of the state embeddings, from the scores of pairs or else of nodes; `needed` is for the error."""
+    """The L1 norms of the state embeddings, from the scores of pairs or else of nodes; an error names what is `needed`."""
     if isinstance(pairs, Factored) and not pairs.lead:
         return pairs.left.abs().sum(-1)
     if isinstance(nodes, Factored):

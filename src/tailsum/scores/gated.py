@@ -1,4 +1,4 @@
-"""Inner products of embeddings whose coordinates count differently at every step."""
+"""Scores that are inner products of embeddings, with a weight for each coordinate that may change at every step."""
 
 from collections.abc import Callable
 
@@ -12,11 +12,11 @@ from tailsum.scores.potential import Columns, Potential, Rows
 
 
 class Gated(Potential):
-    """Scores `sum_d gate[d] left[i, d] right[j, d]`, with a gate for each step of each sequence, for instance from its context.
+    """Scores `sum_d gate[d] left[i, d] right[j, d]`, with a gate for each step of each sequence.
 
     `left [n_from, d]` and `right [n_to, d]` are usually shared (or have leading dimensions too); `gate [*lead, d]`
-    broadcasts against the model's `[*batch, steps]`. So scores differ everywhere, from N d and T d numbers. Exact inference
-    needs all N^2 of them for each step of each sequence; a sketch only those of the states that it keeps.
+    broadcasts against the model's `[*batch, steps]`. So N d and T d numbers define different scores at every step. Exact
+    inference needs all N^2 scores of each step and sequence; a sketch only those of the states that it keeps.
 
     >>> states = torch.randn(1000, 8)
     >>> Gated(states, states, torch.rand(2, 4, 8)).at_step(0).block(torch.tensor([1, 2, 3]), None).shape
@@ -48,7 +48,7 @@ class Gated(Potential):
 
     @property
     def gate(self) -> Float[Tensor, "*lead d"]:
-        """How much each coordinate counts."""
+        """The weight of each coordinate."""
         return self.tensors[2].squeeze(-2)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Gated":
@@ -59,7 +59,7 @@ class Gated(Potential):
         return self.gather(rows, cols).block()
 
     def gather(self, rows: Rows, cols: Columns) -> Factored:
-        """As factors, the gate multiplied into the side with fewer states."""
+        """Factors, with the gate multiplied into the side with fewer states."""
         part = Factored(self.left, self.right).gather(rows, cols)
         gate = self.tensors[2]
         if part.n_from <= part.n_to:

@@ -1,8 +1,8 @@
 """Potentials: scores between the states of two neighbouring nodes, as a table, as factors, or as a function.
 
 A potential represents scores `[*lead, n_from, n_to]`. `lead` broadcasts against the model's `[*batch, steps]`: `()` is
-shared by all, `(steps,)` varies with time, `(*batch, 1)` with the sequence. Scores of single nodes are potentials too,
-with `n_from = 1` and `lead = (*batch, T)`.
+shared by all, `(steps,)` varies with time, `(*batch, 1)` with the sequence. Scores of single nodes are potentials with
+`n_from = 1` and `lead = (*batch, T)`.
 """
 
 import math
@@ -32,7 +32,7 @@ class Potential(Scores):
 
     @property
     def after_batch(self) -> int:
-        """Steps, or whatever `lead` ends with, come after the batch."""
+        """The last dimension of `lead`, usually the steps, comes after the batch."""
         return self.trailing + 1
 
     def on(self, device: torch.device) -> "Potential":
@@ -51,7 +51,7 @@ class Potential(Scores):
         """Scores of all given rows with all given columns."""
 
     def at_step(self, t: int) -> "Potential":
-        """The potential of step t: the last dimension of `lead` is removed."""
+        """The potential of step t, without the last dimension of `lead`."""
         return self.map(lambda x: at_step(x, self.trailing, t))
 
     def at(self, i: Int[Tensor, "*#lead"], j: Int[Tensor, "*#lead"]) -> Float[Tensor, "*lead"]:
@@ -97,7 +97,7 @@ class Potential(Scores):
         return (self.block(),)
 
     def flat_params(self, batch_shape: torch.Size) -> tuple[Tensor, ...]:
-        """The same as `[b, s, ...]`: b is 1 where the batch shares the scores, and s where the steps do."""
+        """`table_params` as `[b, s, ...]`: b is 1 where the batch shares the scores, and s where the steps do."""
         return tuple(flattened(p.expand(*self.lead, -1, -1), 2, batch_shape) for p in self.table_params())
 
 
@@ -122,9 +122,12 @@ class Dense(Potential):
         return self
 
     def centred(self) -> "Dense":
-        """A copy, if it fits the table budget; else the scores as they are."""
-        room = fits_budget(self.scores.numel() * self.scores.element_size())
-        return self.map(lambda x: without_common(x, 2)) if room else self
+        """A copy if it fits the table budget, else the scores as they are."""
+        return Dense(without_common(self.scores, 2)) if self._copy_fits else self
+
+    @property
+    def _copy_fits(self) -> bool:
+        return fits_budget(self.scores.numel() * self.scores.element_size())
 
     def block(self, rows: Rows = None, cols: Columns = None) -> Float[Tensor, "*lead a b"]:
         if cols is None:
@@ -136,15 +139,14 @@ class Dense(Potential):
             return columns.movedim(0, -2)
         if rows is None:
             lead = torch.broadcast_shapes(self.lead, cols.shape[:-1])
-            wanted = cols[..., None, :].expand(*lead, self.n_from, -1)
-            return self.scores.expand(*lead, -1, -1).gather(-1, wanted)
+            index = cols[..., None, :].expand(*lead, self.n_from, -1)
+            return self.scores.expand(*lead, -1, -1).gather(-1, index)
         flat = rows[..., :, None] * self.n_to + cols[..., None, :]
         return take(self.scores.flatten(-2)[..., None], flat.flatten(-2))[..., 0].unflatten(-1, flat.shape[-2:])
 
     def transposed(self) -> "Dense":
-        """A copy, whose rows are read faster, where it fits the table budget."""
-        room = fits_budget(self.scores.numel() * self.scores.element_size())
-        return Dense(self.scores.mT.contiguous() if room else self.scores.mT)
+        """A copy, whose rows are read faster, if it fits the table budget."""
+        return Dense(self.scores.mT.contiguous() if self._copy_fits else self.scores.mT)
 
     def columns(self, start: int, stop: int) -> "Dense":
         return Dense(self.scores[..., start:stop])

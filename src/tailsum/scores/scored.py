@@ -16,8 +16,8 @@ class Scored(Potential):
     """Scores from any differentiable function of two index tensors, for instance a network over state embeddings.
 
     `function(i, j)` takes tensors of state ids that broadcast together and returns one score for each pair. With
-    `context [*lead, c]`, for scores that vary with time or sequence, it is called as `function(i, j, context)`, the
-    context shaped `[*lead, 1, 1, c]`. Exact inference evaluates all pairs; a sketch only those of the states it keeps.
+    `context [*lead, c]`, for scores that vary with time or sequence, it is called as `function(i, j, context)`, where the
+    context is `[*lead, 1, 1, c]`. Exact inference evaluates all pairs; a sketch only those of the states it keeps.
 
     >>> states = torch.randn(1000, 8)
     >>> potential = Scored(lambda i, j: -(states[i] - states[j]).square().sum(-1), 1000, 1000)
@@ -44,7 +44,7 @@ class Scored(Potential):
         self.tensors = () if context is None else (context,)
         self.lead = torch.Size() if context is None else context.shape[:-1]
         self.device = device if context is None else context.device
-        self.dtype = dtype  # of the scores; None: as the function returns them
+        self.dtype = dtype  # of the scores; None for the dtype that the function returns
 
     def __repr__(self) -> str:
         name = getattr(self.function, "__name__", type(self.function).__name__)
@@ -72,10 +72,10 @@ class Scored(Potential):
         extra = () if self.context is None else (self.context[..., None, None, :],)
         scores = self.function(rows[..., :, None], cols[..., None, :], *extra)
         lead = torch.broadcast_shapes(self.lead, rows.shape[:-1], cols.shape[:-1])
-        wanted = (*lead, rows.shape[-1], cols.shape[-1])
-        if not scores.is_floating_point() or scores.shape != wanted:
+        shape = (*lead, rows.shape[-1], cols.shape[-1])
+        if not scores.is_floating_point() or scores.shape != shape:
             raise ValueError(
-                f"function must give one floating-point score for each pair, {list(wanted)}: "
+                f"function must give one floating-point score for each pair, {list(shape)}: "
                 f"got {scores.dtype} {list(scores.shape)}"
             )
         if not every(scores < math.inf):

@@ -1,1 +1,1 @@
-"""Sketches: proposals score the states of each node, selections keep some of them."""
+"""Sketches: a proposal says how much each state of a node matters, a selection keeps some of the states."""

@@ -1,4 +1,4 @@
-"""The interface of a model to proposals."""
+"""The interface that proposals need from a model."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class Model(ABC):
 
     @abstractmethod
     def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
-        """The L1 norm of each state's embedding; a ValueError where the states have none."""
+        """The L1 norm of each state's embedding; a ValueError if states have no embeddings."""
 
     @abstractmethod
     def sweep(self) -> Sweep:

@@ -1,7 +1,7 @@
-"""Neighbours: for each state, the states with which it scores highest, and messages along these pairs alone.
+"""Neighbours: for each state, the states with the highest pair scores, and messages along these pairs alone.
 
-A message from landmarks misses states whose mass rests on a few particular partners that are no landmarks: on a sticky
-chain, each state and itself. In the messages of `Lookahead`, the part that each state receives from itself and from its
+A message from landmarks misses states whose mass comes from a few particular partners that are no landmarks; on a sticky
+chain, from the state itself. In the messages of `Lookahead`, the part that each state receives from itself and from its
 neighbours is exact, and landmarks estimate only the rest.
 """
 
@@ -25,17 +25,15 @@ from tailsum.sketch.selection import Subset
 
 _TOGETHER = 8  # states of each group that are compared at a time
 _FAR = 3e38  # minus this stands for minus infinity, whose last bits cannot hold a place
-# How many pairs are scored to make lists of neighbours unless they are given, at most; of a function.
-PAIRS, EVALUATIONS = 1 << 36, 1 << 30
+PAIRS, EVALUATIONS = 1 << 36, 1 << 30  # the most pairs to score for lists: of a table or factors, of a function
 
 
 class Neighbours:
     """Lists of the best successors and predecessors of each state under a transition that all steps share.
 
     `size` is the length of each list. The states are split into `4 * size` interleaved groups, and the best of each group
-    compete for the list. Making the lists costs as much as one step of exact inference, N^2 products, in tiles. Lists may
-    be used again while the scores change, as in training: sums stay unbiased with any lists, and become more accurate
-    with fresh ones.
+    compete for the list. Making the lists costs as much as one step of exact inference, N^2 products, in tiles. Lists can
+    be reused while the scores change, as in training: sums are unbiased with any lists, and more accurate with fresh ones.
 
     >>> near = Neighbours(torch.randn(1000, 1000), size=16)
     >>> near.successors.shape, near.predecessors.shape
@@ -57,7 +55,7 @@ class Neighbours:
 
     @classmethod
     def of(cls, successors: Int[Tensor, "n r"], predecessors: Int[Tensor, "n r"]) -> "Neighbours":
-        """Lists that were made before."""
+        """Neighbours with existing lists."""
         lists = cls.__new__(cls)
         lists.successors, lists.predecessors = successors, predecessors
         return lists
@@ -68,10 +66,10 @@ class Neighbours:
 
 
 def _lists(potential: Potential, size: int, device: torch.device) -> tuple[Int[Tensor, "n r"], Int[Tensor, "n r"]]:
-    """For each row `size` columns of high score, and for each column rows: the best of those that lead their group.
+    """`size` columns of high score for each row, and rows for each column: the best among the leaders of their groups.
 
-    A score is compared together with its place in the group, which takes the last bits of its mantissa, so that one
-    maximum finds both: much faster than a maximum with indices.
+    The place of a state in its group is stored in the last bits of the score's mantissa, so that one maximum finds both:
+    much faster than a maximum with indices.
     """
     n, groups = potential.n_from, min(4 * size, potential.n_from)
     places = (1 << (-(-n // groups)).bit_length()) - 1  # the bits for places, all ones
@@ -90,8 +88,8 @@ def _lists(potential: Potential, size: int, device: torch.device) -> tuple[Int[T
             bits, (down, _, across, _) = tile.view(torch.int32), tile.shape
             place = torch.arange(down, dtype=torch.int32, device=device)[:, None, None, None] + top // groups
             bits.bitwise_and_(~places).bitwise_or_(place)
-            found = by_column[:, left:right]
-            found.copy_(torch.maximum(found, tile.amax(0).flatten(1)[:, : right - left]))
+            best_rows = by_column[:, left:right]
+            best_rows.copy_(torch.maximum(best_rows, tile.amax(0).flatten(1)[:, : right - left]))
             other = torch.arange(across, dtype=torch.int32, device=device)[:, None] + left // groups
             bits.bitwise_xor_(place ^ other)  # the places of columns instead of rows
             best.copy_(torch.maximum(best, tile.amax(2).flatten(0, 1)[: len(rows)]))
@@ -104,7 +102,7 @@ def _lists(potential: Potential, size: int, device: torch.device) -> tuple[Int[T
 
 
 def _in_groups(scores: Float[Tensor, "a b"], groups: int) -> Float[Tensor, "down groups across groups"]:
-    """Rows and columns in interleaved groups; incomplete ones are filled up."""
+    """Rows and columns in interleaved groups; incomplete groups are filled up."""
     down, across = (-size % groups for size in scores.shape)
     if down or across:
         scores = torch.nn.functional.pad(scores, (0, across, 0, down), value=-1.1 * _FAR)
@@ -120,7 +118,7 @@ class NearMessages:
     weight: Float64[Tensor, "*lead n r"]  # the exponentiated scores, less the scale
 
     def each(self, change: Callable[[Tensor, int], Tensor]) -> "NearMessages":
-        """The messages of other leading dimensions: `change` gets a tensor and how many dimensions follow the leading."""
+        """The messages with other leading dimensions: `change` gets a tensor and the number of dimensions after these."""
         return NearMessages(self.partners, change(self.scale, 1), change(self.weight, 2))
 
     def at_step(self, step: int) -> "NearMessages":
@@ -130,11 +128,11 @@ class NearMessages:
     def joined(
         self, sent: Float[Tensor, "*batch n"], value: Float[Tensor, "*batch n"], kept: Subset
     ) -> Float[Tensor, "*batch n"]:
-        """The message `sent` to each state by landmarks, the part of its neighbours exact in place of estimated.
+        """The message `sent` to each state by landmarks, with the part that comes from its neighbours made exact.
 
-        `value` are the values of all states that the message is a sum over, `kept` the landmarks among them that sent it.
-        The landmarks' estimate of the neighbours' part is subtracted. The sum is no less than the part of the state
-        itself, whatever the rounding of large weights.
+        `value` has the values of all states that the message sums over, `kept` the landmarks among them that sent it.
+        The landmarks' estimate of the neighbours' part is subtracted. However large weights are rounded, the sum is at
+        least the part of the state itself.
         """
         highest = finite(value.amax(-1, keepdim=True)).double()
         mass = (value.double() - highest).exp_()
@@ -161,25 +159,25 @@ class NearMessages:
         n, size = self.partners.shape
         tables = weight.shape[:-2].numel()
         first = torch.arange(tables, device=weight.device)[:, None, None] * n
-        found = torch.nn.functional.embedding_bag(
+        sums = torch.nn.functional.embedding_bag(
             (self.partners + first).reshape(-1, size),
             mass.reshape(tables, -1, n).mT.reshape(tables * n, -1),
             per_sample_weights=weight.reshape(-1, size),
             mode="sum",
         )
-        return found.reshape(tables, n, -1).mT.reshape(mass.shape)
+        return sums.reshape(tables, n, -1).mT.reshape(mass.shape)
 
 
 class Near:
-    """Messages along pairs of neighbours in both directions, by pair scores and the same transposed.
+    """Messages between neighbours in both directions, from pair scores and their transpose.
 
-    Lists are made here if a number, their size, is given, and one table serves all steps and sequences. Else, and where
-    too many pairs would have to be scored, each state has itself alone.
+    `neighbours` may be the size of lists to make here. They are made if all steps and sequences share the scores and
+    not too many pairs must be scored; else each state has only itself.
     """
 
     @torch.no_grad()
     def __init__(self, pairs: Potential, back: Potential, neighbours: Neighbours | int, device: torch.device) -> None:
-        self.lists: Neighbours | None  # None: each state has itself alone
+        self.lists: Neighbours | None  # None: each state has only itself
         self._pairs, self._back, self._device = pairs, back, device
         n = pairs.n_from
         affordable = n * n <= (EVALUATIONS if isinstance(pairs, Scored) else PAIRS)
@@ -203,10 +201,10 @@ class Near:
 
     @torch.no_grad()
     def _messages(self, potential: Potential, listed: Int[Tensor, "n r"] | None) -> NearMessages:
-        own = torch.arange(potential.n_from, device=self._device)[:, None]
-        partners = own if listed is None else torch.cat((own, listed), -1)
+        itself = torch.arange(potential.n_from, device=self._device)[:, None]
+        partners = itself if listed is None else torch.cat((itself, listed), -1)
         scores = _scores_with(potential, partners, self._device).double()
-        scores[..., 1:].masked_fill_(partners[:, 1:] == own, -math.inf)  # itself is there already
+        scores[..., 1:].masked_fill_(partners[:, 1:] == itself, -math.inf)  # which comes first already
         scale = finite(scores.amax(-1))
         return NearMessages(partners, scale, scores.sub_(scale[..., None]).exp_())
 
@@ -216,7 +214,7 @@ def _scores_with(
 ) -> Float[Tensor, "*lead n r"]:
     """The score of each state with each of its partners, in tiles."""
     wide = potential.map(lambda x: x.unsqueeze(-potential.trailing - 1)) if potential.lead else potential
-    width = potential.left.shape[-1] if isinstance(potential, Factored) else 1  # numbers that a score is made of
+    width = potential.left.shape[-1] if isinstance(potential, Factored) else 1  # numbers read for each score
 
     def tile(start: int, stop: int) -> Parts:
         rows = torch.arange(start, stop, device=device)[:, None]

@@ -44,7 +44,7 @@ class Uniform(Proposal):
 
 
 class Local(Proposal):
-    """The softmax of the scores of single nodes, without their neighbours."""
+    """The softmax of the scores of single nodes, which ignores their neighbours."""
 
     @torch.no_grad()
     def __call__(self, model: Model) -> Float[Tensor, "*batch_node n"]:
@@ -82,25 +82,24 @@ class LocalGlobal(Proposal):
 
 @dataclass(frozen=True)
 class Lookahead(Proposal):
-    """Approximate marginals, by messages from a few landmark states to all states of neighbouring nodes (default).
+    """Approximate marginals, from messages of a few landmark states to all states of neighbouring nodes (default).
 
-    On a chain, a backward sweep selects landmarks at each node and sends their messages to all N states of the node
-    before; then `rounds` times, a forward sweep guided by it and a backward sweep guided by that. Trees have inside and
-    outside sweeps instead, graphs walks from the last layer to the first. Each round has four times the landmarks
-    of the one before, so that all early rounds together cost less than the last. With `sequential`, the states to keep are
-    then selected in one more sweep, each node given the states kept so far, so that errors do not multiply. Without,
-    every node is selected independently: cheaper for large K, and less accurate.
+    On a chain, a backward sweep selects landmarks at each node and sends their messages to all N states of the previous
+    node; then `rounds` times, a forward sweep guided by it and a backward sweep guided by that. Trees have inside and
+    outside sweeps instead, graphs walks from the last layer to the first. Each round has four times the landmarks of
+    the one before, so all early rounds together cost less than the last. If `sequential`, one more sweep then selects
+    the states to keep, each node given the states kept so far, so that errors do not multiply. Otherwise every node is
+    selected independently: cheaper for large K, and less accurate.
 
     `neighbours`, on chains: each state also gets an exact message from itself and from this many partners, those with
-    which its pair scores are highest. Landmarks alone miss states whose mass rests on a few particular partners: on sticky
-    or peaked chains of 30,000 states and more, sums would be too low by many nats. The lists of partners are made in
-    N^2 products, as much as one step of exact inference; to make them once for many sketches, pass
-    `Neighbours(transition)`. Where scores differ by step or sequence, and beyond 262,144 states (32,768 for a
-    function of pairs), each state has itself alone unless lists are given. 0: landmarks only.
+    the highest pair scores. Landmarks alone miss states whose mass comes from a few particular partners: on sticky or
+    peaked chains of 30,000 states and more, sums would be too low by many nats. Making the lists takes N^2 products, as
+    much as one step of exact inference; to make them once for many sketches, pass `Neighbours(transition)`. Without
+    given lists, each state has only itself if scores differ by step or sequence, and beyond 262,144 states (32,768 for a
+    function of pairs). 0: landmarks only.
 
-    `landmarks` is the number at each node in the last round. Defaults: 192 and no further rounds on chains with
-    lists of neighbours; else one round, and 512 on chains, graphs and segmentations, 64 on grammars and
-    dependency trees, where a landmark costs more.
+    `landmarks` is the number at each node in the last round. Defaults: 192 and no further rounds on chains with lists of
+    neighbours; else one round, and 512 on chains, graphs and segmentations, 64 on grammars and dependency trees.
 
     Cost on a chain: nodes x N x (landmarks + neighbours + K) in tiles of a few MB, and N^2 products for the lists.
     """
@@ -131,16 +130,18 @@ class Lookahead(Proposal):
         return selection(sweep.log_q(landmarks, generator), generator)
 
     def listed(self, model: Model) -> "Lookahead":
-        """The same with the lists of neighbours that it would make for a model, for many sketches of it."""
+        """The same with the lists of neighbours that it would make for this model: many sketches then share them."""
+        lists = self._sweep(model).lists
+        return self if lists is None else replace(self, neighbours=lists)
+
+    def _sweep(self, model: Model) -> Sweep:
         sweep = model.sweep()
         if self.neighbours:
             sweep.set_neighbours(self.neighbours, self.landmarks or sweep.landmarks)
-        return self if sweep.lists is None else replace(self, neighbours=sweep.lists)
+        return sweep
 
     def _swept(self, model: Model, generator: torch.Generator | None) -> tuple[Sweep, int]:
-        sweep = model.sweep()
-        if self.neighbours:
-            sweep.set_neighbours(self.neighbours, self.landmarks or sweep.landmarks)
+        sweep = self._sweep(model)
         landmarks = self.landmarks or sweep.landmarks
         for later in range(sweep.rounds if self.rounds is None else self.rounds, -1, -1):
             sweep.look(max(1, landmarks >> 2 * later), generator)
@@ -149,7 +150,7 @@ class Lookahead(Proposal):
 
 @dataclass(frozen=True)
 class Custom(Proposal):
-    """A user's function, its result checked."""
+    """A user's function, whose result is checked."""
 
     function: Propose
 
@@ -161,10 +162,10 @@ class Custom(Proposal):
         log_q = self.function(model)
         if not isinstance(log_q, Tensor):
             raise ValueError(f"proposal must give a tensor log_q: got {type(log_q).__name__}")
-        wanted = (*model.batch_shape, *model.node_shape, model.n_states)
-        if log_q.shape != wanted or not log_q.is_floating_point() or log_q.device != model.device:
+        shape = (*model.batch_shape, *model.node_shape, model.n_states)
+        if log_q.shape != shape or not log_q.is_floating_point() or log_q.device != model.device:
             raise ValueError(
-                f"proposal must give floating-point log_q {list(wanted)} on {model.device}: "
+                f"proposal must give floating-point log_q {list(shape)} on {model.device}: "
                 f"got {log_q.dtype} {list(log_q.shape)} on {log_q.device}"
             )
         if not (log_q < math.inf).all():
@@ -172,10 +173,10 @@ class Custom(Proposal):
         return log_q.to(model.dtype)
 
 
-def proposal_from(given: Propose) -> Proposal:
-    """`given` if it is a `Proposal`; any other function is wrapped in `Custom`."""
-    if isinstance(given, Proposal):
-        return given
-    if not callable(given) or isinstance(given, type):
-        raise ValueError(f"proposal must be a proposal or a function from a model to log_q: got {given!r}")
-    return Custom(given)
+def proposal_from(proposal: Propose) -> Proposal:
+    """A `Proposal` as it is; any other function wrapped in `Custom`."""
+    if isinstance(proposal, Proposal):
+        return proposal
+    if not callable(proposal) or isinstance(proposal, type):
+        raise ValueError(f"proposal must be a proposal or a function from a model to log_q: got {proposal!r}")
+    return Custom(proposal)

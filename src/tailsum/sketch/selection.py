@@ -1,7 +1,7 @@
 """Selections: keep K of N states, each with a weight, so that weighted sums over the kept estimate sums over all.
 
 A selection maps `log_q [..., N]`, how much each state matters (unnormalised, minus infinity for never), to a `Subset`.
-Leading dimensions are independent selections, without loops over them.
+Leading dimensions are independent selections, made together.
 """
 
 import math
@@ -37,7 +37,7 @@ class Subset:
         return torch.zeros_like(again).scatter(-1, order, again) | empty
 
     def merged(self) -> "Subset":
-        """The same states, the weights of copies added up in the first place of each; the other places are empty."""
+        """The same states, with the weights of copies added up in the first place of each; the other places are empty."""
         top = finite(self.log_weight.detach().amax(-1, keepdim=True))
         which = self.index.masked_fill(self.log_weight == -math.inf, -1)
         ordered, order = which.sort(dim=-1, stable=True)
@@ -49,7 +49,7 @@ class Subset:
 
 
 class Selection(ABC):
-    """A way to keep states by how much they matter."""
+    """A rule that keeps states by how much they matter."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -79,7 +79,7 @@ class TopK(Selection):
 
 @dataclass(frozen=True)
 class TopAndSample(Selection):
-    """The paper's selection (its Eqs. 4 to 7): the `top` states, and `sampled` draws, with replacement, from the rest.
+    """The paper's selection (its Eqs. 4 to 7): the `top` states, and `sampled` draws with replacement from the rest.
 
     A draw of state i has weight `1 / (sampled * q_i)`, q normalised over the rest; a top state is never drawn again.
     Sums are unbiased for every `top` and every `sampled` of at least one.
@@ -102,7 +102,7 @@ class TopAndSample(Selection):
         reach = cumulative((rest - finite(highest)).exp_())
         total = reach[..., -1:]
         draws = uniform((*log_q.shape[:-1], self.sampled), log_q.device, generator) * total
-        # The first state whose cumulative sum exceeds the draw: never one of zero probability.
+        # The first state whose cumulative sum exceeds the draw, so never one of zero probability.
         tail = torch.searchsorted(reach, draws, right=True).clamp_(max=log_q.shape[-1] - 1)
         log_probability = rest.gather(-1, tail) - highest - total.log()
         log_weight = (-math.log(self.sampled) - log_probability).to(log_q.dtype)
@@ -116,7 +116,7 @@ class Optimal(Selection):
 
     The unbiased selection of least variance for independent inclusion (Fearnhead & Clifford 2003); no state is kept
     twice. Sampling is systematic, with one uniform number per row, over the states ordered by q to the nearest power of
-    two. So each magnitude gets its share of the kept states, which lowers the variance of the entropy, without a sort.
+    two: each magnitude gets its share of the kept states without a sort, which lowers the variance of the entropy.
 
     >>> Optimal(2)(torch.tensor([0.0, 9.0, 0.0, 0.0])).log_weight.exp().round(decimals=3).tolist()
     [1.0, 3.0]
@@ -132,15 +132,15 @@ class Optimal(Selection):
         if self.k >= n:
             return Subset(torch.arange(n, device=log_q.device).expand(*lead, n), log_q.new_zeros(*lead, n))
         mark = uniform((*lead, 1), log_q.device, generator)
-        # There are many passes over each row: on a CPU, over a few rows at a time, which stay in its cache.
+        # Each row is read many times: on a CPU, select for a few rows at a time, which stay in its cache.
         few = max(1, _in_cache(log_q.device) // n) if log_q.device.type == "cpu" else max(1, log_q.numel())
         parts = zip(log_q.reshape(-1, n).split(few), mark.reshape(-1, 1).split(few), strict=True)
         kept = [self._rows(*part) for part in parts]
-        index, log_weight = (torch.cat(found).reshape(*lead, self.k) for found in zip(*kept, strict=True))
+        index, log_weight = (torch.cat(rows).reshape(*lead, self.k) for rows in zip(*kept, strict=True))
         return Subset(index, log_weight)
 
     def _rows(self, log_q: Float[Tensor, "rows n"], mark: Float64[Tensor, "rows 1"]) -> tuple[Tensor, Tensor]:
-        """The kept states and log weights of some rows, given where the first place is."""
+        """The kept states and log weights of some rows; place m is at `m + mark` on the cumulative sum."""
         n = log_q.shape[-1]
         everything = torch.arange(n, device=log_q.device).expand(log_q.shape)
         inclusion = inclusion_probability(log_q, self.k)
@@ -150,15 +150,12 @@ class Optimal(Selection):
         taken = place < reach - mark
         place = torch.where(taken, place, self.k).long().clamp_(0, self.k)
         index = everything.new_full((len(log_q), self.k + 1), n).scatter_(-1, place, everything)[..., :-1]
-        empty = index == n  # fewer than k states are possible
-        index = index.masked_fill(empty, 0)
-        log_weight = -inclusion.gather(-1, index).log_().to(log_q.dtype)
-        return index, log_weight.masked_fill_(empty, -math.inf)
+        return _weighted(index, inclusion, log_q.dtype)
 
 
 @dataclass(frozen=True)
 class Landmarks(Selection):
-    """As `Optimal`, over the states in their own order: faster, where the variance of single sums matters less."""
+    """As `Optimal`, but with the states in the order of their ids: faster, for sums whose variance matters less."""
 
     k: int
 
@@ -169,15 +166,19 @@ class Landmarks(Selection):
         inclusion = inclusion_probability(log_q, self.k)
         reach = cumulative(inclusion)
         mark = uniform((*lead, 1), log_q.device, generator) + torch.arange(self.k, device=log_q.device)
-        index = torch.searchsorted(reach, mark, right=True)
-        empty = index >= n  # fewer than k states are possible
-        index.masked_fill_(empty, 0)
-        log_weight = -inclusion.gather(-1, index).log_().to(log_q.dtype)
-        return Subset(index, log_weight.masked_fill_(empty, -math.inf))
+        return Subset(*_weighted(torch.searchsorted(reach, mark, right=True), inclusion, log_q.dtype))
+
+
+def _weighted(index: Tensor, inclusion: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Kept states and their log weights; index n marks an empty place, where fewer than k states are possible."""
+    empty = index == inclusion.shape[-1]
+    index = index.masked_fill(empty, 0)
+    log_weight = -inclusion.gather(-1, index).log_().to(dtype)
+    return index, log_weight.masked_fill_(empty, -math.inf)
 
 
 def selection_from(k: int | None, selection: Selection | None) -> Selection:
-    """The selection that is given, or `Optimal(k)`; a ValueError unless it is one of the two."""
+    """The selection, or `Optimal(k)`; a ValueError unless exactly one of the two is given."""
     if (k is None) == (selection is None):
         raise ValueError("give either k, the number of states to keep, or a selection: got both or neither")
     if k is not None:
@@ -188,14 +189,15 @@ def selection_from(k: int | None, selection: Selection | None) -> Selection:
 
 
 def _in_cache(device: torch.device) -> int:
-    """How many numbers to work on at a time where each takes several intermediate ones."""
+    """How many numbers to work on at a time where each needs several intermediate ones."""
     return tile_size(device) // 16
 
 
-def _cumulative_by_magnitude(inclusion: Float64[Tensor, "*lead n"], levels: int = 9) -> Float64[Tensor, "*lead n"]:
-    """The cumulative sum of the probabilities in the order of their powers of two, largest first."""
+def _cumulative_by_magnitude(inclusion: Float64[Tensor, "*lead n"]) -> Float64[Tensor, "*lead n"]:
+    """The cumulative sum of the probabilities, ordered by their powers of two, largest first."""
+    levels = 9
     level = (1 - torch.frexp(inclusion).exponent).clamp_(0, levels - 1)
-    if inclusion.numel() <= _in_cache(inclusion.device):  # all levels at once, one after another
+    if inclusion.numel() <= _in_cache(inclusion.device):  # one cumulative sum over all levels
         *lead, n = inclusion.shape
         place = level.long()[..., None, :]
         spread = inclusion.new_zeros(*lead, levels, n).scatter_(-2, place, inclusion[..., None, :])
@@ -212,7 +214,7 @@ def _cumulative_by_magnitude(inclusion: Float64[Tensor, "*lead n"], levels: int 
 
 
 def cumulative(x: Float64[Tensor, "*lead n"], block: int = 512) -> Float64[Tensor, "*lead n"]:
-    """The cumulative sum of the last dimension, in blocks: faster on a GPU for a few long rows."""
+    """The cumulative sum along the last dimension, in blocks: faster on a GPU for a few long rows."""
     n = x.shape[-1]
     if n <= 4 * block:
         return x.cumsum(-1)
@@ -223,10 +225,10 @@ def cumulative(x: Float64[Tensor, "*lead n"], block: int = 512) -> Float64[Tenso
 
 
 def inclusion_probability(log_q: Float[Tensor, "*lead n"], k: int) -> Float64[Tensor, "*lead n"]:
-    """`min(1, q / c)` with c such that it sums to k; where fewer than k states have q > 0, one for each of them.
+    """`min(1, q / c)` with c such that it sums to k; if fewer than k states have q > 0, one for each of these.
 
-    The states of probability one are the m largest, with the least m for which the others' share of the remaining k - m,
-    in proportion to q, is at most one each. Only the k largest come into question.
+    The m largest states have probability one, for the least m such that the others, which share the remaining k - m in
+    proportion to q, get at most one each. Only the k largest can be among them.
     """
     q = (log_q - finite(log_q.amax(-1, keepdim=True))).double().exp_()
     q = torch.where(log_q > -math.inf, q.clamp_(min=1e-280), 0.0)  # possible states must not underflow
@@ -238,7 +240,7 @@ def inclusion_probability(log_q: Float[Tensor, "*lead n"], k: int) -> Float64[Te
 def share_of(
     largest: Float64[Tensor, "*lead m"], rest: Float64[Tensor, "*lead 1"], k: int
 ) -> Float64[Tensor, "*lead 1"]:
-    """`1 / c`, from the k largest q, in descending order, and the sum of the rest; infinite if fewer are positive."""
+    """`1 / c`, from the k largest q in descending order and the sum of the rest; infinite if fewer than k are positive."""
     tail = largest.flip(-1).cumsum(-1).flip(-1) + rest  # the sum of all but the m largest, for every m < k
     left = k - torch.arange(largest.shape[-1], dtype=tail.dtype, device=tail.device)
     sure = (largest * left > tail).sum(-1, keepdim=True)

@@ -12,44 +12,44 @@ from tailsum.scores.potential import Potential
 from tailsum.sketch.neighbours import Neighbours
 from tailsum.sketch.selection import Selection, Subset
 
-FAR = 1000.0  # nats below the best message: a state that far down was reached through masks alone, such as -1e4 or -1e9
+FAR = 1000.0  # nats below the best message: such states were only reached through masks, such as -1e4 or -1e9
 
 
 class Sweep(ABC):
-    """Beliefs about all states, from messages of landmarks, a few selected states of each node, to its neighbours.
+    """Beliefs about all states, from messages that landmarks, a few selected states of each node, send to its neighbours.
 
-    In `log_q` minus infinity means forbidden, never just not reached by a landmark.
+    Minus infinity in `log_q` means that a state is forbidden, never just that no landmark reached it.
     """
 
-    landmarks, rounds = 512, 1  # unless given to `Lookahead`
+    landmarks, rounds = 512, 1  # unless `Lookahead` sets them
     lists: Neighbours | None = None  # of neighbours, if they are used
 
     def set_neighbours(self, neighbours: Neighbours | int, landmarks: int) -> None:  # noqa: B027  (not every sweep can use them)
-        """Add messages from neighbours, beside so many landmarks: by given lists, or by lists of a given size, made here."""
+        """Add messages from neighbours to those of that many landmarks. A number is the size of lists to make here."""
 
     @abstractmethod
     def look(self, landmarks: int, generator: torch.Generator | None) -> None:
-        """One round of messages from landmarks at each node, selected by the beliefs of earlier rounds."""
+        """One round of messages from landmarks at each node, which the beliefs of earlier rounds select."""
 
     @abstractmethod
     def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch_node n"]:
-        """How much each state matters, by the current beliefs."""
+        """How much each state matters under the current beliefs."""
 
     @abstractmethod
     def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
-        """Select node after node, by messages from the states kept so far and by the current beliefs."""
+        """Select node after node, from messages of the states kept so far and the current beliefs."""
 
 
 def send(potential: Potential, messages: Tensor, kept: Subset) -> Tensor:
-    """The message of the kept states to all states of the neighbour."""
+    """The message from the kept states to all states of the neighbouring node."""
     return message(potential, kept.index, messages.gather(-1, kept.index) + kept.log_weight)
 
 
 def fill_unreached(sent: Tensor) -> Tensor:
-    """Replace what a guessed message says of states that no selected state reaches, by the mean over the others.
+    """An estimated message, with the mean over the reached states for those that no selected state reaches.
 
-    A state that no selected state reaches, where transitions are forbidden, may still matter: minus infinity would rule
-    it out, and bias whatever is selected by this message.
+    Where transitions are forbidden, such a state may still matter: minus infinity would rule it out, and bias whatever
+    is selected by this message.
     """
     here = reached(sent, sent.amax(-1, keepdim=True))
     count = here.sum(-1, keepdim=True).clamp_(min=1)
@@ -57,10 +57,10 @@ def fill_unreached(sent: Tensor) -> Tensor:
 
 
 def reached(sent: Float[Tensor, "*lead n"], top: Float[Tensor, "*lead 1"]) -> Bool[Tensor, "*lead n"]:
-    """Which states a guessed message says something about, given its highest number.
+    """Which states an estimated message is informative about, given its highest number.
 
-    Nothing where it came through a finite mask, which would rule a state out as minus infinity does: where it is further
-    below the best than any score that is meant as a number, or has no digits left beside a mask.
+    It is not where it came through a finite mask, which would rule a state out as minus infinity does: where it is
+    further below the best than any real score, or where a mask left it no digits.
     """
     return (sent > top - FAR) & (top.abs() < 1.0 / torch.finfo(sent.dtype).eps)
 

@@ -1,4 +1,4 @@
-"""Which line a warning points at: the user's, not one of this package."""
+"""The stack level of warnings, so that they point at the user's line."""
 
 import inspect
 

@@ -1,9 +1,9 @@
-"""Replicates combined: independent unbiased estimates of Z, and what each of them says about other quantities.
+"""Combined replicates: independent unbiased estimates of Z, and the value of another quantity from each.
 
 Replicate r has an estimate `Z_r`, as `log_z [r, *batch]`, and a value `[r, *batch, ...]`. Its *share* is `Z_r` over the sum
-of all. Averages under the model are ratios of sums, so their values are averaged by these shares: the bias of a single
-sketch then vanishes with the number of replicates. Log-partition and entropy are logarithms of sums too; that of the mean
-of all is the average, by the shares, of each value minus the log of its share times the number of replicates.
+of all. Averages under the model are ratios of sums, so their values are averaged with these shares as weights: the bias of a
+single sketch then vanishes with the number of replicates. Log-partition and entropy are logarithms of sums: the logarithm of
+the mean is the average, with the same weights, of each value minus the log of its share times the number of replicates.
 """
 
 import math
@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-GROUPS = 64  # at most, for the jackknife
+GROUPS = 64  # of the jackknife, at most
 
 
 class Combined(NamedTuple):
@@ -31,8 +31,8 @@ def combine(
 ) -> Combined:
     """The value of all replicates together, its error by the jackknife, and an interval by Student's t.
 
-    Leaving out one replicate after the other (of many, one group of them after the other) shows how much rests on each.
-    Where all rests on one, the error is as large as what the others would have said.
+    The jackknife leaves out one replicate at a time (of many, one group at a time). If the value depends on a single replicate
+    alone, the error is as large as the difference to the value of the others.
 
     >>> log_z = torch.tensor([1.0, 3.0]).log()
     >>> combine(log_z, log_z, logarithm=True, confidence=0.95).value.exp().round(decimals=6)
@@ -54,17 +54,17 @@ def combine(
 
 
 def shares(log_z: Float[Tensor, "r *batch"]) -> Float[Tensor, "r *batch"]:
-    """The logarithm of the share of each replicate; all have the same where no configuration was found."""
+    """The logarithm of the share of each replicate; equal shares where no configuration is possible."""
     return log_z.masked_fill((log_z == -math.inf).all(0), 0.0).log_softmax(0)
 
 
 def effective(log_z: Float[Tensor, "r *batch"]) -> Float[Tensor, "*batch"]:
-    """How many replicates of equal shares would vary as much as these: all to one."""
+    """The effective number of replicates, from one to all: how many with equal shares would vary as much."""
     return (-(2 * shares(log_z)).logsumexp(0)).exp()
 
 
 def mean(log_z: Float[Tensor, "r *batch"], values: Float[Tensor, "r *batch_value"], logarithm: bool) -> Tensor:
-    """The value of some replicates together: `[*batch, ...]`."""
+    """The value of several replicates together: `[*batch, ...]`."""
     log_share = shares(log_z)
     if logarithm:
         values = values - log_share - math.log(len(log_z))
@@ -73,9 +73,9 @@ def mean(log_z: Float[Tensor, "r *batch"], values: Float[Tensor, "r *batch_value
 
 
 def student(confidence: float, freedom: int) -> float:
-    """Student's t: a centred variable of so many degrees of freedom is within it with probability `confidence`.
+    """The t within which a variable of Student's distribution, with `freedom` degrees, lies with probability `confidence`.
 
-    By the expansion around the normal quantile, which has a relative error below 0.5% from three degrees on.
+    From three degrees on by an expansion around the normal quantile, with a relative error below 0.5%.
 
     >>> [round(student(0.95, freedom), 2) for freedom in (1, 2, 3, 15)]
     [12.71, 4.3, 3.18, 2.13]

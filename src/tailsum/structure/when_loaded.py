@@ -1,4 +1,4 @@
-"""Hooks for other libraries that run when those are imported, and not before: nothing is imported for their sake."""
+"""Hooks that run when another library is imported, so that importing this one does not load it."""
 
 import importlib.util
 import sys
@@ -11,7 +11,7 @@ Act = Callable[[ModuleType], object]
 
 
 def when_loaded(name: str, act: Act) -> None:
-    """Calls `act(module)` now if the module of this name is loaded, or else as soon as anyone loads it.
+    """Calls `act(module)` now if the module of this name is loaded, or else as soon as it is loaded.
 
     >>> when_loaded("math", lambda math: print(math.floor(1.5)))
     1
@@ -23,7 +23,7 @@ def when_loaded(name: str, act: Act) -> None:
 
 
 class _Watch(MetaPathFinder):
-    """Finds one module where it would be found anyway, and acts on it once it is loaded."""
+    """Finds one module by the usual way, and acts on it once it is loaded."""
 
     def __init__(self, name: str, act: Act) -> None:
         self.name, self.act = name, act

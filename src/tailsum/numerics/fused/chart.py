@@ -1,18 +1,16 @@
-"""What the charts of grammars share: the order of their rows, and the step from sums over rules to the states of spans.
+"""Charts of grammars: the order of their rows, and the step from sums over rules to the states of spans.
 
-A chart has one row for each span, the spans of one position first, then those of two, and so on; within a width by sentence
-and first position. So the rows of a width are contiguous. Row r has a peak, the highest inside sum of its states, and the
-exponentials of all of them relative to it, all at most one.
+A chart has one row for each span, ordered by width, sentence and first position, so the rows of a width are contiguous. Row r
+holds a peak, the highest inside sum of its states, and the exponentials of all of them relative to the peak, at most one.
 
-Sums in these units are products. They underflow only where a sum is far below what its span could have at most: a total
-below `FLOOR` is suspect, and all are looked at once, at the end.
+Sums in these units are products. They underflow only where a sum is far below the highest that its span could have: totals
+below `FLOOR` are suspect. All totals are checked together at the end.
 """
 
-# Kernels are called with plain numbers for Triton's own types.
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -21,7 +19,7 @@ from torch import Tensor
 
 from tailsum.numerics.fused.exponential import exp
 
-FLOOR = 1e-26  # sums below it may have lost terms
+FLOOR = 1e-26  # lower sums may have lost terms
 
 
 @triton.jit
@@ -32,7 +30,7 @@ def first_row(width, B, T):
 
 @triton.jit
 def children(b, i, s, width, B, T):
-    """The rows of the left child of s positions and of the right child, of a span of sentence b that begins at i."""
+    """The rows of the two children of a span of sentence b from i on; the left child has s positions."""
     left = first_row(s, B, T) + b * (T - s + 1) + i
     right = first_row(width - s, B, T) + b * (T - width + s + 1) + i + s
     return left.to(tl.int64), right.to(tl.int64)
@@ -65,7 +63,7 @@ def _finish(
 ):  # fmt: skip
     """Inside sums of the states of all spans of a width, from totals `[rows, size]` in units of `exp(tops + scale)`.
 
-    LEAVES, width 1, have no totals. Writes the rows of `states` and `peaks`, and to `low` whether some total is below `floor`.
+    LEAVES (width 1) have no totals. Writes the rows of `states` and `peaks`, and to `low` whether a total is below `floor`.
     """
     span, count = tl.program_id(0), T - width + 1
     b, i = span // count, span % count
@@ -80,19 +78,19 @@ def _finish(
     few = tl.zeros((BLOCK,), tl.int32)
     for start in range(0, size, BLOCK):
         h = start + tl.arange(0, BLOCK)
-        found = tl.load(spans + h, h < size, -float("inf"))
+        inside = tl.load(spans + h, h < size, -float("inf"))
         if not LEAVES:
             total = tl.load(totals + h, h < size, 0.0)
-            there = (total > 0) & (found > -float("inf")) & possible
-            few = tl.maximum(few, tl.where((total < floor) & (found > -float("inf")) & possible, 1, 0))
+            there = (total > 0) & (inside > -float("inf")) & possible
+            few = tl.maximum(few, tl.where((total < floor) & (inside > -float("inf")) & possible, 1, 0))
             if REACH:
-                found = tl.where(there, 0.0, -float("inf"))
+                inside = tl.where(there, 0.0, -float("inf"))
             else:
                 common = tl.where(possible, top, 0.0)
                 more = tl.log(tl.where(there, total, 1.0)) + common + tl.load(scale + h, h < size, 0.0)
-                found = tl.where(there, tl.where(there, found, 0.0) + more, -float("inf"))
-        peak = tl.maximum(peak, found)
-        tl.store(states + h, found, h < size)
+                inside = tl.where(there, tl.where(there, inside, 0.0) + more, -float("inf"))
+        peak = tl.maximum(peak, inside)
+        tl.store(states + h, inside, h < size)
     high = tl.max(peak, 0)
     tl.store(peaks + row, high)
     tl.store(low + row, tl.max(few, 0))
@@ -100,8 +98,8 @@ def _finish(
     tl.debug_barrier()
     for start in range(0, size, BLOCK):
         h = start + tl.arange(0, BLOCK)
-        found = tl.load(states + h, h < size, -float("inf"))
-        tl.store(states + h, exp(found - base), h < size)
+        inside = tl.load(states + h, h < size, -float("inf"))
+        tl.store(states + h, exp(inside - base), h < size)
 
 
 @triton.jit
@@ -125,7 +123,7 @@ def _block(size: int) -> int:
 
 @dataclass
 class Chart:
-    """The rows of a chart over scores `spans [B, T, T, S]`, N states for spans of several positions and P for one."""
+    """The rows of a chart over scores `spans [B, T, T, S]`, with N states for spans of several positions and P for one."""
 
     spans: Tensor
     n_heads: int
@@ -150,7 +148,7 @@ class Chart:
         return slice(self.first_row(width), self.first_row(width + 1))
 
     def leaves(self, x: Tensor) -> Tensor:
-        """The part `[B T, P]` of single positions, of numbers laid out as `buffer`."""
+        """The part `[B T, P]` of single positions, of a tensor laid out as `buffer`."""
         return x[: self.batch * self.length * self.n_leaves].view(-1, self.n_leaves)
 
     def inner(self, x: Tensor) -> Tensor:
@@ -166,53 +164,53 @@ class Chart:
     def finish(self, width: int, totals: Tensor | None, scale: Tensor, reach: bool) -> None:
         """The states and peaks of one width; `totals [rows, N]` in units of `exp(tops + scale)`, `scale [G, N]`."""
         states = self.of_width(self.buffer, width)
-        given = (self.spans, states if totals is None else totals, scale, self.tops, states, self.peaks, self.low)
         rows, size = states.shape
+        tensors = (self.spans, states if totals is None else totals, scale, self.tops, states, self.peaks, self.low)
         sizes = (self.batch, self.length, size, self.spans.shape[-1], rows // len(scale), width, FLOOR)
-        _finish[(rows,)](*given, *sizes, LEAVES=totals is None, REACH=reach, BLOCK=_block(size))
+        _finish[(rows,)](*tensors, *sizes, LEAVES=totals is None, REACH=reach, BLOCK=_block(size))
         if totals is not None:
             self.totals.append(totals)
 
     def whole(self, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """The states `[B, N]` of each whole sentence, and their peak; arbitrary for single words."""
+        """The row of each whole sentence within `inner`, and its peak; arbitrary for single words."""
         width = lengths.clamp(min=2)
         first = self.batch * ((width - 1) * (self.length + 1) - (width - 1) * width // 2)
         row = first + torch.arange(self.batch, device=lengths.device) * (self.length - width + 1)
         return row - self.batch * self.length, self.peaks[row]
 
     def log_sums(self, lengths: Tensor) -> Tensor:
-        """Log of the sum over all trees of each sentence: minus infinity for a single word."""
+        """Log of the sum over all trees of each sentence; minus infinity for a single word."""
         row, peak = self.whole(lengths)
         return (self.inner(self.buffer)[row].sum(-1).log() + peak).masked_fill(lengths < 2, -torch.inf)
 
-    def seed(self, lengths: Tensor, grad: Tensor, found: Tensor) -> None:
-        """Write the gradient of the states of whole sentences to `found`, laid out as `buffer`."""
+    def seed(self, lengths: Tensor, grad: Tensor, grads: Tensor) -> None:
+        """Write the gradients in the states of whole sentences to `grads`, laid out as `buffer`."""
         row, _ = self.whole(lengths)
         states = self.inner(self.buffer)[row]
         total = states.sum(-1, keepdim=True)
         share = states / torch.where(total > 0, total, 1.0) * grad.masked_fill(lengths < 2, 0.0)[:, None]
-        self.inner(found)[row] = share
+        self.inner(grads)[row] = share
 
     def unpack(self, grads: Tensor) -> Tensor:
-        """Gradients laid out as `buffer` as a square."""
-        found = torch.empty_like(self.spans)
+        """Gradients laid out as `buffer`, as a square."""
+        spans = torch.empty_like(self.spans)
         sizes = (self.batch, self.length, self.n_leaves, self.n_heads, self.spans.shape[-1])
         grid = (self.batch * self.length**2,)
-        _unpack[grid](self.leaves(grads), self.inner(grads), found, *sizes, BLOCK=_block(sizes[-1]))
-        return found
+        _unpack[grid](self.leaves(grads), self.inner(grads), spans, *sizes, BLOCK=_block(sizes[-1]))
+        return spans
 
 
-def is_lost(main: Chart, reached: Any) -> bool:
-    """Whether a total underflowed that is positive; `reached()` makes the chart of which states are possible at all.
+def is_lost(chart: Chart, reached: Callable[[], Chart]) -> bool:
+    """Whether a positive total underflowed; `reached()` is the chart of the states that are possible at all.
 
-    The only wait for the device, but where totals are suspect.
+    Waits for the device once, if no total is suspect.
     """
-    if not bool(main.low[main.rows(2).start :].any()):
+    if not bool(chart.low[chart.rows(2).start :].any()):
         return False
     possible = reached()
     lost = [
-        ((main.totals[width] < FLOOR) & (possible.of_width(possible.buffer, width) > 0)).any()
-        for width in range(2, main.length + 1)
+        ((chart.totals[width] < FLOOR) & (possible.of_width(possible.buffer, width) > 0)).any()
+        for width in range(2, chart.length + 1)
     ]
     return bool(torch.stack(lost).any())
 

@@ -1,48 +1,41 @@
 """Sums over non-projective dependency trees: words eliminated one by one in one launch, one program for each sentence.
 
-The reference is `dependencies/arborescence.py`, in float64 as here. The weights of n words are a matrix `[n + 1, n]` (head, the
-root first; child). Those of all n are kept one after another, n descending, for the backward pass.
+The reference is `dependencies/arborescence.py`, in float64 as here. The log weights of n words are a matrix `[n + 1, n]` by head
+(the root first) and child. The matrices of all n are kept one after another, n descending, for the backward pass.
 """
 
-# Kernels are called with plain numbers for Triton's own types.
-# pyright: reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportArgumentType=false
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from tailsum.numerics.fused.reference import reference_gradients
+from tailsum.numerics.fused.exponential import finite, log_of
+from tailsum.numerics.fused.reference import Saved, with_reference
 
 LONGEST = 1024  # words of a sentence: a row of weights is one tile
 
 
 @triton.jit
 def _before(n):
-    """How many numbers the matrices of fewer than n + 1 words have."""
+    """How many numbers the matrices of 1 to n words have together."""
     return n * (n + 1) * (n + 2) // 3  # fits 32 bits for all sentences up to LONGEST
-
-
-@triton.jit
-def _finite(x):
-    return tl.where(x == -float("inf"), 0.0, x)
 
 
 @triton.jit
 def _entering(matrix, n, MULTIROOT: tl.constexpr, C: tl.constexpr):
     """The scores of the heads of the last of n words, root first, and the log of their sum.
 
-    One root: only the last word attaches to it. The first row has no other use then.
+    With one root only the last word attaches to it, and the first row has no other use.
     """
     h = tl.arange(0, C)
     there = (h < n) if MULTIROOT else ((h < n) & ((h > 0) | (h == n - 1)))
     into = tl.load(matrix + h * n + n - 1, there, -float("inf"))
-    top = _finite(tl.max(into, 0))
-    total = tl.sum(tl.exp(into - top), 0)
-    return into, tl.where(total > 0, tl.log(tl.where(total > 0, total, 1.0)) + top, -float("inf"))
+    top = finite(tl.max(into, 0))
+    return into, log_of(top, tl.sum(tl.exp(into - top), 0))
 
 
 @triton.jit
@@ -67,24 +60,22 @@ def _eliminate(weight, lengths, matrices, entering, T, MULTIROOT: tl.constexpr, 
         matrix, smaller = matrices + size - _before(n), matrices + size - _before(n - 1)
         _, enter = _entering(matrix, n, MULTIROOT, C)
         tl.store(entering + n - 1, enter)
-        out = tl.load(matrix + n * n + c, c < n - 1, -float("inf")) - _finite(enter)
+        out = tl.load(matrix + n * n + c, c < n - 1, -float("inf")) - finite(enter)
         for start in range(0, n, R):
             h = start + tl.arange(0, R)
             inside = (h < n)[:, None] & (c < n - 1)[None, :]
             into = tl.load(matrix + h * n + n - 1, h < n, -float("inf"))
             direct = tl.load(matrix + h[:, None] * n + c[None, :], inside, -float("inf"))
             through = into[:, None] + out[None, :]
-            high = _finite(tl.maximum(direct, through))
+            high = finite(tl.maximum(direct, through))
             total = tl.exp(direct - high) + tl.exp(through - high)
-            there = total > 0
-            summed = tl.where(there, tl.log(tl.where(there, total, 1.0)) + high, -float("inf"))
-            tl.store(smaller + h[:, None] * (n - 1) + c[None, :], summed, inside)
+            tl.store(smaller + h[:, None] * (n - 1) + c[None, :], log_of(high, total), inside)
         tl.debug_barrier()
 
 
 @triton.jit
 def _restore(matrices, lengths, seeds, grads, T, MULTIROOT: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
-    """The gradient in the weights `[B, T + 1, T]` (zeros before), from that in `entering`, `seeds [B, T]`."""
+    """The gradient in the weights `[B, T + 1, T]` (zeros before), from the gradient in `entering`, `seeds [B, T]`."""
     b = tl.program_id(0).to(tl.int64)
     size = _before(T)
     matrices += b * size
@@ -95,7 +86,7 @@ def _restore(matrices, lengths, seeds, grads, T, MULTIROOT: tl.constexpr, R: tl.
     for n in range(1, words + 1):
         matrix = matrices + size - _before(n)
         choices, enter = _entering(matrix, n, MULTIROOT, C)
-        divisor = _finite(enter)
+        divisor = finite(enter)
         out = tl.load(matrix + n * n + c, c < n - 1, -float("inf")) - divisor
         of_out = tl.where(c < 0, out, 0.0)
         for start in range(0, n, R):
@@ -104,7 +95,7 @@ def _restore(matrices, lengths, seeds, grads, T, MULTIROOT: tl.constexpr, R: tl.
             into = tl.load(matrix + h * n + n - 1, h < n, -float("inf"))
             direct = tl.load(matrix + h[:, None] * n + c[None, :], inside, -float("inf"))
             through = into[:, None] + out[None, :]
-            high = _finite(tl.maximum(direct, through))
+            high = finite(tl.maximum(direct, through))
             one, other = tl.exp(direct - high), tl.exp(through - high)
             total = one + other
             part = tl.load(grads + h[:, None] * T + c[None, :], inside, 0.0) / tl.where(total > 0, total, 1.0)
@@ -116,9 +107,9 @@ def _restore(matrices, lengths, seeds, grads, T, MULTIROOT: tl.constexpr, R: tl.
         tl.debug_barrier()
         of_enter = tl.load(seeds + n - 1) - tl.sum(of_out, 0)
         place = grads + c * T + n - 1
-        found = tl.load(place, c < n, 0.0) + of_enter * tl.exp(choices - divisor)
+        grad = tl.load(place, c < n, 0.0) + of_enter * tl.exp(choices - divisor)
         tl.debug_barrier()
-        tl.store(place, found, c < n)
+        tl.store(place, grad, c < n)
         tl.debug_barrier()
 
 
@@ -140,13 +131,13 @@ def _order(root, arc, lengths, order, T, R: tl.constexpr, C: tl.constexpr):
     tl.store(order + c, c, (c >= words) & (c < T))
     gone = c >= words
     for step in range(words):
-        # The margin of the best head over the root: unbounded where the word cannot be a root, and lowest without a head.
-        margin = tl.where(scores == -float("inf"), 1e300, best - _finite(scores))
+        # How far the best head is above the root: unbounded where the word cannot be a root, lowest where it has no head.
+        margin = tl.where(scores == -float("inf"), 1e300, best - finite(scores))
         margin = tl.where(best == -float("inf"), -1e300, margin)
         word = tl.argmax(tl.where(gone, -float("inf"), margin), 0)
         tl.store(order + words - 1 - step, word)
         gone = gone | (c == word)
-        divisor = _finite(tl.sum(tl.where(c == word, best, 0.0), 0))
+        divisor = finite(tl.sum(tl.where(c == word, best, 0.0), 0))
         out = tl.load(arc + word * T + c, c < words, -float("inf")) - divisor
         scores = tl.maximum(scores, tl.sum(tl.where(c == word, scores, 0.0), 0) + out)
         best = tl.full((C,), -float("inf"), scores.dtype)
@@ -181,38 +172,28 @@ def elimination_order(weight: Tensor, lengths: Tensor) -> Tensor:
     return order
 
 
-class _Entering(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, weight: Tensor, lengths: Tensor, multiroot: bool, reference: Callable[[Tensor], Tensor]
-    ) -> Tensor:
-        batch, _, length = weight.shape
-        matrices = weight.new_empty(batch, length * (length + 1) * (length + 2) // 3)
-        entering = weight.new_zeros(batch, length)
-        if batch:
-            given = (weight.contiguous(), lengths, matrices, entering, length)
-            _eliminate[(batch,)](*given, MULTIROOT=multiroot, **_tiles(length))
-        ctx.save_for_backward(weight, lengths, matrices)
-        ctx.settings = multiroot, reference
-        return entering
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        weight, lengths, matrices = ctx.saved_tensors
-        multiroot, reference = ctx.settings
-        if torch.is_grad_enabled():
-            return *reference_gradients(reference, (weight,), (True,), grads[0]), None, None, None
-        found = torch.zeros_like(weight, memory_format=torch.contiguous_format)
-        if len(weight):
-            given = (matrices, lengths, grads[0].contiguous(), found, weight.shape[-1])
-            _restore[(len(weight),)](*given, MULTIROOT=multiroot, **_tiles(weight.shape[-1]))
-        return found, None, None, None
-
-
 def entering_sums(weight: Tensor, lengths: Tensor, multiroot: bool, reference: Callable[[Tensor], Tensor]) -> Tensor:
     """The log weight of all heads of each word when it is eliminated, the last first: `[B, T]`, zero in the padding.
 
     `weight [B, 1 + T, T]` are log weights by head (the root first) and child, in float64. `reference(weight)` computes the
     same in plain torch, for derivatives of higher order.
     """
-    return _Entering.apply(weight, lengths, multiroot, reference)
+    batch, _, length = weight.shape
+
+    def forward(weight: Tensor) -> tuple[Tensor, Saved]:
+        matrices = weight.new_empty(batch, length * (length + 1) * (length + 2) // 3)
+        entering = weight.new_zeros(batch, length)
+        if batch:
+            arguments = (weight.contiguous(), lengths, matrices, entering, length)
+            _eliminate[(batch,)](*arguments, MULTIROOT=multiroot, **_tiles(length))
+        return entering, (matrices,)
+
+    def backward(kept: Saved, grad: Tensor) -> Saved:
+        (matrices,) = kept
+        of_weight = grad.new_zeros(batch, length + 1, length)
+        if batch:
+            arguments = (matrices, lengths, grad.contiguous(), of_weight, length)
+            _restore[(batch,)](*arguments, MULTIROOT=multiroot, **_tiles(length))
+        return (of_weight,)
+
+    return with_reference(forward, backward, reference, weight)

@@ -1,15 +1,13 @@
 """Sums over the trees of a grammar with a table of rules: three launches a width forward, five backward.
 
 The reference is `DenseRule` in `trees/rules`. Splits are merged into pairs of children, then one product contracts the pairs
-with the rules. Pairs are of nonterminals, then of a preterminal and a nonterminal, then of the two the other way round; spans
-of two words have pairs of preterminals only.
+with the rules. Kinds of pairs: 0, two nonterminals; 1, a preterminal and a nonterminal; 2, a nonterminal and a preterminal; and
+3, two preterminals, for spans of two words alone.
 """
 
-# Kernels are called with plain numbers for Triton's own types.
-# pyright: reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportArgumentType=false
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import triton
@@ -17,14 +15,14 @@ import triton.language as tl
 from torch import Tensor
 
 from tailsum.numerics.fused.chart import Chart, children, first_row, highest_split, is_lost, reachable, split_weights
-from tailsum.numerics.fused.reference import reference_gradients
+from tailsum.numerics.fused.reference import with_reference
 from tailsum.numerics.precision import product
 from tailsum.numerics.tensors import finite
 
 
 @triton.jit
 def _kind(kind, width, N, P):
-    """The numbers of left and right states of a kind of pairs, the sizes of left children, and where its pairs begin."""
+    """For a kind of pairs: the numbers of left and right states, the sizes of left children, and where its pairs begin."""
     left = tl.where((kind == 0) | (kind == 2), N, P)
     right = tl.where(kind <= 1, N, P)
     low = tl.where(kind == 0, 2, tl.where(kind == 2, width - 1, 1))
@@ -35,7 +33,7 @@ def _kind(kind, width, N, P):
 
 @triton.jit
 def _place(row, size, B, T, N, P):
-    """Where the states of rows begin: those of single positions come first."""
+    """Where the states of rows begin: the rows of single positions come first."""
     leaves = B * T
     return tl.where(size == 1, row * P, leaves * P + (row - leaves) * N)
 
@@ -72,16 +70,14 @@ def _spread(
     states, peaks, tops, pairs, grads, size, B, T, N, P, width, Q,
     L: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
-    """Add what the gradients of pairs are for the states of left and of right children, to `grads [2, size]`.
+    """Add to `grads [2, size]`, for left and right children, the gradients of their states from those of `pairs`.
 
-    A span has one parent of this width as its left child, and one as its right child: nobody else writes there.
+    A span is the left child of one span of this width and the right child of one: no two programs write to one place.
     """
     span, block, count = tl.program_id(0), tl.program_id(1), T - width + 1
     b, i = span // count, span % count
     heads, leaves = tl.cdiv(N, L), tl.cdiv(P, L)
-    whole = tl.where(
-        width == 2, leaves, 2 * heads + leaves
-    )  # blocks of left states of all kinds; as many of right ones
+    whole = tl.where(width == 2, leaves, 2 * heads + leaves)  # blocks of left states, and as many of right states
     to_left = block < whole
     block = tl.where(to_left, block, block - whole)
     # Left states: N, P, N by kind. Right states: N, N, P.
@@ -110,38 +106,35 @@ def _spread(
             total += tl.dot(y * weight[:, None], g, input_precision="tf32x3")
         inside = (s < high)[:, None] & (l < own)[None, :]
         place = mine[:, None] + l[None, :]
-        found = total * tl.load(states + place, inside, 0.0)
-        tl.store(grads + place, tl.load(grads + place, inside, 0.0) + found, inside)
+        more = total * tl.load(states + place, inside, 0.0)
+        tl.store(grads + place, tl.load(grads + place, inside, 0.0) + more, inside)
 
 
 @triton.jit
 def _divide(left, right, totals, out, size, BLOCK: tl.constexpr):
-    """`(left + right) / totals`, zero where the total is."""
+    """`(left + right) / totals`, zero where the total is zero."""
     k = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     total = tl.load(totals + k, k < size, 1.0)
-    found = (tl.load(left + k, k < size, 0.0) + tl.load(right + k, k < size, 0.0)) / tl.where(total > 0, total, 1.0)
-    tl.store(out + k, tl.where(total > 0, found, 0.0), k < size)
+    ratio = (tl.load(left + k, k < size, 0.0) + tl.load(right + k, k < size, 0.0)) / tl.where(total > 0, total, 1.0)
+    tl.store(out + k, tl.where(total > 0, ratio, 0.0), k < size)
 
 
 def over_totals(left: Tensor, right: Tensor, totals: Tensor) -> Tensor:
-    """The gradients of totals of one width, from those of the logarithms of states, which have two parts."""
+    """The gradients in the totals of one width, from the two parts of the gradients in their logarithms."""
     out = torch.empty_like(totals)
     _divide[(triton.cdiv(out.numel(), 1024),)](left, right, totals, out, out.numel(), BLOCK=1024)
     return out
 
 
 class _Grammar:
-    """Tables of rules, exponentiated, and the chart of sentences under them."""
+    """Exponentiated rules, and the chart of sentences under them."""
 
     def __init__(self, spans: Tensor, rules: Tensor, reach: bool = False) -> None:
         groups, heads, states = rules.shape[:3]
         self.chart = chart = Chart(spans, heads, states - heads)
-        parts = (
-            (slice(0, heads), slice(0, heads)),
-            (slice(heads, None), slice(0, heads)),
-            (slice(0, heads), slice(heads, None)),
-        )
-        rest = torch.cat([rules[:, :, one, other].flatten(2) for one, other in parts], -1)  # [G, N, Q]
+        inner, leaf = slice(0, heads), slice(heads, None)
+        kinds = (inner, inner), (leaf, inner), (inner, leaf)
+        rest = torch.cat([rules[:, :, left, right].flatten(2) for left, right in kinds], -1)  # [G, N, Q]
         scores = rules[:, :, heads:, heads:].flatten(2), rest
         self.scales = [finite(x.amax(-1)) for x in scores]
         self.tables = [(x - scale[..., None]).exp_() for x, scale in zip(scores, self.scales, strict=True)]
@@ -155,9 +148,8 @@ class _Grammar:
     def _grouped(self, x: Tensor) -> Tensor:
         return x.view(self.groups, -1, x.shape[-1])
 
-    def _tiles(self) -> dict[str, Any]:
-        size = 32 if self.chart.n_heads <= 32 else 64
-        return {"L": size, "S": 16, "num_warps": 4}
+    def _tiles(self) -> dict[str, int]:
+        return {"L": 32 if self.chart.n_heads <= 32 else 64, "S": 16, "num_warps": 4}
 
     def merged(self, width: int) -> Tensor:
         """The pairs of children of all spans of a width, `[rows, Q]`."""
@@ -166,9 +158,8 @@ class _Grammar:
         pairs = chart.spans.new_empty(rows, size)
         heads, leaves = (triton.cdiv(x, tiles["L"]) for x in (chart.n_heads, chart.n_leaves))
         blocks = leaves**2 if width == 2 else heads**2 + 2 * heads * leaves
-        given = (chart.buffer, chart.peaks, chart.tops, pairs)
         sizes = (chart.batch, chart.length, chart.n_heads, chart.n_leaves, width, size)
-        _merge[(rows, blocks)](*given, *sizes, **tiles)
+        _merge[(rows, blocks)](chart.buffer, chart.peaks, chart.tops, pairs, *sizes, **tiles)
         return pairs
 
     def gradients(self, lengths: Tensor, grad: Tensor, with_rules: bool) -> tuple[Tensor, Tensor | None]:
@@ -186,36 +177,18 @@ class _Grammar:
             if with_rules:
                 tables[which] += product(y.mT, self._grouped(self.merged(width)))
             pairs = product(y, self.tables[which]).flatten(0, 1)
-            given = (chart.buffer, chart.peaks, chart.tops, pairs, both)
             sizes = (len(left), chart.batch, chart.length, chart.n_heads, chart.n_leaves, width, pairs.shape[-1])
             blocks = 2 * (leaves if width == 2 else 2 * heads + leaves)
-            _spread[(len(pairs), blocks)](*given, *sizes, **tiles)
+            _spread[(len(pairs), blocks)](chart.buffer, chart.peaks, chart.tops, pairs, both, *sizes, **tiles)
         return chart.unpack(left.add_(right)), self._rules(tables) if with_rules else None
 
     def _rules(self, tables: list[Tensor]) -> Tensor:
-        """The gradient in the scores of rules from those in the exponentials."""
+        """The gradient in the scores of rules from the gradients in their exponentials."""
         ends, rest = (x.mul_(table) for x, table in zip(tables, self.tables, strict=True))
         n, p, lead = self.chart.n_heads, self.chart.n_leaves, rest.shape[:2]
         both, last, first = rest.split((n * n, p * n, n * p), -1)
         upper = torch.cat((both.reshape(*lead, n, n), first.reshape(*lead, n, p)), -1)
         return torch.cat((upper, torch.cat((last.reshape(*lead, p, n), ends.reshape(*lead, p, p)), -1)), -2)
-
-
-class _GrammarSum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, spans: Tensor, rules: Tensor, lengths: Tensor, found: _Grammar, reference: Any) -> Tensor:
-        ctx.save_for_backward(spans, rules, lengths)
-        ctx.settings = found, reference
-        return found.chart.log_sums(lengths)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        spans, rules, lengths = ctx.saved_tensors
-        found, reference = ctx.settings
-        if torch.is_grad_enabled():
-            wanted = ctx.needs_input_grad[:2]
-            return *reference_gradients(reference, (spans, rules), wanted, grads[0]), None, None, None
-        return *found.gradients(lengths, grads[0], ctx.needs_input_grad[1]), None, None, None
 
 
 def grammar_sum(spans: Tensor, rules: Tensor, lengths: Tensor, reference: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
@@ -225,9 +198,14 @@ def grammar_sum(spans: Tensor, rules: Tensor, lengths: Tensor, reference: Callab
     range that products underflow.
     """
     with torch.no_grad():
-        found = _Grammar(spans.detach(), rules.detach())
-        reached = lambda: _Grammar(reachable(spans.detach()), reachable(rules.detach()), reach=True).chart  # noqa: E731
-        lost = is_lost(found.chart, reached)
+        scores = spans.detach(), rules.detach()
+        grammar = _Grammar(*scores)
+        lost = is_lost(grammar.chart, lambda: _Grammar(*map(reachable, scores), reach=True).chart)
     if lost:
         return reference(spans, rules)
-    return _GrammarSum.apply(spans, rules, lengths, found, reference)
+    with_rules = rules.requires_grad
+    return with_reference(
+        lambda *_: (grammar.chart.log_sums(lengths), ()),
+        lambda _, grad: grammar.gradients(lengths, grad, with_rules),
+        reference, spans, rules,
+    )  # fmt: skip

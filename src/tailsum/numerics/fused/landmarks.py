@@ -1,8 +1,6 @@
-"""Messages from selected states and from neighbours to all states. The references are `scores.message` and `sketch.neighbours`."""
+"""Messages from landmarks and neighbours to all states. The references are `scores.message` and `sketch.neighbours`."""
 
-# Kernels are called with plain numbers for Triton's own types.
-# pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
-# pyright: reportPossiblyUnboundVariable=false
+# pyright: reportCallIssue=false, reportPossiblyUnboundVariable=false
 
 from typing import NamedTuple
 
@@ -12,11 +10,11 @@ from torch import Tensor
 
 from tailsum.numerics.fused.exponential import exp
 from tailsum.numerics.fused.products import product
-from tailsum.numerics.fused.scores import meets, unmasked
+from tailsum.numerics.fused.scores import factor_rows, meets, padded, unmasked
 
 
 class Near(NamedTuple):
-    """Each state's partners `[r, N]`, the highest score with one `[N]`, and the exponentiated scores less it `[r, N]`."""
+    """Each state's partners `[r, N]`, its highest score with a partner `[N]`, and `exp(score - highest)` `[r, N]`."""
 
     partners: Tensor
     scale: Tensor
@@ -24,7 +22,7 @@ class Near(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """What `Selector` leaves of the values: `[B, N]`, and the highest value of each row."""
+    """The `excess [B, N]` of a `Selector`, and the highest value of each row."""
 
     rest: Tensor
     highest: Tensor
@@ -39,16 +37,14 @@ def _message_kernel(
 ):  # fmt: skip
     """`out(j) = add(j) + log sum_m exp(value(index_m) + log_weight_m + score(index_m, j))`, `log_q = out + also`.
 
-    With NEAR the part of each state's neighbours is exact in place of estimated. With RAGGED the padding gets zero.
+    With NEAR, the part of each state's neighbours is exact instead of estimated. With RAGGED, the padding gets zero.
     """
     b = tl.program_id(1).to(tl.int64)
     j = tl.program_id(0) * J + tl.arange(0, J)
     d = tl.arange(0, SIZE)
-    # States j are rows of the tiles, so that sums over the selected ones stay within a few threads.
+    # States j are rows of the tiles, so that sums over the landmarks stay within a few threads.
     if SIZE > 1:
-        columns = tl.load(
-            right + j[:, None].to(tl.int64) * row_r + d[None, :], (j < n)[:, None] & (d < width)[None, :], 0.0
-        )
+        columns = factor_rows(right, j, n, row_r, width, SIZE)
         if PRECISION == "bf16":
             columns = columns.to(tl.bfloat16)
     top = tl.full([J], -float("inf"), tl.float32)
@@ -72,7 +68,7 @@ def _message_kernel(
         finite = tl.where(new == -float("inf"), 0.0, new)
         total = total * exp(top - finite) + tl.sum(exp(reach - finite[:, None]), 1)
         top = new
-    found = tl.where(top == -float("inf"), top, top + tl.log(total))
+    message = tl.where(top == -float("inf"), top, top + tl.log(total))
     if NEAR:
         peak = tl.load(highest + b).to(tl.float64)
         near = tl.zeros([J], tl.float64)
@@ -81,59 +77,49 @@ def _message_kernel(
             mass = tl.load(rest + b * n + partner, j < n, 0.0)
             near += mass.to(tl.float64) * tl.load(weight + r * n + j, j < n, 0.0).to(tl.float64)
         base = tl.load(scale + j, j < n, 0.0).to(tl.float64) + peak
-        estimate = (found.to(tl.float64) - base).to(tl.float32)
+        estimate = (message.to(tl.float64) - base).to(tl.float32)
         most = tl.maximum(estimate, 0.0)
         mixed = exp(estimate - most).to(tl.float64) + near * exp(-most).to(tl.float64)
         own = exp(tl.load(value + b * value_b + j, j < n, -float("inf")) - peak.to(tl.float32) - most)
         own *= tl.load(weight + j, j < n, 0.0)
         mixed = tl.maximum(mixed, own.to(tl.float64)).to(tl.float32)
-        found = (tl.log(mixed).to(tl.float64) + most.to(tl.float64) + base).to(tl.float32)
+        message = (tl.log(mixed).to(tl.float64) + most.to(tl.float64) + base).to(tl.float32)
     if RAGGED:
-        found = tl.where(t < tl.load(lengths + b), found, 0.0)
+        message = tl.where(t < tl.load(lengths + b), message, 0.0)
     if ADD:
-        found += tl.load(add + b * add_b + j, j < n, 0.0)
-    tl.store(out + b * out_b + j, found, j < n)
+        message += tl.load(add + b * add_b + j, j < n, 0.0)
+    tl.store(out + b * out_b + j, message, j < n)
     if ALSO:
-        tl.store(log_q + b * log_q_b + j, found + tl.load(also + b * also_b + j, j < n, 0.0), j < n)
+        tl.store(log_q + b * log_q_b + j, message + tl.load(also + b * also_b + j, j < n, 0.0), j < n)
 
 
 class Sender:
     """Messages along pair scores that all steps and sequences share: a table `[N, N]` (from, to), or factors `[N, d]`.
 
-    With `near`, scores are as precise as float32: what landmarks estimate of the neighbours' part is subtracted again. Without,
-    bf16 serves (tf32 in the interpreter, which does not know it).
+    With `near`, scores are as precise as float32, because the landmarks' estimate of the neighbours' part is subtracted again.
+    Without, bf16 is enough (tf32 in the interpreter, which has no bf16).
     """
 
     def __init__(self, params: tuple[Tensor, ...], near: Near | None = None, lengths: Tensor | None = None) -> None:
         self.near, self.lengths = near, lengths
         self.left, self.right = (params[0], params[0]) if len(params) == 1 else tuple(p.contiguous() for p in params)
-        self.size = 1 if len(params) == 1 else max(16, triton.next_power_of_2(params[0].shape[-1]))
-        row = self.left.stride(0)
-        self.strides = (
-            (row, self.left.stride(1), 0) if self.size == 1 else (row, self.right.stride(0), self.left.shape[1])
-        )
-        tile = (64, 128) if self.size == 64 else (64, 64) if self.size < 64 else (32, 32)
-        self.options = {
-            "SIZE": self.size,
-            "PRECISION": "tf32x3" if near is not None else "bf16" if meets() else "tf32",
-            "M": tile[0],
-            "J": tile[1],
-        }
+        size = 1 if len(params) == 1 else padded(params[0])
+        steps = (self.left.stride(1), 0) if size == 1 else (self.right.stride(0), self.left.shape[1])
+        self.strides = (self.left.stride(0), *steps)
+        rows, columns = (64, 128) if size == 64 else (64, 64) if size < 64 else (32, 32)
+        precision = "tf32x3" if near is not None else "bf16" if meets() else "tf32"
+        self.options = {"SIZE": size, "PRECISION": precision, "M": rows, "J": columns}
 
     def __call__(
         self, out: Tensor, value: Tensor, index: Tensor, log_weight: Tensor, excess: Excess | None = None, t: int = 0,
         add: Tensor | None = None, also: Tensor | None = None, log_q: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """From the states `index [B, k]` of values `value [B, N]` to `out [B, N]`, and with `also` added to `log_q`.
+        """Send from the states `index [B, k]` of values `value [B, N]` to `out [B, N]`, and with `also` added to `log_q`.
 
-        Both have zero where t lies in the padding.
+        Both are zero where t lies in the padding.
         """
         batch, n = out.shape
-        more, further, both = (
-            out if add is None else add,
-            out if also is None else also,
-            out if log_q is None else log_q,
-        )
+        more, further, both = (out if x is None else x for x in (add, also, log_q))
         near = (out, out, out) if self.near is None else self.near
         rest = (out, out) if excess is None else excess
         _message_kernel[triton.cdiv(n, self.options["J"]), batch](

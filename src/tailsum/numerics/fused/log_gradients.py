@@ -1,21 +1,16 @@
-"""Gradients of a chain in log space: what flows back along its steps, and the gradient in the scores of pairs.
+"""Gradients of a chain in log space, from the messages of `fused.log_steps`, with the same shapes."""
 
-Shapes are those of `fused.log_steps`, whose messages are needed.
-"""
-
-# Kernels are called with plain numbers for Triton's own types.
-# pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from tailsum.numerics.fused.exponential import exp
+from tailsum.numerics.fused.exponential import exp, finite
 from tailsum.numerics.fused.log_steps import Messages, launches
 from tailsum.numerics.fused.products import add_product
-from tailsum.numerics.fused.scores import Pairs, meet, score_tile
+from tailsum.numerics.fused.scores import Pairs, factor_rows, meet, score_tile
 from tailsum.numerics.kernels import ALIGNED
 
 
@@ -26,7 +21,7 @@ def _flow_kernel(
     group_l, step_l, row_l, column_l, group_r, step_r, row_r, width,
     SIZE: tl.constexpr, I: tl.constexpr, J: tl.constexpr, SOURCE: tl.constexpr, MEET: tl.constexpr,
 ):  # fmt: skip
-    """Steps `first .. stop` back from the end; without a source, `grad` times the posterior of the last position."""
+    """Steps `first .. stop` back from the end; without a source they begin with `grad` times the posterior of the last position."""
     b, program, programs = tl.program_id(1).to(tl.int64), tl.program_id(0), tl.num_programs(0)
     left += b // per_group * group_l
     right += b // per_group * group_r
@@ -36,8 +31,7 @@ def _flow_kernel(
         step = tl.minimum(tl.cast(t, tl.int64), table_steps - 1)
         here, after = (t * batch + b) * n, ((t + 1) * batch + b) * n
         base = tl.load(centre + b // per_group * table_steps + step)
-        shift = tl.load(highest + t * batch + b)
-        shift = tl.where(shift == -float("inf"), 0.0, shift)
+        shift = finite(tl.load(highest + t * batch + b))
         weight = 0.0
         if not SOURCE and back == 0:
             total = tl.zeros([J], tl.float32)
@@ -60,26 +54,12 @@ def _flow_kernel(
                     total = tl.load(entering + after + j, j < n, float("inf"))
                     total = tl.where(total == -float("inf"), float("inf"), total)
                     sent = tl.load(x + b * x_b + (t + 1) * x_t + j, j < n, 0.0, cache_modifier=".cg")
-                    scores = score_tile(
-                        left + step * step_l,
-                        right + step * step_r,
-                        i,
-                        j,
-                        n,
-                        n,
-                        row_l,
-                        column_l,
-                        row_r,
-                        width,
-                        SIZE,
-                    )
+                    rows, columns = left + step * step_l, right + step * step_r
+                    scores = score_tile(rows, columns, i, j, n, n, row_l, column_l, row_r, width, SIZE)
                     chance = exp(mass[:, None] + (scores - base) - total[None, :])
                     flow += tl.sum(chance * sent[None, :], 1)
             tl.store(x + b * x_b + t * x_t + i, flow, i < n)
-        if MEET:
-            meet(counter + b, (back + 1) * programs)
-        else:
-            tl.debug_barrier()
+        meet(counter + b, (back + 1) * programs, MEET)
 
 
 @triton.jit
@@ -88,17 +68,15 @@ def _table_gradient_kernel(
     group_l, step_l, row_l, column_l, group_r, step_r, row_r, width, blocks_j,
     SIZE: tl.constexpr, I: tl.constexpr, J: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """The gradient `[split, G, S, N, N]` in the scores; `rows` is how many sequences and steps share a table."""
+    """The gradient `[split, G, S, N, N]` in the scores; `rows` is the number of sequences and steps that share a table."""
     table, split = tl.program_id(1).to(tl.int64), tl.program_id(2)
     i = tl.program_id(0) // blocks_j * I + tl.arange(0, I)
     j = tl.program_id(0) % blocks_j * J + tl.arange(0, J)
     group, step = table // table_steps, table % table_steps
-    scores = score_tile(
-        left + group * group_l + step * step_l, right + group * group_r + step * step_r, i, j, n, n,
-        row_l, column_l, row_r, width, SIZE,
-    )  # fmt: skip
+    left, right = left + group * group_l + step * step_l, right + group * group_r + step * step_r
+    scores = score_tile(left, right, i, j, n, n, row_l, column_l, row_r, width, SIZE)
     scores -= tl.load(centre + table)
-    found = tl.zeros([I, J], tl.float32)
+    total_grad = tl.zeros([I, J], tl.float32)
     stop = tl.minimum(rows, (split + 1) * split_rows)
     for start in range(split * split_rows, stop, UNROLL):
         for more in tl.static_range(UNROLL):
@@ -108,16 +86,15 @@ def _table_gradient_kernel(
             inside = (row < stop) & (t < tl.load(last + tl.where(row < stop, b, 0)))
             place = tl.where(inside, t * batch + b, 0)
             limit = tl.where(inside, n, 0)
-            shift = tl.load(highest + place)
-            shift = tl.where(shift == -float("inf"), 0.0, shift)
+            shift = finite(tl.load(highest + place))
             mass = tl.load(alpha + place * n + i, i < limit, -float("inf")) - shift
             total = tl.load(entering + (place + batch) * n + j, j < limit, float("inf"))
             total = tl.where(total == -float("inf"), float("inf"), total)
             sent = tl.load(x + b * x_b + (t + 1) * x_t + j, j < limit, 0.0)
-            found += exp(mass[:, None] + scores - total[None, :]) * sent[None, :]
+            total_grad += exp(mass[:, None] + scores - total[None, :]) * sent[None, :]
     tables = tl.num_programs(1).to(tl.int64)
     place = ((split * tables + table) * n + i[:, None]) * n + j[None, :]
-    tl.store(out + place, found, (i < n)[:, None] & (j < n)[None, :])
+    tl.store(out + place, total_grad, (i < n)[:, None] & (j < n)[None, :])
 
 
 @triton.jit
@@ -126,14 +103,14 @@ def _factor_gradient_kernel(
     group_own, step_own, row_own, group_other, step_other, row_other, width,
     SIZE: tl.constexpr, PRECISION: tl.constexpr, I: tl.constexpr, J: tl.constexpr, LEFT: tl.constexpr,
 ):  # fmt: skip
-    """The gradient `[G, S, N, d]` in the left factors (LEFT), or in the right ones: `own` are those, `other` the others."""
+    """The gradient `[G, S, N, d]` in the factors `own`, which are the left ones (LEFT) or the right ones; `other` are the others."""
     table = tl.program_id(1).to(tl.int64)
     group, step = table // table_steps, table % table_steps
     own += group * group_own + step * step_own
     other += group * group_other + step * step_other
     i = tl.program_id(0) * I + tl.arange(0, I)
     d = tl.arange(0, SIZE)
-    found = tl.zeros([I, SIZE], tl.float32)
+    grads = tl.zeros([I, SIZE], tl.float32)
     for start in range(0, n, J):
         j = start + tl.arange(0, J)
         scores = score_tile(own, other, i, j, n, n, row_own, 1, row_other, width, SIZE)
@@ -143,8 +120,7 @@ def _factor_gradient_kernel(
             b = group * per_group + row % per_group
             if t < tl.load(last + b):
                 place = t * batch + b
-                shift = tl.load(highest + place)
-                shift = tl.where(shift == -float("inf"), 0.0, shift)
+                shift = finite(tl.load(highest + place))
                 if LEFT:
                     mass = tl.load(alpha + place * n + i, i < n, -float("inf"))[:, None] - shift
                     total = tl.load(entering + (place + batch) * n + j, j < n, float("inf"))[None, :]
@@ -155,50 +131,47 @@ def _factor_gradient_kernel(
                     sent = tl.load(x + b * x_b + (t + 1) * x_t + i, i < n, 0.0)[:, None]
                 total = tl.where(total == -float("inf"), float("inf"), total)
                 weight += exp(mass + scores - total) * sent
-        columns = tl.load(
-            other + j[:, None].to(tl.int64) * row_other + d[None, :], (j < n)[:, None] & (d < width)[None, :], 0.0
-        )
-        found = add_product(found, weight, columns, PRECISION)
+        grads = add_product(grads, weight, factor_rows(other, j, n, row_other, width, SIZE), PRECISION)
     place = (table * n + i[:, None]) * width + d[None, :]
-    tl.store(out + place, found, (i < n)[:, None] & (d < width)[None, :])
+    tl.store(out + place, grads, (i < n)[:, None] & (d < width)[None, :])
 
 
 def flow_back(
     messages: Messages, pairs: Pairs, last: Tensor, grad: Tensor | None = None, source: Tensor | None = None
 ) -> Tensor:
-    """The gradient `[B, T, N]` in the scores of states, from that of log Z `[B]` or of the messages, `source [T, B, N]`."""
+    """The gradient `[B, T, N]` in the scores of states, from the gradient of log Z `[B]` or of messages, `source [T, B, N]`."""
     length, batch, n = messages.alpha.shape
     x = messages.alpha.new_zeros(batch, length, n)
-    given = grad if source is None else source.contiguous()
-    assert given is not None
+    start = grad if source is None else source.contiguous()
+    assert start is not None
     tile = pairs.tile(n)
-    for first, stop, programs, counter in launches(x, length, tile.rows):
+    for first, stop, programs, counter in launches(x, length, tile["I"]):
         _flow_kernel[programs, batch](
-            given, given, x, messages.alpha, messages.entering, messages.highest, counter, last, *pairs.pointers, first, stop,
+            start, start, x, messages.alpha, messages.entering, messages.highest, counter, last, *pairs.pointers, first, stop,
             batch, n, pairs.per_group(batch), pairs.steps, *x.stride()[:2], *pairs.strides, SIZE=pairs.size,
-            I=tile.rows, J=tile.columns, SOURCE=source is not None,
-            MEET=programs > 1 and stop > first + 1, num_warps=tile.warps,
+            SOURCE=source is not None, MEET=programs > 1 and stop > first + 1, **tile,
         )  # fmt: skip
     return x
 
 
 def pair_gradient(messages: Messages, x: Tensor, pairs: Pairs, last: Tensor) -> tuple[Tensor, ...]:
-    """The gradient in the table of scores, or in their factors, for the `x` that `flow_back` found."""
+    """The gradient in the table of scores, or in the two factors, for the result `x` of `flow_back`."""
     batch, length, n = x.shape
-    per_group, found = pairs.per_group(batch), list[Tensor]()
+    per_group = pairs.per_group(batch)
     rows, tables = per_group * ((length - 1) // pairs.steps), pairs.groups * pairs.steps
     state = (messages.alpha, messages.entering, messages.highest, x, last)
     sizes = (batch, n, per_group, pairs.steps, rows)
     if pairs.size:
+        grads = list[Tensor]()
         for own, other in ((pairs.left, pairs.right), (pairs.right, pairs.left)):
             out = torch.empty_like(own)
             _factor_gradient_kernel[triton.cdiv(n, 64), tables](
                 out, own, other, *state, *sizes, *x.stride()[:2], *own.stride()[:3], *other.stride()[:3], own.shape[-1],
-                SIZE=pairs.size, PRECISION=pairs.precision, I=64, J=64 if pairs.size <= 64 else 32, LEFT=not found, num_warps=4,
+                SIZE=pairs.size, PRECISION=pairs.precision, I=64, J=64 if pairs.size <= 64 else 32, LEFT=not grads, num_warps=4,
                 num_stages=2,
             )  # fmt: skip
-            found.append(out)
-        return tuple(found)
+            grads.append(out)
+        return tuple(grads)
     side = min(64, triton.next_power_of_2(n))
     blocks = triton.cdiv(n, side)
     splits = max(1, min(rows // 16, 512 // max(1, blocks * blocks * tables)))

@@ -1,15 +1,13 @@
 """Steps of a chain in log space: sums, or maxima, over the states before.
 
-For tables of each sequence's own, and for few states: the exponential of every score is taken for every sequence, with a
-running maximum, so that scores may have any range. The loop over time is within the kernel.
+For few states, or for a table per sequence: every score is exponentiated for every sequence, with a running maximum, so
+scores may have any range. The loop over time is within the kernel.
 
 Scores of states are `[B, T, N]`, messages `[T, B, N]`; pair scores are a table `[G, S, N, N]`, or factors `[G, S, N, d]`, as in
 `numerics.table`. The reference is `chains.forward.log_space_scan`.
 """
 
-# Kernels are called with plain numbers for Triton's own types.
-# pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false
 
 from typing import NamedTuple
 
@@ -18,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tailsum.numerics.fused.exponential import exp
+from tailsum.numerics.fused.exponential import add_exp, exp, finite
 from tailsum.numerics.fused.scores import ALONE, Pairs, at_once, meet, score_tile, unmasked
 
 
@@ -45,68 +43,51 @@ def _enter_kernel(
     left += b // per_group * group_l
     right += b // per_group * group_r
     for t in range(first, tl.minimum(stop, tl.load(last + b) + 1)):
-        own = node + b * node_b + t * node_t
+        states = node + b * node_b + t * node_t
         before = alpha + ((t - 1) * batch + b) * n
         here = (t * batch + b) * n
         top_node = tl.full([J], -float("inf"), tl.float32)
         for start in range(0, n, J):
             j = start + tl.arange(0, J)
-            top_node = tl.maximum(top_node, unmasked(tl.load(own + j * node_n, j < n, -float("inf"))))
-        common = tl.max(top_node, 0)
-        common = tl.where(common == -float("inf"), 0.0, common)
+            top_node = tl.maximum(top_node, unmasked(tl.load(states + j * node_n, j < n, -float("inf"))))
+        common = finite(tl.max(top_node, 0))
         tl.store(peak + t * batch + b, common)
         top = -float("inf")
         for start in range(program * J, n, programs * J):
             j = start + tl.arange(0, J)
-            found = tl.zeros([J], tl.float32)
+            entered = tl.zeros([J], tl.float32)
             if t > 0:
                 step = tl.minimum(tl.cast(t - 1, tl.int64), table_steps - 1)
                 base = tl.load(centre + b // per_group * table_steps + step)
-                shift = tl.load(highest + (t - 1) * batch + b, cache_modifier=".cg")
-                shift = tl.where(shift == -float("inf"), 0.0, shift)
+                shift = finite(tl.load(highest + (t - 1) * batch + b, cache_modifier=".cg"))
                 most = tl.full([J], -float("inf"), tl.float32)
                 for i_start in range(0, n, I):
                     i = i_start + tl.arange(0, I)
                     sent = tl.load(before + i, i < n, -float("inf"), cache_modifier=".cg") - shift
-                    scores = score_tile(
-                        left + step * step_l,
-                        right + step * step_r,
-                        i,
-                        j,
-                        n,
-                        n,
-                        row_l,
-                        column_l,
-                        row_r,
-                        width,
-                        SIZE,
-                    )
+                    rows, columns = left + step * step_l, right + step * step_r
+                    scores = score_tile(rows, columns, i, j, n, n, row_l, column_l, row_r, width, SIZE)
                     reach = sent[:, None] + (scores - base)
-                    new = tl.maximum(most, tl.max(reach, 0))
-                    if not MAXIMUM:
-                        finite = tl.where(new == -float("inf"), 0.0, new)
-                        found = found * exp(most - finite) + tl.sum(exp(reach - finite[None, :]), 0)
-                    most = new
+                    if MAXIMUM:
+                        most = tl.maximum(most, tl.max(reach, 0))
+                    else:
+                        most, entered = add_exp(most, entered, reach, 0)
                 if MAXIMUM:
-                    found = most
+                    entered = most
                 else:
-                    found = tl.where(most == -float("inf"), most, most + tl.log(found))
-                    tl.store(entering + here + j, found, j < n)
-            value = unmasked(tl.load(own + j * node_n, j < n, -float("inf"))) - common + found
+                    entered = tl.where(most == -float("inf"), most, most + tl.log(entered))
+                    tl.store(entering + here + j, entered, j < n)
+            value = unmasked(tl.load(states + j * node_n, j < n, -float("inf"))) - common + entered
             tl.store(alpha + here + j, value, j < n)
             top = tl.maximum(top, tl.max(value, 0))
         tl.atomic_max(highest + t * batch + b, top)
-        if MEET:
-            meet(counter + b, (t + 1) * programs)
-        else:
-            tl.debug_barrier()
+        meet(counter + b, (t + 1) * programs, MEET)
 
 
 @triton.jit
 def _finish_kernel(
     alpha, highest, peak, last, centre, log_z, batch, n, per_group, table_steps, J: tl.constexpr, T: tl.constexpr
 ):
-    """Log Z `[B]` in float64 from the messages at each last position and all that was taken out on the way."""
+    """Log Z `[B]` in float64 from the messages at each last position, and all that was subtracted on the way."""
     b = tl.program_id(0).to(tl.int64)
     end = tl.load(last + b)
     offset = tl.zeros([T], tl.float64)
@@ -116,9 +97,8 @@ def _finish_kernel(
         base = tl.load(centre + b // per_group * table_steps + step, (t > 0) & (t <= end), 0.0)
         shift = tl.load(highest + t * batch + b, t < end, 0.0)
         offset += base.to(tl.float64) + tl.load(peak + t * batch + b, t <= end, 0.0).to(tl.float64)
-        offset += tl.where(shift == -float("inf"), 0.0, shift).to(tl.float64)
-    top = tl.load(highest + end * batch + b)
-    shift = tl.where(top == -float("inf"), 0.0, top)
+        offset += finite(shift).to(tl.float64)
+    shift = finite(tl.load(highest + end * batch + b))
     total = tl.zeros([J], tl.float32)
     for start in range(0, n, J):
         j = start + tl.arange(0, J)
@@ -132,11 +112,11 @@ def enter(node: Tensor, pairs: Pairs, last: Tensor, maximum: bool = False) -> Me
     alpha, entering = node.new_zeros(length, batch, n), node.new_zeros(1 if maximum else length, batch, n)
     highest, peak = node.new_full((length, batch), -torch.inf), node.new_zeros(length, batch)
     tile = pairs.tile(n)
-    for first, stop, programs, counter in launches(node, length, tile.columns):
+    for first, stop, programs, counter in launches(node, length, tile["J"]):
         _enter_kernel[programs, batch](
             node, alpha, entering, highest, peak, counter, last, *pairs.pointers, first, stop, batch, n, pairs.per_group(batch),
             pairs.steps, *node.stride(), *pairs.strides, SIZE=pairs.size,
-            I=tile.rows, J=tile.columns, MAXIMUM=maximum, MEET=programs > 1 and stop > first + 1, num_warps=tile.warps,
+            MAXIMUM=maximum, MEET=programs > 1 and stop > first + 1, **tile,
         )  # fmt: skip
     return Messages(alpha, entering, highest, peak)
 
@@ -153,7 +133,7 @@ def log_partition(messages: Messages, pairs: Pairs, last: Tensor) -> Tensor:
 
 
 def launches(like: Tensor, length: int, block: int) -> list[tuple[int, int, int, Tensor]]:
-    """First step, last step, programs for each sequence, and their counters: one launch, where programs can meet."""
+    """First step, last step, programs for each sequence and their counters, by launch: one launch if programs can meet."""
     batch, _, n = like.shape
     programs = 1 if n <= ALONE else triton.cdiv(n, block)
     counter = torch.zeros(batch if programs > 1 else 1, dtype=torch.int32, device=like.device)

@@ -1,15 +1,13 @@
 """Sums over the trees of a grammar with rules of low rank: a merge over splits for each rank, and three products a width.
 
-The reference is `LowRankRule` in `trees/rules`. States of a span are summed into its ranks as a left and as a right child,
-splits are merged rank by rank, and ranks are summed into the states of the larger span. The gradients of the factors are one
-product each over all spans.
+The reference is `LowRankRule` in `trees/rules`. The states of a span are summed into its ranks as a left and as a right child,
+splits are merged rank by rank, and ranks are summed into the states of the larger span. The gradient in each factor is one
+product over all spans.
 """
 
-# Kernels are called with plain numbers for Triton's own types.
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import triton
@@ -19,7 +17,7 @@ from torch import Tensor
 from tailsum.numerics.fused.chart import Chart, children, first_row, highest_split, is_lost, reachable
 from tailsum.numerics.fused.exponential import exp
 from tailsum.numerics.fused.grammar import over_totals
-from tailsum.numerics.fused.reference import reference_gradients
+from tailsum.numerics.fused.reference import with_reference
 from tailsum.numerics.precision import product
 from tailsum.numerics.tensors import finite
 
@@ -44,29 +42,29 @@ def _merge(ranks, peaks, tops, out, B, T, R, width, S: tl.constexpr, BLOCK: tl.c
 
 
 @triton.jit(do_not_specialize=["width"])
-def _spread(ranks, peaks, tops, given, grads, B, T, R, width, BLOCK: tl.constexpr):
-    """Add what the gradients `given [spans, R]` are for the ranks of children, to `grads [rows, 2, R]`.
+def _spread(ranks, peaks, tops, of_merged, grads, B, T, R, width, BLOCK: tl.constexpr):
+    """Add to `grads [rows, 2, R]` the gradients in the ranks of children from `of_merged [spans, R]`.
 
-    A span has one parent of this width as its left child, and one as its right child: nobody else writes there.
+    A span is the left child of one span of this width and the right child of one: no two programs write to one place.
     """
     span, count = tl.program_id(0), T - width + 1
     b, i = span // count, span % count
     r = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     top = tl.load(tops + first_row(width, B, T) + span)
     base = tl.where(top > -float("inf"), top, 0.0)
-    grad = tl.load(given + span.to(tl.int64) * R + r, r < R, 0.0)
+    grad = tl.load(of_merged + span.to(tl.int64) * R + r, r < R, 0.0)
     for s in range(1, width):
         left, right = children(b, i, s + 0 * span, width, B, T)
         weight = grad * exp(tl.load(peaks + left) + tl.load(peaks + right) - base)
-        one, other = left * 2 * R + r, (right * 2 + 1) * R + r
-        x = tl.load(ranks + one, r < R, 0.0)
-        y = tl.load(ranks + other, r < R, 0.0)
-        tl.store(grads + one, tl.load(grads + one, r < R, 0.0) + y * weight, r < R)
-        tl.store(grads + other, tl.load(grads + other, r < R, 0.0) + x * weight, r < R)
+        left, right = left * 2 * R + r, (right * 2 + 1) * R + r
+        x = tl.load(ranks + left, r < R, 0.0)
+        y = tl.load(ranks + right, r < R, 0.0)
+        tl.store(grads + left, tl.load(grads + left, r < R, 0.0) + y * weight, r < R)
+        tl.store(grads + right, tl.load(grads + right, r < R, 0.0) + x * weight, r < R)
 
 
 class _Grammar:
-    """Factors, exponentiated, and the chart of sentences under them."""
+    """Exponentiated factors, and the chart of sentences under them."""
 
     def __init__(self, spans: Tensor, head: Tensor, left: Tensor, right: Tensor, reach: bool = False) -> None:
         self.chart = chart = Chart(spans, len(head), len(left) - len(head))
@@ -86,15 +84,15 @@ class _Grammar:
             table = self.leaves if width == 2 else self.inner
             self.ranks[before] = product(chart.of_width(chart.buffer, width - 1), table)
             merged = self._of_width(self.merged, width)
-            given = (self.ranks, chart.peaks, chart.tops, merged, chart.batch, chart.length, self.rank, width)
-            _merge[self._grid(width)](*given, S=32, BLOCK=512)
+            sizes = (chart.batch, chart.length, self.rank, width)
+            _merge[self._grid(width)](self.ranks, chart.peaks, chart.tops, merged, *sizes, S=32, BLOCK=512)
             chart.finish(width, product(merged, self.head.mT), self.scale[None], reach)
 
     def _grid(self, width: int) -> tuple[int, int]:
         return self.chart.batch * (self.chart.length - width + 1), triton.cdiv(self.rank, 512)
 
     def _of_width(self, x: Tensor, width: int) -> Tensor:
-        """The rows of one width out of those of all spans of several positions."""
+        """The rows of one width, of the rows of all spans of several positions."""
         rows, skip = self.chart.rows(width), self.chart.batch * self.chart.length
         return x[rows.start - skip : rows.stop - skip]
 
@@ -106,14 +104,15 @@ class _Grammar:
         of_totals = self.ranks.new_empty(len(self.merged), chart.n_heads)
         nothing = torch.zeros_like(chart.of_width(grads, chart.length))
         for width in range(chart.length, 1, -1):
-            own, seen = chart.of_width(grads, width), nothing
+            of_states, from_parents = chart.of_width(grads, width), nothing
             if width < chart.length:
-                seen = product(of_ranks[chart.rows(width)], self.inner.mT).mul_(chart.of_width(chart.buffer, width))
-            found = self._of_width(of_totals, width)
-            found.copy_(over_totals(own, seen, chart.totals[width]))
-            own += seen
-            given = (self.ranks, chart.peaks, chart.tops, product(found, self.head), of_ranks)
-            _spread[self._grid(width)](*given, chart.batch, chart.length, self.rank, width, BLOCK=512)
+                from_parents = product(of_ranks[chart.rows(width)], self.inner.mT)
+                from_parents.mul_(chart.of_width(chart.buffer, width))
+            totals = self._of_width(of_totals, width)
+            totals.copy_(over_totals(of_states, from_parents, chart.totals[width]))
+            of_states += from_parents
+            work = (self.ranks, chart.peaks, chart.tops, product(totals, self.head), of_ranks)
+            _spread[self._grid(width)](*work, chart.batch, chart.length, self.rank, width, BLOCK=512)
         leaves, skip = chart.leaves(chart.buffer), chart.batch * chart.length
         chart.leaves(grads).copy_(product(of_ranks[:skip], self.leaves.mT).mul_(leaves))
         inner = product(chart.inner(chart.buffer).mT, of_ranks[skip:]).mul_(self.inner)
@@ -123,34 +122,22 @@ class _Grammar:
         return chart.unpack(grads), head, *children.split(self.rank, -1)
 
 
-class _LowRankSum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, found: _Grammar, reference: Any, lengths: Tensor, *inputs: Tensor) -> Tensor:
-        ctx.save_for_backward(lengths, *inputs)
-        ctx.settings = found, reference
-        return found.chart.log_sums(lengths)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        lengths, *inputs = ctx.saved_tensors
-        found, reference = ctx.settings
-        if torch.is_grad_enabled():
-            return None, None, None, *reference_gradients(reference, inputs, ctx.needs_input_grad[3:], grads[0])
-        return None, None, None, *found.gradients(lengths, grads[0])
-
-
 def low_rank_sum(
     spans: Tensor, factors: tuple[Tensor, Tensor, Tensor], lengths: Tensor, reference: Callable[..., Tensor]
 ) -> Tensor:
     """Log of the sum over all trees `[B]` from scores `spans [B, T, T, S]`, T at least 2, and the factors of rules.
 
-    These are `head [N, R]`, `left [N+P, R]` and `right [N+P, R]`. `reference(spans, *factors)` computes the same in plain
-    torch: for derivatives of higher order, and for scores of so wide a range that products underflow.
+    The factors are `head [N, R]`, `left [N+P, R]` and `right [N+P, R]`. `reference(spans, *factors)` computes the same in
+    plain torch: for derivatives of higher order, and for scores of so wide a range that products underflow.
     """
-    inputs = spans, *factors
     with torch.no_grad():
-        spans, head, left, right = (x.detach() for x in inputs)
-        found = _Grammar(spans, head, left, right)
-        possible = map(reachable, (spans, head, left, right))
-        lost = is_lost(found.chart, lambda: _Grammar(*possible, reach=True).chart)
-    return reference(*inputs) if lost else _LowRankSum.apply(found, reference, lengths, *inputs)
+        scores = [x.detach() for x in (spans, *factors)]
+        grammar = _Grammar(*scores)
+        lost = is_lost(grammar.chart, lambda: _Grammar(*map(reachable, scores), reach=True).chart)
+    if lost:
+        return reference(spans, *factors)
+    return with_reference(
+        lambda *_: (grammar.chart.log_sums(lengths), ()),
+        lambda _, grad: grammar.gradients(lengths, grad),
+        reference, spans, *factors,
+    )  # fmt: skip

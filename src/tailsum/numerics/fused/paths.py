@@ -1,27 +1,26 @@
-"""Best paths and sampled paths of a chain: the maximum over the states before, and walks back along messages."""
+"""Best paths and sampled paths of a chain: maxima over the states before, and walks back along the messages."""
 
-# Kernels are called with plain numbers for Triton's own types.
-# pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
-# pyright: reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from tailsum.numerics.fused.exponential import finite
 from tailsum.numerics.fused.scores import Pairs, score_tile
 
 FACTOR_TILE = {"I": 128, "J": 32, "num_warps": 4}
-BLOCK = 1024  # states that one program settles
-PROGRAMS = 528  # some four for each multiprocessor
+BLOCK = 1024  # states of one program of `_settle_kernel`
+PROGRAMS = 528  # about four for each multiprocessor
 
 
 @triton.jit
 def _best_kernel(
-    sent, found, left, right, centre, rows, n, m, splits, chunk, per_group, group_l, row_l, column_l, group_r, row_r, width,
+    sent, best, left, right, centre, rows, n, m, splits, chunk, per_group, group_l, row_l, column_l, group_r, row_r, width,
     SIZE: tl.constexpr, R: tl.constexpr, I: tl.constexpr, J: tl.constexpr,
 ):  # fmt: skip
-    """`found(s, r, j) = max_i sent(i, r) + score(i, j)` over the s-th part of the states i, for R sequences that share a table."""
+    """`best(s, r, j) = max_i sent(i, r) + score(i, j)` over the s-th part of the states i, for R sequences that share a table."""
     group = tl.program_id(2).to(tl.int64)
     first = group * per_group + tl.program_id(1) // splits * R
     begin = tl.program_id(1) % splits * chunk
@@ -30,17 +29,17 @@ def _best_kernel(
     j = tl.program_id(0) * J + tl.arange(0, J)
     left, right = left + group * group_l, right + group * group_r
     base = tl.load(centre + group)
-    found += tl.program_id(1) % splits * rows * m
+    best += tl.program_id(1) % splits * rows * m
     if SIZE == 0:
-        # A maximum for each sequence, each with as many registers as a thread has columns, and every message a number
-        # that all threads load: nothing is exchanged among them.
+        # A maximum for each sequence, in as many registers as a thread has columns. All threads load the same message, and
+        # exchange nothing.
         top = ()
         for _ in tl.static_range(R):
             top = top + (tl.full([J], -float("inf"), tl.float32),)  # noqa: RUF005  (Triton cannot unpack)
         for start in range(begin, stop, I):
             for more in tl.static_range(I):
                 i = tl.cast(start + more, tl.int64)
-                # Behind the last state there is room in `sent`, and there are no scores.
+                # Beyond the last state there is room in `sent`, and no scores are read.
                 scores = tl.load(
                     left + i * row_l + j.to(tl.int64) * column_l, j < tl.where(i < stop, m, 0), -float("inf")
                 )
@@ -51,7 +50,7 @@ def _best_kernel(
                     higher = higher + (tl.maximum(top[one], message + scores),)  # noqa: RUF005
                 top = higher
         for one in tl.static_range(R):
-            tl.store(found + (first + one) * m + j, top[one], j < tl.where(first + one < limit, m, 0))
+            tl.store(best + (first + one) * m + j, top[one], j < tl.where(first + one < limit, m, 0))
     else:
         r = first + tl.arange(0, R)
         top = tl.full([R, J], -float("inf"), tl.float32)
@@ -63,22 +62,21 @@ def _best_kernel(
                 message = tl.load(sent + i * rows + here, i < tl.where(here < limit, stop, 0), -float("inf"))
                 highest = tl.max(message[:, None] + scores, 0)
                 top = tl.where((r == here)[:, None], tl.maximum(top, highest[None, :]), top)
-        tl.store(found + r[:, None] * m + j[None, :], top, (r < limit)[:, None] & (j < m)[None, :])
+        tl.store(best + r[:, None] * m + j[None, :], top, (r < limit)[:, None] & (j < m)[None, :])
 
 
 @triton.jit
-def _settle_kernel(node, found, before, best, sent, shift, batch, n, splits, BLOCK: tl.constexpr):
-    """The best of all parts and the scores of the states themselves, less the highest score `before`, twice; and their highest."""
+def _settle_kernel(node, parts, before, best, sent, shift, batch, n, splits, BLOCK: tl.constexpr):
+    """Messages minus the highest one `before`, to `best` and `sent`, from the maxima of all parts; their highest to `shift`."""
     b = tl.program_id(1).to(tl.int64)
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     top = tl.full([BLOCK], -float("inf"), tl.float32)
     for part in range(splits):
-        top = tl.maximum(top, tl.load(found + (part * batch + b) * n + j, j < n, -float("inf")))
-    common = tl.load(before + b)
-    common = tl.where(common == -float("inf"), 0.0, common)
+        top = tl.maximum(top, tl.load(parts + (part * batch + b) * n + j, j < n, -float("inf")))
+    common = finite(tl.load(before + b))
     value = tl.load(node + b * n + j, j < n, -float("inf")) + (top - common)
     tl.store(best + b * n + j, value, j < n)
-    tl.store(sent + j.to(tl.int64) * batch + b, value, j < n)  # by state: its sequences lie together
+    tl.store(sent + j.to(tl.int64) * batch + b, value, j < n)  # by state, its sequences together
     tl.atomic_max(shift + b, tl.max(value, 0))
 
 
@@ -88,7 +86,7 @@ def _walk_kernel(
     group_l, step_l, row_l, column_l, group_r, step_r, row_r, width,
     SIZE: tl.constexpr, I: tl.constexpr, SAMPLE: tl.constexpr,
 ):  # fmt: skip
-    """A path from the last position back: at each, the best state given the next, or one drawn (by Gumbel noise)."""
+    """A path from the last position back: at each, the best state given the next one, or a sampled one (by Gumbel noise)."""
     b, count = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     end = tl.load(last + b)
     left += b // per_group * group_l
@@ -99,7 +97,7 @@ def _walk_kernel(
         t = length - 1 - back
         if t <= end:
             step = tl.minimum(tl.cast(t, tl.int64), table_steps - 1)
-            highest, found = -float("inf"), end * 0
+            highest, best = -float("inf"), end * 0
             for start in range(0, n, I):
                 i = start + tl.arange(0, I)
                 logits = tl.load(messages + (t * batch + b) * n + i, i < n, -float("inf"))
@@ -121,18 +119,18 @@ def _walk_kernel(
                     logits -= tl.log(wait)
                 top = tl.max(logits, 0)
                 place = tl.argmax(logits, 0) + start
-                found = tl.where(top > highest, place.to(tl.int64), found)
+                best = tl.where(top > highest, place.to(tl.int64), best)
                 highest = tl.maximum(highest, top)
-            state = found
+            state = best
             tl.store(path + t, state)
         else:
             tl.store(path + t, -1)
 
 
 def best_messages(node: Tensor, pairs: Pairs) -> Tensor:
-    """The best path into each state `[T, B, N]`, from scores of states `[T, B, N]`.
+    """The score of the best path into each state `[T, B, N]`, from scores of states `[T, B, N]`.
 
-    From those of a position a number that its states share is missing, so that none of them is above zero, and they do not grow.
+    At each position a common number is subtracted, so that scores do not grow with the length.
     """
     length, batch, n = node.shape
     node, best, shift = node.contiguous(), torch.empty_like(node), node.new_full((length, batch), -torch.inf)
@@ -143,33 +141,33 @@ def best_messages(node: Tensor, pairs: Pairs) -> Tensor:
     blocks, row_blocks = triton.cdiv(n, tile["J"]), triton.cdiv(together, rows)
     splits = max(1, min(triton.cdiv(n, 16), PROGRAMS // (blocks * row_blocks * pairs.groups)))
     chunk = triton.cdiv(triton.cdiv(n, splits), tile["I"]) * tile["I"]
-    found, centre = node.new_empty(splits, batch, n), pairs.centre.mT.contiguous()
+    parts, centre = node.new_empty(splits, batch, n), pairs.centre.mT.contiguous()
     sent = node.new_zeros((n + tile["I"]) * batch + rows)
     sent[: n * batch] = node[0].T.flatten()
     for t in range(1, length):
         step = min(t, pairs.steps) - 1
         left, right = pairs.left[:, step], pairs.right[:, step]
         _best_kernel[blocks, row_blocks * splits, pairs.groups](
-            sent, found, left, right, centre[step], batch, n, n, splits, chunk, together,
+            sent, parts, left, right, centre[step], batch, n, n, splits, chunk, together,
             *left.stride(), right.stride(0), right.stride(1), left.shape[-1],
             SIZE=pairs.size, R=rows, **tile,
         )  # fmt: skip
         _settle_kernel[triton.cdiv(n, BLOCK), batch](
-            node[t], found, shift[t - 1], best[t], sent, shift[t], batch, n, splits, BLOCK=BLOCK
+            node[t], parts, shift[t - 1], best[t], sent, shift[t], batch, n, splits, BLOCK=BLOCK
         )
     return best
 
 
 def _table_tile(rows: int, n: int) -> dict[str, int]:
-    """64 numbers in the registers of each thread."""
+    """Tiles with 64 maxima in the registers of each thread."""
     columns = 512 if rows == 16 else 1024
     return {"I": 4, "J": min(columns, max(32, triton.next_power_of_2(n))), "num_warps": 4}
 
 
 def walk(messages: Tensor, pairs: Pairs, last: Tensor, count: int = 1, seed: int | None = None) -> Tensor:
-    """Paths `[count, B, T]` back along messages `[T, B, N]` from the position `last [B]`; -1 after it.
+    """Paths `[count, B, T]` back along messages `[T, B, N]` from the position `last [B]`, -1 after it.
 
-    Each state is drawn given the next, or without a `seed` is the best.
+    Each state is sampled given the next one; without a `seed` it is the best.
     """
     length, batch, n = messages.shape
     paths = torch.empty(count, batch, length, dtype=torch.long, device=messages.device)

@@ -1,25 +1,24 @@
 """Projective dependency trees without states: Eisner's algorithm in one launch, one program for each sentence.
 
-The reference is `dependencies/projective.py`, whose items these are: half subtrees `right[i, j]` (head i) and
-`left[i, j]` (head j), and joined halves `join[i, j]`, to which an arc from i to j or from j to i is added. Charts are
-squares of first and last words, each also transposed; every sum has a running maximum.
+The reference is `dependencies/projective.py`, with the same items: half subtrees `right[i, j]` (head i) and `left[i, j]`
+(head j), and joined halves `join[i, j]`, to which an arc from i to j or from j to i is added. Charts are squares by first
+and last word, each also transposed; every sum has a running maximum.
 """
 
-# Kernels are called with plain numbers for Triton's own types.
-# pyright: reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportArgumentType=false
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from tailsum.numerics.fused.reference import reference_gradients
-from tailsum.numerics.fused.rows import add_exp, log_of, log_sum_of_rows, share, shares_of_rows
+from tailsum.numerics.fused.exponential import add_exp, log_of
+from tailsum.numerics.fused.reference import Saved, with_reference
+from tailsum.numerics.fused.rows import log_sum_of_rows, share, shares_of_rows, tiles
 
-# The squares of a sentence, in this order; each is followed by its transpose.
+# The squares of a sentence in this order, each followed by its transpose.
 _RIGHT, _LEFT, _JOIN, _TO_RIGHT, _TO_LEFT, _SQUARES = (tl.constexpr(2 * x) for x in range(6))
 
 
@@ -46,8 +45,8 @@ def _column(chart, square, j, T):
 def _inside(arcs, lengths, chart, ends, T, MULTIROOT: tl.constexpr, I: tl.constexpr, K: tl.constexpr):
     """Fill the charts, and `ends [B, 4, T + 1]`.
 
-    These are the sums over the words before s under their roots; over the words up to m and their last root m; over all
-    words up to the last; and the second of them without the score of the root.
+    The rows of `ends` are sums over the words before s under their roots; over the words up to m, their last root; over all
+    words up to the last; and the second again without the score of the root.
     """
     b = tl.program_id(0).to(tl.int64)
     n = tl.load(lengths + b).to(tl.int32)
@@ -73,14 +72,14 @@ def _inside(arcs, lengths, chart, ends, T, MULTIROOT: tl.constexpr, I: tl.conste
             _store(chart, _JOIN, i, j, T, join, valid)
             _store(chart, _TO_RIGHT, i, j, T, to_right, valid)
             _store(chart, _TO_LEFT, i, j, T, to_left, valid)
-            # The outermost child is nearer, or at the end: then its arc was just computed, and the rest is one word.
+            # The outermost child is nearer, or it is the last word: then its arc was just computed.
             a, c = _row(chart, _TO_RIGHT, i, T) + i + 1, _column(chart, _RIGHT, j, T) + i + 1
             top, total = log_sum_of_rows(a, c, valid, width - 2, K)
-            top, total = add_exp(top, total, to_right[:, None])
+            top, total = add_exp(top, total, to_right[:, None], 1)
             _store(chart, _RIGHT, i, j, T, log_of(top, total), valid)
             a, c = _row(chart, _LEFT, i, T) + i + 1, _column(chart, _TO_LEFT, j, T) + i + 1
             top, total = log_sum_of_rows(a, c, valid, width - 2, K)
-            top, total = add_exp(top, total, to_left[:, None])
+            top, total = add_exp(top, total, to_left[:, None], 1)
             _store(chart, _LEFT, i, j, T, log_of(top, total), valid)
         tl.debug_barrier()
     one = tl.arange(0, 1)
@@ -101,7 +100,7 @@ def _inside(arcs, lengths, chart, ends, T, MULTIROOT: tl.constexpr, I: tl.conste
 
 @triton.jit
 def _seed(values, others, grads, whole, grad, out, stride, add, count, K: tl.constexpr):
-    """Shares of `grad` by `values + others`, summed to `whole`: to `out` with a stride, and added to the row `grads`."""
+    """Split `grad` over the terms `values + others` of the log sum `whole`: to `out` with a stride, and added to `grads`."""
     for start in range(0, count, K):
         k = start + tl.arange(0, K)
         x = tl.load(values + k, k < count, -float("inf")) + tl.load(others + k, k < count, -float("inf"))
@@ -124,7 +123,7 @@ def _outside(
     of_ends += b * 4 * (T + 1)
     for step in range(n):
         last = n - 1 - step
-        # The whole of the words up to `last`: from the seed, and from later roots.
+        # All words up to `last`: gradients from the seed and from later roots.
         later = tl.load(of_ends + last + 1)
         grad = tl.where(step == 0, tl.load(seeds + b), 0.0) + later
         whole = tl.load(ends + 2 * (T + 1) + last)
@@ -144,70 +143,37 @@ def _outside(
             j = i + width - 1
             valid = i <= step
             after, before = tl.where(valid, n, j + 1), tl.where(valid, i, 0)
-            # A right half: the rest of a larger one, whose head is before it, and the left part of a join.
-            own = tl.load(_row(chart, _RIGHT, i, T) + j, valid, -float("inf"))
+            # A right half is the rest of a larger one, whose head is before it, and the left part of a join.
+            inside = tl.load(_row(chart, _RIGHT, i, T) + j, valid, -float("inf"))
             right = tl.load(_row(grads, _RIGHT, i, T) + j, valid, 0.0)
             g, w = _column(grads, _RIGHT, j, T), _column(chart, _RIGHT, j, T)
-            right += shares_of_rows(g, w, _column(chart, _TO_RIGHT, i, T), own, i * 0, before, K)
+            right += shares_of_rows(g, w, _column(chart, _TO_RIGHT, i, T), inside, i * 0, before, K)
             g, w = _row(grads, _JOIN, i, T), _row(chart, _JOIN, i, T)
-            right += shares_of_rows(g, w, _row(chart, _LEFT, j + 1, T), own, j + 1, after, K)
-            top_right = own
-            # A left half: the rest of a larger one, whose head is after it, and the right part of a join.
-            own = tl.load(_row(chart, _LEFT, i, T) + j, valid, -float("inf"))
+            right += shares_of_rows(g, w, _row(chart, _LEFT, j + 1, T), inside, j + 1, after, K)
+            top_right = inside
+            # A left half is the rest of a larger one, whose head is after it, and the right part of a join.
+            inside = tl.load(_row(chart, _LEFT, i, T) + j, valid, -float("inf"))
             left = tl.load(_row(grads, _LEFT, i, T) + j, valid, 0.0)
             g, w = _row(grads, _LEFT, i, T), _row(chart, _LEFT, i, T)
-            left += shares_of_rows(g, w, _row(chart, _TO_LEFT, j, T), own, j + 1, after, K)
+            left += shares_of_rows(g, w, _row(chart, _TO_LEFT, j, T), inside, j + 1, after, K)
             g, w = _column(grads, _JOIN, j, T), _column(chart, _JOIN, j, T)
-            left += shares_of_rows(g, w, _column(chart, _RIGHT, i - 1, T), own, i * 0, before, K)
-            top_left = own
+            left += shares_of_rows(g, w, _column(chart, _RIGHT, i - 1, T), inside, i * 0, before, K)
+            top_left = inside
             _store(grads, _RIGHT, i, j, T, right, valid)
             _store(grads, _LEFT, i, j, T, left, valid)
-            # An arc: the outermost of its half, or followed by further words.
-            own = tl.load(_row(chart, _TO_RIGHT, i, T) + j, valid, -float("inf"))
-            to_right = share(right, own, top_right)
+            # An arc is the outermost of its half, or further words follow.
+            inside = tl.load(_row(chart, _TO_RIGHT, i, T) + j, valid, -float("inf"))
+            to_right = share(right, inside, top_right)
             g, w = _row(grads, _RIGHT, i, T), _row(chart, _RIGHT, i, T)
-            to_right += shares_of_rows(g, w, _row(chart, _RIGHT, j, T), own, j + 1, after, K)
-            own = tl.load(_row(chart, _TO_LEFT, i, T) + j, valid, -float("inf"))
-            to_left = share(left, own, top_left)
+            to_right += shares_of_rows(g, w, _row(chart, _RIGHT, j, T), inside, j + 1, after, K)
+            inside = tl.load(_row(chart, _TO_LEFT, i, T) + j, valid, -float("inf"))
+            to_left = share(left, inside, top_left)
             g, w = _column(grads, _LEFT, j, T), _column(chart, _LEFT, j, T)
-            to_left += shares_of_rows(g, w, _column(chart, _LEFT, i, T), own, i * 0, before, K)
+            to_left += shares_of_rows(g, w, _column(chart, _LEFT, i, T), inside, i * 0, before, K)
             _store(grads, _JOIN, i, j, T, to_right + to_left, valid)
             tl.store(of_arcs + i * T + j, to_right, valid)
             tl.store(of_arcs + j * T + i, to_left, valid)
         tl.debug_barrier()
-
-
-def _tiles(length: int) -> dict[str, int]:
-    return {"I": 16 if length <= 64 else 32, "K": 32 if length <= 32 else 64, "num_warps": 4}
-
-
-class _ProjectiveSum(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, arcs: Tensor, lengths: Tensor, multiroot: bool, reference: Callable[[Tensor], Tensor]
-    ) -> Tensor:
-        batch, length, _ = arcs.shape
-        chart = arcs.new_empty(batch, _SQUARES.value, length, length)
-        ends = arcs.new_empty(batch, 4, length + 1)
-        if batch:
-            _inside[(batch,)](arcs.contiguous(), lengths, chart, ends, length, MULTIROOT=multiroot, **_tiles(length))
-        ctx.save_for_backward(arcs, lengths, chart, ends)
-        ctx.settings = multiroot, reference
-        return ends[torch.arange(batch, device=arcs.device), 2, lengths - 1]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        arcs, lengths, chart, ends = ctx.saved_tensors
-        multiroot, reference = ctx.settings
-        if torch.is_grad_enabled():
-            return *reference_gradients(reference, (arcs,), (True,), grads[0]), None, None, None
-        batch, length, _ = arcs.shape
-        found = torch.zeros_like(arcs, memory_format=torch.contiguous_format)
-        if batch:
-            work = torch.zeros_like(chart), torch.zeros_like(ends), found
-            given = (lengths, chart, ends, grads[0].contiguous(), *work)
-            _outside[(batch,)](*given, length, MULTIROOT=multiroot, **_tiles(length))
-        return found, None, None, None
 
 
 def projective_sum(arcs: Tensor, lengths: Tensor, multiroot: bool, reference: Callable[[Tensor], Tensor]) -> Tensor:
@@ -215,4 +181,22 @@ def projective_sum(arcs: Tensor, lengths: Tensor, multiroot: bool, reference: Ca
 
     `reference(arcs)` computes the same in plain torch, for derivatives of higher order.
     """
-    return _ProjectiveSum.apply(arcs, lengths, multiroot, reference)
+    batch, length, _ = arcs.shape
+
+    def forward(arcs: Tensor) -> tuple[Tensor, Saved]:
+        chart = arcs.new_empty(batch, _SQUARES.value, length, length)
+        ends = arcs.new_empty(batch, 4, length + 1)
+        if batch:
+            _inside[(batch,)](arcs.contiguous(), lengths, chart, ends, length, MULTIROOT=multiroot, **tiles(length))
+        return ends[torch.arange(batch, device=arcs.device), 2, lengths - 1], (chart, ends)
+
+    def backward(kept: Saved, grad: Tensor) -> Saved:
+        chart, ends = kept
+        of_arcs = chart.new_zeros(batch, length, length)
+        if batch:
+            work = torch.zeros_like(chart), torch.zeros_like(ends), of_arcs
+            arguments = (lengths, chart, ends, grad.contiguous(), *work, length)
+            _outside[(batch,)](*arguments, MULTIROOT=multiroot, **tiles(length))
+        return (of_arcs,)
+
+    return with_reference(forward, backward, reference, arcs)

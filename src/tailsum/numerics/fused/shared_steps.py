@@ -1,12 +1,10 @@
 """Steps of a chain whose sequences share a table: products of many messages at once with exponentiated scores.
 
-As `chains.scan` computes them in plain torch, with what comes before and after each product, and the loop over time, in one
-kernel. The entries of the table, `exp(score - scale)` with the highest score of each column as its scale, are read, or made from
-factors in registers.
+The reference is `chains.scan`. One kernel has the products, what comes before and after each of them, and the loop over time.
+Entries of the table, `exp(score - scale)` with the highest score of each column as the scale, are read, or made from factors.
 """
 
-# Kernels are called with plain numbers for Triton's own types.
-# pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
+# pyright: reportArgumentType=false
 
 from typing import Protocol
 
@@ -15,14 +13,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tailsum.numerics.fused.exponential import exp
+from tailsum.numerics.fused.exponential import exp, finite
 from tailsum.numerics.fused.products import add_split_product, rounded, score_product
-from tailsum.numerics.fused.scores import at_once, meet, meets
-from tailsum.numerics.fused.table_products import column_tile, padded
+from tailsum.numerics.fused.scores import at_once, factor_columns, factor_rows, meet, meets, padded
 
 
 class Table(Protocol):
-    """What is needed of a `numerics.table.Table`."""
+    """What the kernels read of a `numerics.table.Table`, which imports kernels itself."""
 
     params: tuple[Tensor, ...]
     kept: Tensor | None
@@ -39,17 +36,13 @@ def _entry_tile(
     left, columns, scale, i, j, n, m, row_l, column_l, width,
     SIZE: tl.constexpr, REVERSE: tl.constexpr,
 ):  # fmt: skip
-    """Entries of the table for states i [I], which are summed over, and j [J]."""
+    """Entries of the table for states i [I], the dimension of the sum, and j [J]."""
     inside = (i < n)[:, None] & (j < m)[None, :]
     if SIZE == 0:
         entries = tl.load(left + i[:, None].to(tl.int64) * row_l + j[None, :].to(tl.int64) * column_l, inside, 0.0)
     else:
-        d = tl.arange(0, SIZE)
-        rows = tl.load(
-            left + i[:, None].to(tl.int64) * row_l + d[None, :], (i < n)[:, None] & (d < width)[None, :], 0.0
-        )
-        scores = score_product(rows, columns)
-        if REVERSE:  # the scales are those of the states that are summed over
+        scores = score_product(factor_rows(left, i, n, row_l, width, SIZE), columns)
+        if REVERSE:  # columns of the table are rows of its transpose
             scores -= tl.load(scale + i, i < n, 0.0)[:, None]
         else:
             scores -= tl.load(scale + j, j < m, 0.0)[None, :]
@@ -59,7 +52,7 @@ def _entry_tile(
 
 @triton.jit
 def _store_split(high, low, place, value, within, PRECISION: tl.constexpr):
-    """Messages as the nearest numbers that tf32 has, and what is missing from them."""
+    """Store messages as the nearest numbers in tf32, and the differences from them."""
     near = rounded(value)
     tl.store(high + place, near, within)
     if PRECISION != "tf32":
@@ -94,7 +87,7 @@ def _push_kernel(
         sent = r[:, None] * n
         for block in range(program * J, n, programs * J):
             j = block + tl.arange(0, J)
-            factors = column_tile(columns, j, n, row_r, width, SIZE)
+            factors = 0.0 if SIZE == 0 else factor_columns(columns, j, n, row_r, width, SIZE)
             sums = tl.zeros([R, J], tl.float32)
             for start in range(0, n, I):
                 i = start + tl.arange(0, I)
@@ -109,15 +102,14 @@ def _push_kernel(
             tl.store(alpha + here, value, within)
             tl.atomic_max(shift + t * batch + r, tl.max(tl.where(within, value, -float("inf")), 1), inside)
         if MEET:
-            meet(counter, (2 * (t - first) + 1) * programs)
-            common = tl.load(shift + t * batch + r, inside, 0.0, cache_modifier=".cg")
-            common = tl.where(common == -float("inf"), 0.0, common)
+            meet(counter, (2 * (t - first) + 1) * programs, MEET)
+            common = finite(tl.load(shift + t * batch + r, inside, 0.0, cache_modifier=".cg"))
             for block in range(program * J, n, programs * J):  # what this program has written
                 j = block + tl.arange(0, J)
                 within = inside[:, None] & (j < n)[None, :]
                 value = tl.load(alpha + (t * batch + r[:, None]) * n + j[None, :], within, -float("inf"))
                 _store_split(high, low, sent + j[None, :], exp(value - common[:, None]), within, PRECISION)
-            meet(counter, (2 * (t - first) + 2) * programs)
+            meet(counter, (2 * (t - first) + 2) * programs, MEET)
 
 
 @triton.jit(do_not_specialize=["first", "stop"])
@@ -127,7 +119,7 @@ def _flow_kernel(
     SIZE: tl.constexpr, PRECISION: tl.constexpr, R: tl.constexpr, I: tl.constexpr, J: tl.constexpr, MEET: tl.constexpr,
     REVERSE: tl.constexpr, INLET: tl.constexpr,
 ):  # fmt: skip
-    """`h_t = E y_s`, `x_t = source_t + after_t h_t`, `high + low = y_t = before_t x_t + inlet_t`, in `first .. stop` steps from s to t."""
+    """Steps from s to t: `h_t = E y_s`, `x_t = source_t + after_t h_t`, `high + low = y_t = before_t x_t + inlet_t`."""
     program, programs, group = tl.program_id(0), tl.num_programs(0), tl.program_id(2).to(tl.int64)
     r = group * per_group + tl.program_id(1) * R + tl.arange(0, R)
     inside = r < (group + 1) * per_group
@@ -145,7 +137,7 @@ def _flow_kernel(
         scales = (step * groups + group) * n
         for block in range(program * J, n, programs * J):
             j = block + tl.arange(0, J)
-            factors = column_tile(columns, j, n, row_r, width, SIZE)
+            factors = 0.0 if SIZE == 0 else factor_columns(columns, j, n, row_r, width, SIZE)
             sums = tl.zeros([R, J], tl.float32)
             for start in range(0, n, I):
                 i = start + tl.arange(0, I)
@@ -155,18 +147,18 @@ def _flow_kernel(
             here = (t * batch + r[:, None]) * n + j[None, :]
             within = inside[:, None] & (j < n)[None, :]
             tl.store(h + here, sums, within)
-            found = tl.load(source + here, within, 0.0) + tl.load(after + here, within, 0.0) * sums
-            tl.store(x + here, found, within)
-            found *= tl.load(before + here, within, 0.0)
+            value = tl.load(source + here, within, 0.0) + tl.load(after + here, within, 0.0) * sums
+            tl.store(x + here, value, within)
+            value *= tl.load(before + here, within, 0.0)
             if INLET:
-                found += tl.load(inlet + here, within, 0.0)
-            _store_split(high, low, here, found, within, PRECISION)
+                value += tl.load(inlet + here, within, 0.0)
+            _store_split(high, low, here, value, within, PRECISION)
         if MEET:
-            meet(counter, (move - first + 1) * programs)
+            meet(counter, (move - first + 1) * programs, MEET)
 
 
 def forward_steps(node: Tensor, table: Table) -> tuple[Tensor, Tensor, Tensor]:
-    """Messages `[T, B, N]` less their highest, the highest `[T, B]`, and the sum that entered each state."""
+    """Messages `[T, B, N]` minus the highest one, the highest `[T, B]`, and the sum that entered each state."""
     length, batch, size = node.shape
     launch = _Launch(table, size, batch, False)
     node = launch.filled(node, -torch.inf)
@@ -187,7 +179,7 @@ def forward_steps(node: Tensor, table: Table) -> tuple[Tensor, Tensor, Tensor]:
 def flow_steps(
     table: Table, reverse: bool, source: Tensor, inlet: Tensor | None, after: Tensor, before: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """As `chains.scan` has it: `x_t = source_t + after_t h_t`, `h_t = E (before_s x_s + inlet_s)`."""
+    """`x_t = source_t + after_t h_t` and `h_t = E (before_s x_s + inlet_s)`, as in `chains.scan`."""
     length, batch, size = source.shape
     launch = _Launch(table, size, batch, reverse)
     source, after, before = (launch.filled(x, 0.0) for x in (source, after, before))
@@ -206,7 +198,7 @@ def flow_steps(
 
 
 def split(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The nearest numbers that tf32 has, and what is missing from them.
+    """The nearest numbers in tf32, and the differences from them.
 
     >>> high, low = split(torch.tensor([1.0, 1.0 + 2**-12]))
     >>> high, low * 2**12
@@ -216,22 +208,20 @@ def split(x: Tensor) -> tuple[Tensor, Tensor]:
     return near, x - near
 
 
-# Tiles, measured on a Hopper GPU.
-FACTOR_TILE = {"I": 64, "J": 128, "num_warps": 4, "num_stages": 2}
+FACTOR_TILE = {"I": 64, "J": 128, "num_warps": 4, "num_stages": 2}  # measured on a Hopper GPU, as the others
 
 
 def _table_tile(n: int, rows: int) -> dict[str, int]:
-    """Few columns where there are few states, so that there is a program for every multiprocessor; nothing is spilled."""
-    columns = 64 if n >= 8192 else 32 if n >= 4096 else 16
-    if rows == 64:
-        return {"I": 32, "J": min(columns, 32), "num_warps": 4, "num_stages": 5}
+    """Few columns where there are few states, so that there is a program for every multiprocessor; none spills registers."""
+    columns = 16 if n < 4096 else 32 if n < 8192 or rows == 64 else 64
     return {"I": 32 if rows * columns > 512 else 64, "J": columns, "num_warps": 4, "num_stages": 5}
 
 
 class _Launch:
     """How the steps of a chain are launched.
 
-    Products with a table are one launch, whose programs meet after each step. With factors a step takes so long that it is a launch of its own.
+    Products with a table are one launch, whose programs meet after each step. A step with factors is long enough for a launch of
+    its own.
     """
 
     def __init__(self, table: Table, n: int, batch: int, transposed: bool) -> None:
@@ -246,12 +236,7 @@ class _Launch:
         self.entries = (left, right, table.scales)
         strides = (*left.stride(), *right.stride()[:3], left.shape[-1])
         self.shape = (table.groups, per_group, table.steps, *strides)
-        self.options = {
-            "SIZE": 0 if kept is not None else padded(left),
-            "PRECISION": table.precision,
-            "R": rows,
-            **tile,
-        }
+        self.options = {"SIZE": padded(left) if kept is None else 0, "PRECISION": table.precision, "R": rows, **tile}
         self.together = kept is not None and meets()
         row_blocks, programs = triton.cdiv(per_group, rows), triton.cdiv(self.n, tile["J"])
         if self.together:
@@ -261,7 +246,7 @@ class _Launch:
         self.counter = torch.zeros(row_blocks * table.groups, dtype=torch.int32, device=left.device)
 
     def filled(self, x: Tensor, value: float) -> Tensor:
-        """With as many states as the table has, contiguous."""
+        """A tensor, contiguous, with as many states as the table, the further ones of this value."""
         more = self.n - x.shape[-1]
         return torch.nn.functional.pad(x, (0, more), value=value) if more else x.contiguous()
 

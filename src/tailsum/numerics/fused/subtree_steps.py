@@ -1,25 +1,11 @@
-"""The kernels of `subtrees.py`: one launch each for all spans of a width, one program a span."""
+"""The kernels of `subtrees.py`: one launch each for all spans of a width, one program per span."""
 
-# Kernels are called with plain numbers for Triton's own types.
-# pyright: reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportArgumentType=false
 
 import triton
 import triton.language as tl
 
-from tailsum.numerics.fused.exponential import exp
-
-
-@triton.jit
-def _add(top, total, scores):
-    """A running maximum and the sum of exponentials relative to it `[K]`, with the `scores [S, K]` added."""
-    higher = tl.maximum(top, tl.max(scores, 0))
-    base = tl.where(higher == -float("inf"), 0.0, higher)
-    return higher, total * exp(top - base) + tl.sum(exp(scores - base[None, :]), 0)
-
-
-@triton.jit
-def log_of_sum(top, total):
-    return tl.where(total > 0, tl.log(tl.where(total > 0, total, 1.0)) + top, -float("inf"))
+from tailsum.numerics.fused.exponential import add_exp, exp, finite, log_of
 
 
 @triton.jit
@@ -30,13 +16,13 @@ def _add_rows(top, total, a, b, low, high, k, K, S: tl.constexpr, a_step, b_step
         inside = (p < high)[:, None] & (k < K)[None, :]
         x = tl.load(a + p[:, None] * a_step + k[None, :], inside, -float("inf"))
         y = tl.load(b + p[:, None] * b_step + k[None, :], inside, -float("inf"))
-        top, total = _add(top, total, x + y)
+        top, total = add_exp(top, total, x + y, 0)
     return top, total
 
 
 @triton.jit
 def _scale_rows(values, extra, rows, high, T, k, K, S: tl.constexpr):
-    """Write `exp(values + extra - high)` of all words `[T, K]` to a row, for a product."""
+    """Write `exp(values + extra - high)` of all words `[T, K]` to a row of a matrix."""
     base = tl.where(high > -float("inf"), high, 0.0)
     for start in range(0, T, S):
         p = start + tl.arange(0, S)
@@ -48,7 +34,7 @@ def _scale_rows(values, extra, rows, high, T, k, K, S: tl.constexpr):
 
 @triton.jit(do_not_specialize=["width"])
 def fill(nodes, left, right, trees, sent, zeros, rows, peaks, T, K, width, S: tl.constexpr, KB: tl.constexpr):
-    """The halves and trees of all spans of a width, and the trees scaled, `rows [spans, T K]`."""
+    """The halves and trees of all spans of a width, and the trees scaled: `rows [spans, T K]`."""
     span, count = tl.program_id(0), T - width + 1
     b, i = (span // count).to(tl.int64), span % count
     j = i + width - 1
@@ -65,9 +51,9 @@ def fill(nodes, left, right, trees, sent, zeros, rows, peaks, T, K, width, S: tl
         none, zero, right + (i * T - 1) * K, sent + (j * T + i) * K, i + 1, j + 1, k, K, S, K, T * T * K
     )
     there = k < tl.where(width > 1, K, 0)
-    tl.store(right + (i * T + j) * K + k, log_of_sum(top, total), there)
+    tl.store(right + (i * T + j) * K + k, log_of(top, total), there)
     top, total = _add_rows(none, zero, left + (T + j) * K, sent + (i * T * T + j) * K, i, j, k, K, S, T * K, T * K)
-    tl.store(left + (i * T + j) * K + k, log_of_sum(top, total), there)
+    tl.store(left + (i * T + j) * K + k, log_of(top, total), there)
     tl.debug_barrier()
     high = none
     for start in range(i, j + 1, S):
@@ -75,9 +61,9 @@ def fill(nodes, left, right, trees, sent, zeros, rows, peaks, T, K, width, S: tl
         inside = (m <= j)[:, None] & (k < K)[None, :]
         x = tl.load(left + (i * T + m[:, None]) * K + k[None, :], inside, -float("inf"))
         y = tl.load(right + (m[:, None] * T + j) * K + k[None, :], inside, -float("inf"))
-        own = tl.load(nodes + m[:, None] * K + k[None, :], inside, -float("inf"))
-        tl.store(trees + m[:, None] * K + k[None, :], x + y + own, inside)
-        high = tl.maximum(high, tl.max(x + y + own, 0))
+        node = tl.load(nodes + m[:, None] * K + k[None, :], inside, -float("inf"))
+        tl.store(trees + m[:, None] * K + k[None, :], x + y + node, inside)
+        high = tl.maximum(high, tl.max(x + y + node, 0))
     peak = tl.max(high, 0)
     tl.store(peaks + span, peak)
     tl.debug_barrier()
@@ -86,7 +72,7 @@ def fill(nodes, left, right, trees, sent, zeros, rows, peaks, T, K, width, S: tl
 
 @triton.jit(do_not_specialize=["width"])
 def send(totals, peaks, tops, sent, low, T, K, width, per_group, floor, KB: tl.constexpr):
-    """What the subtrees of a width send to each word outside them; `low` becomes one where a total is suspect."""
+    """The messages from the subtrees of a width to each word outside them; `low` becomes one where a total is suspect."""
     span, h, count = tl.program_id(0), tl.program_id(1), T - width + 1
     b, i = (span // count).to(tl.int64), span % count
     j = i + width - 1
@@ -94,31 +80,18 @@ def send(totals, peaks, tops, sent, low, T, K, width, per_group, floor, KB: tl.c
     outside = k < tl.where((h < i) | (h > j), K, 0)
     peak = tl.load(peaks + span + k * 0)
     total = tl.load(totals + (span.to(tl.int64) * T + h) * K + k, outside, 1.0)
-    found = log_of_sum(tl.where(peak > -float("inf"), peak, 0.0), total)
-    found += tl.load(tops + ((span // per_group).to(tl.int64) * T + h) * K + k, outside, 0.0)
-    tl.store(sent + (((b * T + i) * T + j) * T + h) * K + k, found, outside)
+    message = log_of(tl.where(peak > -float("inf"), peak, 0.0), total)
+    message += tl.load(tops + ((span // per_group).to(tl.int64) * T + h) * K + k, outside, 0.0)
+    tl.store(sent + (((b * T + i) * T + j) * T + h) * K + k, message, outside)
     suspect = tl.max(tl.where(outside & (total < floor) & (peak > -float("inf")), 1, 0), 0)
     tl.atomic_max(low, suspect)
 
 
 @triton.jit(do_not_specialize=["width"])
 def from_heads(
-    left,
-    right,
-    of_left,
-    of_right,
-    outside,
-    tops,
-    rows,
-    peaks,
-    T,
-    K,
-    width,
-    per_group,
-    S: tl.constexpr,
-    KB: tl.constexpr,
-):
-    """The outside sums of subtrees of a width by the head that they are attached to, and scaled, `rows [spans, T K]`."""
+    left, right, of_left, of_right, outside, tops, rows, peaks, T, K, width, per_group, S: tl.constexpr, KB: tl.constexpr
+):  # fmt: skip
+    """The outside sums of subtrees of a width by the head that they are attached to, also scaled, `rows [spans, T K]`."""
     span, count = tl.program_id(0), T - width + 1
     b, i = (span // count).to(tl.int64), span % count
     j = i + width - 1
@@ -135,15 +108,15 @@ def from_heads(
         h = start + tl.arange(0, S)
         states = (k < K)[None, :]
         before, after = (h < i)[:, None] & states, ((h > j) & (h < T))[:, None] & states
-        # As the outermost child of a head before it, or after it: the rest of that half, and what is around the half.
+        # As the outermost child of a head before or after it: the rest of that half, and the half's outside sum.
         x = tl.load(of_right + (h[:, None] * T + j) * K + k[None, :], before, -float("inf"))
         x += tl.load(right + (h[:, None] * T + i - 1) * K + k[None, :], before, -float("inf"))
         y = tl.load(of_left + (i * T + h[:, None]) * K + k[None, :], after, -float("inf"))
         y += tl.load(left + ((j + 1) * T + h[:, None]) * K + k[None, :], after, -float("inf"))
-        found = tl.maximum(x, y)
+        around = tl.maximum(x, y)
         place = h[:, None] * K + k[None, :]
-        tl.store(outside + place, found, before | after)
-        high = tl.maximum(high, tl.max(found + tl.load(tops + place, before | after, 0.0), 0))
+        tl.store(outside + place, around, before | after)
+        high = tl.maximum(high, tl.max(around + tl.load(tops + place, before | after, 0.0), 0))
     peak = tl.max(high, 0)
     tl.store(peaks + span, peak)
     tl.debug_barrier()
@@ -182,23 +155,22 @@ def to_halves(
         total = tl.load(totals + place, inside & possible[None, :], 0.0)
         suspect = inside & possible[None, :] & (total < floor)
         few = tl.maximum(few, tl.max(tl.where(suspect, 1, 0), 0))
-        x = tl.where(total > 0, tl.log(tl.where(total > 0, total, 1.0)) + base[None, :], -float("inf"))
+        x = log_of(base[None, :], total)
         y = (tl.load(root + m, m <= j, -float("inf")) + under)[:, None]
         high = tl.maximum(x, y)
-        safe = tl.where(high == -float("inf"), 0.0, high)
+        safe = finite(high)
         both = exp(x - safe) + exp(y - safe)
-        found = tl.where(both > 0, tl.log(tl.where(both > 0, both, 1.0)) + safe, -float("inf"))
-        found += tl.load(nodes + place, inside, -float("inf"))
-        tl.store(above + (i * T + j) * T * K + place, found, inside)
+        around = log_of(safe, both) + tl.load(nodes + place, inside, -float("inf"))
+        tl.store(above + (i * T + j) * T * K + place, around, inside)
     tl.atomic_max(low, tl.max(few, 0))
     tl.debug_barrier()
     none, zero = tl.full((KB,), -float("inf"), tl.float32), tl.zeros((KB,), tl.float32)
-    # Within a larger half with one more child, and within a tree with the other half.
+    # Within a larger half that has one more child, and within a tree together with its other half.
     a, c = of_right + i * T * K, sent + ((j + 1) * T * T + i) * K
     top, total = _add_rows(none, zero, a, c, j + 1, T, k, K, S, K, T * K)
     top, total = _add_rows(top, total, above + (j * T + i) * K, left + i * K, 0, i + 1, k, K, S, T * T * K, T * K)
-    tl.store(of_right + (i * T + j) * K + k, log_of_sum(top, total), k < K)
+    tl.store(of_right + (i * T + j) * K + k, log_of(top, total), k < K)
     a, c = of_left + j * K, sent + ((i - 1) * T + j) * K
     top, total = _add_rows(none, zero, a, c, 0, i, k, K, S, T * K, T * T * K)
     top, total = _add_rows(top, total, above + (i * T * T + j) * K, right + j * T * K, j, T, k, K, S, T * K, K)
-    tl.store(of_left + (i * T + j) * K + k, log_of_sum(top, total), k < K)
+    tl.store(of_left + (i * T + j) * K + k, log_of(top, total), k < K)

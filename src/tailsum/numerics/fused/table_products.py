@@ -1,7 +1,6 @@
-"""Tables of pair scores as a whole: their gradient over all steps of a chain, and the highest score of each column."""
+"""Whole tables of pair scores: their gradient over all steps of a chain, and the highest score of each column."""
 
-# Kernels are called with plain numbers for Triton's own types.
-# pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false, reportAttributeAccessIssue=false
+# pyright: reportCallIssue=false
 
 import triton
 import triton.language as tl
@@ -10,23 +9,10 @@ from torch.nn.functional import pad
 
 from tailsum.numerics.fused.exponential import exp
 from tailsum.numerics.fused.products import add_product, score_product
-from tailsum.numerics.fused.scores import score_tile
+from tailsum.numerics.fused.scores import factor_columns, factor_rows, padded, score_tile
 from tailsum.numerics.kernels import ALIGNED
 
 WEIGHT_TILE = {"I": 128, "J": 128, "R": 32, "num_warps": 8, "num_stages": 3}  # measured on a Hopper GPU
-
-
-@triton.jit
-def column_tile(right, j, m, row_r, width, SIZE: tl.constexpr):
-    """The factors [SIZE, J] of states j, if entries are made from factors."""
-    if SIZE == 0:
-        columns = 0.0
-    else:
-        d = tl.arange(0, SIZE)
-        columns = tl.load(
-            right + j[None, :].to(tl.int64) * row_r + d[:, None], (j < m)[None, :] & (d < width)[:, None], 0.0
-        )
-    return columns
 
 
 @triton.jit
@@ -54,15 +40,14 @@ def _column_max_kernel(
     out, left, right, n, m, group_l, row_l, group_r, row_r, width,
     SIZE: tl.constexpr, I: tl.constexpr, J: tl.constexpr,
 ):  # fmt: skip
-    """The highest score of each column of tables that are given by factors."""
+    """The highest score of each column of tables that are products of factors."""
     table = tl.program_id(1).to(tl.int64)
     j = tl.program_id(0) * J + tl.arange(0, J)
-    columns = column_tile(right + table * group_r, j, m, row_r, width, SIZE)
+    columns = factor_columns(right + table * group_r, j, m, row_r, width, SIZE)
     top = tl.full([J], -float("inf"), tl.float32)
     for start in range(0, n, I):
-        i, d = start + tl.arange(0, I), tl.arange(0, SIZE)
-        place = left + table * group_l + i[:, None].to(tl.int64) * row_l + d[None, :]
-        rows = tl.load(place, (i < n)[:, None] & (d < width)[None, :], 0.0)
+        i = start + tl.arange(0, I)
+        rows = factor_rows(left + table * group_l, i, n, row_l, width, SIZE)
         scores = tl.where((i < n)[:, None], score_product(rows, columns), -float("inf"))
         top = tl.maximum(top, tl.max(scores, 0))
     tl.store(out + table * m + j, top, j < m)
@@ -73,7 +58,7 @@ def weights(x: Tensor, y: Tensor, params: tuple[Tensor, ...], scale: Tensor, pre
     groups, steps, n, rows = x.shape
     m, factors = y.shape[-1], len(params) == 2
     out = x.new_empty(groups, steps, n, m)
-    # Along what is summed over, as tensor cores want it, and as many of it as are read together.
+    # Tensor cores want the dimension of the sum last, and its size a multiple of what is read together.
     x, y = (pad(z, (0, -rows % ALIGNED)).contiguous() for z in (x, y.mT))
     rows = x.shape[-1]
     left, right = (p.contiguous() for p in (params[0], params[-1])) if factors else (params[0], params[0])
@@ -98,8 +83,3 @@ def column_max(left: Tensor, right: Tensor) -> Tensor:
         SIZE=padded(left), I=64, J=64, num_warps=4,
     )  # fmt: skip
     return out
-
-
-def padded(factors: Tensor) -> int:
-    """The size of factors, as tiles have it."""
-    return max(16, triton.next_power_of_2(factors.shape[-1]))

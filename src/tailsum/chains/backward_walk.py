@@ -1,0 +1,92 @@
+"""Random paths of a chain: forward filtering, backward sampling, and its relaxation (the paper's Algorithm 4)."""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.chains.forward import forward_messages
+from tailsum.numerics.kernels import fits_tiles, fused
+from tailsum.numerics.noise import gumbel, seed_from
+from tailsum.numerics.table import tile_rows
+from tailsum.scores.potential import Potential
+
+
+class BackwardWalk:
+    """Walks through a chain from its last position to its first, guided by its forward messages.
+
+    `node [T, B, N]` are node scores, `lengths [*batch]` counts positions. States are -1 in the padding, and throughout
+    where no path is possible.
+    """
+
+    def __init__(self, node: Float[Tensor, "T B N"], pairs: Potential, lengths: Int[Tensor, "*batch"]) -> None:
+        self.pairs, self.params = pairs, pairs.flat_params(lengths.shape)
+        self.last = lengths - 1
+        self.log_mass = forward_messages(node, self.params, self.last.reshape(-1)).log_mass
+        self.messages = self.log_mass.reshape(len(node), *lengths.shape, node.shape[-1], 1)
+        final = self.messages.take_along_dim(self.last[None, ..., None, None], 0)[0]
+        inside = torch.arange(len(node), device=node.device) <= self.last[..., None]
+        self.inside = inside & (final > -math.inf).any(-2)  # [*batch, T]
+        self.in_kernel = bool(node.numel()) and fits_tiles(self.params) and fused(node, *self.params)
+
+    def at_a_time(self, count: int) -> int:
+        """How many of `count` samples to draw together."""
+        return max(1, count) if self.in_kernel else tile_rows(self.messages[0].numel(), self.messages.device)
+
+    def sample(self, count: int, generator: torch.Generator | None) -> Int[Tensor, "count *batch T"]:
+        """Independent paths."""
+        if self.in_kernel:
+            from tailsum.numerics.fused.paths import walk  # noqa: PLC0415
+            from tailsum.numerics.fused.scores import Pairs  # noqa: PLC0415
+
+            last, seed = self.last.reshape(-1), seed_from(generator)
+            paths = walk(self.log_mass.contiguous(), Pairs(self.params), last, count, seed)
+            paths = paths.reshape(count, *self.inside.shape)
+        else:
+            paths = self._states(count, lambda logits: gumbel(logits, generator).argmax(-2)).movedim(-1, 0)
+        return torch.where(self.inside, paths, -1)
+
+    def relaxed(
+        self, temperature: float, hard: bool, count: int, generator: torch.Generator | None
+    ) -> tuple[Float[Tensor, "count *batch T n"], Float[Tensor, "count *batch T n"], Int[Tensor, "count *batch T"]]:
+        """Relaxed paths: weights and chances as in `RelaxedSample`, and the paths that were relaxed."""
+        noises = list[Tensor]()
+
+        def choose(logits: Tensor) -> Tensor:
+            noises.append(gumbel(torch.zeros_like(logits), generator))
+            return (logits.masked_fill(_impossible(logits), 0.0) + noises[-1]).argmax(-2)
+
+        with torch.no_grad():
+            states = self._states(count, choose)
+        # Given the chosen states, the logits of all positions at once: these carry the gradient.
+        following = self.pairs.block(None, states[..., 1:, :])
+        following = torch.where(self.inside[..., 1:, None, None], following, 0.0)
+        logits = self.messages.movedim(0, -3) + F.pad(following, (0, 0, 0, 0, 0, 1))  # [*batch, T, N, count]
+        impossible = _impossible(logits)
+        logits = logits.masked_fill(impossible, 0.0)
+        chances = logits.softmax(-2)
+        weights = ((logits + torch.stack(noises[::-1], -3)) / temperature).softmax(-2)
+        if hard:
+            weights = torch.zeros_like(weights).scatter(-2, states[..., None, :], 1.0) + weights - weights.detach()
+        outside = impossible | ~self.inside[..., None, None]
+        weights, chances = (x.masked_fill(outside, 0.0).movedim(-1, 0) for x in (weights, chances))
+        return weights, chances, torch.where(self.inside, states.movedim(-1, 0), -1)
+
+    def _states(self, count: int, choose: Callable[[Tensor], Tensor]) -> Int[Tensor, "*batch T count"]:
+        """`count` paths; `choose(logits [.., N, count])` draws each state, given the state chosen at the next position."""
+        states: list[Tensor] = []
+        for t in range(len(self.messages) - 1, -1, -1):
+            logits = self.messages[t].expand(*self.messages[t].shape[:-1], count)
+            if states:
+                block = self.pairs.at_step(t).block(None, states[-1])
+                logits = logits + torch.where(self.last[..., None, None] > t, block, 0.0)
+            states.append(choose(logits))
+        return torch.stack(states[::-1], -2)
+
+
+def _impossible(logits: Tensor) -> Tensor:
+    """Where no state is possible: `[.., 1, count]`."""
+    return (logits == -math.inf).all(-2, keepdim=True)
