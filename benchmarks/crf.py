@@ -6,8 +6,9 @@ from typing import Any
 import torch
 import torchcrf
 
-from benchmarks.measure import Figure, timed
+from benchmarks.measure import Figure
 from tailsum.nn import CRF
+from tailsum_studies.bench.measure import timed
 
 
 def crf_figures(batch: int = 32, length: int = 50) -> Iterator[Figure]:

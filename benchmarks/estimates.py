@@ -19,6 +19,7 @@ from tailsum import (
     LocalGlobal,
     Lookahead,
     Optimal,
+    Propose,
     Selection,
     SketchWarning,
     Structure,
@@ -27,7 +28,6 @@ from tailsum import (
     Uniform,
     estimate,
 )
-from tailsum.sketch.model import Propose
 from tailsum.structure.replicates import combine
 
 LENGTH = 20

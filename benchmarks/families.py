@@ -6,8 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tailsum import Factored, LinearChain, Scored
-from tailsum.scores.potential import Potential
+from tailsum import Factored, LinearChain, Potential, Scored
 
 Normal = Callable[..., Tensor]  # sizes to standard normal numbers
 DIMENSION = 64

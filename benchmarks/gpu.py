@@ -6,10 +6,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from benchmarks.measure import Figure, seconds, timed
-from benchmarks.speed import embeddings
-from tailsum import HMM, Factored, LinearChain, Lookahead, Optimal, Subset, TopAndSample, Uniform
-from tailsum.chains.refine import Refined
+from benchmarks.measure import Figure, seconds
+from tailsum import HMM, Factored, LinearChain, Lookahead, Optimal, Refined, Subset, TopAndSample, Uniform
+from tailsum_studies.bench.chains import embeddings
+from tailsum_studies.bench.measure import timed
+from tailsum_studies.bench.rows import Sizes
 
 
 def gpu_figures() -> Iterator[Figure]:
@@ -65,7 +66,7 @@ def _model(context: Tensor, states: Tensor, right: Tensor, lengths: Tensor, fact
 
 def _peaked(n: int, length: int, batch: int, transition: float, emission: float) -> LinearChain:
     """Gaussian embeddings; transition and emission scores of the given standard deviations."""
-    context, left, right = (x.detach().cuda() for x in embeddings(n, length, batch))
+    context, left, right = (x.detach().cuda() for x in embeddings(Sizes(n, length, batch), torch.device("cpu")))
     states = (left * math.sqrt(left.shape[-1])).requires_grad_()
     scale = transition / math.sqrt(left.shape[-1])
     return LinearChain(Factored(context * emission, states), Factored(states * scale, right.requires_grad_()))
@@ -73,7 +74,9 @@ def _peaked(n: int, length: int, batch: int, transition: float, emission: float)
 
 def _exact() -> Iterator[Figure]:
     n, length, batch = 10_240, 100, 16
-    context, left, right = (x.detach().cuda().requires_grad_() for x in embeddings(n, length, batch))
+    context, left, right = (
+        x.detach().cuda().requires_grad_() for x in embeddings(Sizes(n, length, batch), torch.device("cpu"))
+    )
     chain = LinearChain((context @ right.mT).detach().requires_grad_(), Factored(left, right))
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import torch
 
 from benchmarks.graphs import random_grid, tree_figures
-from benchmarks.measure import Figure, seconds, timed
+from benchmarks.measure import Figure, seconds
 from tailsum import Factored, FactorGraph, Graph, Lookahead, PairwiseGraph
+from tailsum_studies.bench.measure import timed
 
 
 def graph_figures() -> Iterator[Figure]:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.measure import Figure, seconds, timed
+from benchmarks.measure import Figure, seconds
 from benchmarks.trees import large_models
 from tailsum import (
     PCFG,
@@ -20,6 +20,7 @@ from tailsum import (
     TopAndSample,
     Uniform,
 )
+from tailsum_studies.bench.measure import timed
 
 
 def tree_figures() -> Iterator[Figure]:

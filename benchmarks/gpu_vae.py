@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from benchmarks.measure import Figure
-from tailsum.apps.vae.data import Corpus
-from tailsum.apps.vae.processes import Processes
-from tailsum.apps.vae.run import Run
-from tailsum.apps.vae.settings import Settings
-from tailsum.apps.vae.train import Trainer
+from tailsum_studies.vae.data import Corpus
+from tailsum_studies.vae.processes import Processes
+from tailsum_studies.vae.run import Run
+from tailsum_studies.vae.settings import Settings
+from tailsum_studies.vae.train import Trainer
 
 STEPS = 60
 CASES: dict[str, dict[str, Any]] = {

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from benchmarks.measure import Figure, ResidentMemory, timed
-from tailsum import ConvergenceWarning, Factored, Lookahead, PairwiseGraph, grid_edges, table_budget
-from tailsum.numerics.memory import PeakMemory
+from benchmarks.measure import Figure, ResidentMemory
+from tailsum import ConvergenceWarning, Factored, Lookahead, PairwiseGraph, PeakMemory, grid_edges, table_budget
+from tailsum_studies.bench.measure import timed
 
 
 def random_grid(

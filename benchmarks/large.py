@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.families import random_chain
-from benchmarks.measure import Figure, timed
+from benchmarks.measure import Figure
 from tailsum import LinearChain, Lookahead
+from tailsum_studies.bench.measure import timed
 
 STICKY = ("sticky a=1", "sticky a=1.5", "sticky a=2", "sticky a=1.5 e=3", "100 clusters")
 # The largest RMSE in nats with many and with few states kept; None: not a goal.

@@ -2,21 +2,17 @@
 
 import statistics
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from tailsum import Selection, Structure, estimate
-from tailsum.sketch.model import Propose
-
-T = TypeVar("T")
+from tailsum import Propose, Selection, Structure, estimate
+from tailsum_studies.bench.measure import timed
 
 
 @dataclass(frozen=True)
@@ -29,23 +25,9 @@ class Figure:
     reached: bool
 
 
-def timed(run: Callable[[], T]) -> tuple[T, float]:
-    """A result and how long it took; on a GPU, until the work is done."""
-    _finish()
-    start = time.perf_counter()
-    result = run()
-    _finish()
-    return result, time.perf_counter() - start
-
-
 def seconds(run: Callable[[], object], repeats: int = 3) -> float:
     """The median time of some runs after a warm-up."""
     return statistics.median([timed(run)[1] for _ in range(repeats + 1)][1:])
-
-
-def _finish() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.measure import ResidentMemory
-from tailsum.apps.bench.peers import supar_structs
+from tailsum_studies.bench.peers import supar_structs
 
 DOCS = Path(__file__).parent.parent / "docs"
 SIZES = {

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from benchmarks.measure import Figure, ResidentMemory, timed
+from benchmarks.measure import Figure, ResidentMemory
 from tailsum import Durations, SemiMarkov
+from tailsum_studies.bench.measure import timed
 
 
 def leaves(*shapes: tuple[int, ...]) -> list[Tensor]:

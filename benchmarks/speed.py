@@ -1,6 +1,5 @@
 """Time and memory of exact and sketched inference, as ratios measured in one run."""
 
-import math
 import warnings
 from collections.abc import Callable, Iterator
 
@@ -9,21 +8,14 @@ import torchcrf
 from torch import Tensor
 
 from benchmarks.measure import Figure, ResidentMemory, seconds
-from tailsum import Factored, LinearChain, Lookahead, Optimal
-from tailsum.numerics.memory import PeakMemory
-
-
-def embeddings(n: int, length: int, batch: int, size: int = 64) -> tuple[Tensor, Tensor, Tensor]:
-    """Context `[B, T, d]`, left and right state embeddings `[N, d]`, as leaves."""
-    generator = torch.Generator().manual_seed(0)
-    context = torch.randn(batch, length, size, generator=generator) / math.sqrt(size)
-    left, right = torch.randn(n, size, generator=generator), torch.randn(n, size, generator=generator)
-    return tuple(x.requires_grad_() for x in (context, left / math.sqrt(size), right))  # pyright: ignore[reportReturnType]
+from tailsum import Factored, LinearChain, Lookahead, Optimal, PeakMemory
+from tailsum_studies.bench.chains import embeddings
+from tailsum_studies.bench.rows import Sizes
 
 
 def exact_figures(n: int = 10_000, length: int = 100, batch: int = 32) -> Iterator[Figure]:
     """Exact forward and backward against the bare matrix products that they cannot do without."""
-    context, left, right = embeddings(n, length, batch)
+    context, left, right = embeddings(Sizes(n, length, batch), torch.device("cpu"))
     emission = (context @ right.T).detach().requires_grad_()
     _check_exact()
 
@@ -57,7 +49,7 @@ def exact_figures(n: int = 10_000, length: int = 100, batch: int = 32) -> Iterat
 
 
 def _check_exact() -> None:
-    context, left, right = embeddings(500, 12, 3)
+    context, left, right = embeddings(Sizes(500, 12, 3), torch.device("cpu"))
     single = LinearChain(context @ right.T, Factored(left, right))
     wide = LinearChain((context @ right.T).double(), (left.double() @ right.double().T))
     torch.testing.assert_close(single.log_partition().double(), wide.log_partition(), rtol=1e-6, atol=1e-5)
@@ -70,7 +62,7 @@ def entropy_figures(n: int = 1000, length: int = 50, batch: int = 16) -> Iterato
     yield Figure(
         "gradient of the entropy, T=5,000, float32: largest error", f"{error:.1e}", "at most 1e-04", error <= 1e-4
     )
-    context, left, right = embeddings(n, length, batch)
+    context, left, right = embeddings(Sizes(n, length, batch), torch.device("cpu"))
     emission = (context @ right.T).detach().requires_grad_()
 
     def run(operation: Callable[[LinearChain], Tensor]) -> float:
@@ -120,7 +112,7 @@ def best_path_figures(n: int = 500, length: int = 50, batch: int = 8) -> Iterato
 
 def sketch_figures(n: int = 30_000, k: int = 300, length: int = 20, batch: int = 4) -> Iterator[Figure]:
     """A sketch, proposal included, against exact inference."""
-    context, left, right = embeddings(n, length, batch)
+    context, left, right = embeddings(Sizes(n, length, batch), torch.device("cpu"))
     chain = LinearChain(Factored(context, right), Factored(left, right))
 
     def exact() -> Tensor:
@@ -154,7 +146,7 @@ def sketch_figures(n: int = 30_000, k: int = 300, length: int = 20, batch: int =
 def memory_figures(length: int = 20, batch: int = 8, k: int = 100) -> Iterator[Figure]:
     """What a sketch's forward and backward pass hold as N grows: the gradients of the embeddings, and nothing larger."""
     for n in (10_000, 100_000):
-        context, left, right = embeddings(n, length, batch)
+        context, left, right = embeddings(Sizes(n, length, batch), torch.device("cpu"))
         small = LinearChain(Factored(context, right), Factored(left, right)).sketch(k, proposal=Lookahead(32))
         with PeakMemory() as memory:
             small.log_partition().sum().backward()

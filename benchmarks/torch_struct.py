@@ -10,8 +10,9 @@ import torch_struct
 from torch import Tensor
 
 import tailsum.compat.torch_struct as drop_in
-from benchmarks.measure import Figure, seconds, timed
-from tailsum.numerics.memory import PeakMemory
+from benchmarks.measure import Figure, seconds
+from tailsum import PeakMemory
+from tailsum_studies.bench.measure import timed
 
 Make = Callable[[Any], Any]  # from one of the two modules to a distribution
 

@@ -6,9 +6,10 @@ from typing import Any
 import torch
 
 from benchmarks.accuracy import mean_square
-from benchmarks.measure import Figure, ResidentMemory, replicate, timed
+from benchmarks.measure import Figure, ResidentMemory, replicate
 from tailsum import PCFG, DependencyTree, Lookahead, LowRankRule, Optimal, TopAndSample, Uniform
-from tailsum.apps.paper.trees import ADAM_STEPS, hard_dependencies, hard_grammar, paper_tree
+from tailsum_studies.bench.measure import timed
+from tailsum_studies.paper.trees import ADAM_STEPS, hard_dependencies, hard_grammar, paper_tree
 
 # Mean square errors of log Z in the paper's Table 2, N = 2000: K = 1%, 10% and 20%, half of them top states.
 PAPER = {

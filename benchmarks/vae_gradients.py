@@ -15,14 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from tailsum.apps.vae.build import build
-from tailsum.apps.vae.data import Batch, Corpus, batch_of, evenly
-from tailsum.apps.vae.run import Run
-from tailsum.apps.vae.settings import Settings
-from tailsum.chains.linear_chain import LinearChain
-from tailsum.nn.decoder import as_sample
-from tailsum.nn.estimator import Estimator
-from tailsum.nn.structured_vae import StructuredVAE
+from tailsum import LinearChain
+from tailsum.nn import Estimator, StructuredVAE, as_sample
+from tailsum_studies.vae.build import build
+from tailsum_studies.vae.data import Batch, Corpus, batch_of, evenly
+from tailsum_studies.vae.run import Run
+from tailsum_studies.vae.settings import Settings
 
 
 @torch.no_grad()

@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from tailsum.apps.vae.checkpoint import BEST, LAST, Checkpoint, Keeper, read
-from tailsum.apps.vae.run import Run
+from tailsum_studies.vae.checkpoint import BEST, LAST, Checkpoint, Keeper, read
+from tailsum_studies.vae.run import Run
 
 LIMIT = 300  # seconds for one process
 CHECK_EVERY = 3
@@ -69,7 +69,7 @@ def _text(folder: Path) -> Path:
 def _start(folder: Path, options: tuple[str, ...]) -> subprocess.Popen[str]:
     """A process that trains a new run, or, without options, goes on with one."""
     fixed = ("train", "--no-report", "--device", "cpu", "--output", str(folder))
-    command = [sys.executable, "-m", "tailsum.cli", *fixed, *(options or ("--resume",))]
+    command = [sys.executable, "-m", "tailsum_studies.cli", *fixed, *(options or ("--resume",))]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)  # noqa: S603  (our own)
 

@@ -7,7 +7,6 @@ import torch
 from matplotlib.figure import Figure
 
 import tailsum as ts
-from tailsum.sketch.selection import inclusion_probability
 
 INK, LIGHT, BLUE, ORANGE = "#222222", "#dddddd", "#0072b2", "#d55e00"
 
@@ -46,7 +45,7 @@ def systematic_draw(path: Path) -> None:
     """Inclusion probabilities laid end to end, and the marks that select five of twelve states."""
     q = torch.tensor([0.30, 0.22, 0.12, 0.09, 0.07, 0.05, 0.04, 0.035, 0.03, 0.02, 0.015, 0.01])
     k, mark = 5, 0.37
-    inclusion = inclusion_probability(q.log(), k).tolist()
+    inclusion = ts.inclusion_probability(q.log(), k).tolist()
     ax = Figure(figsize=(7.0, 1.5)).subplots()
     start = 0.0
     for state, width in enumerate(inclusion):

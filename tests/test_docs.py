@@ -12,7 +12,9 @@ import pytest
 import tailsum as ts
 
 ROOT = Path(__file__).parent.parent
+STUDIES = ROOT / "studies"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ALL_PAGES = [*PAGES, STUDIES / "README.md", *sorted((STUDIES / "docs").rglob("*.md"))]
 
 
 # What is shown with large models runs with smaller ones.
@@ -32,7 +34,7 @@ def test_the_readme_has_an_example_of_ten_lines():
     assert len(example.strip().splitlines()) <= 13
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=name_of)
+@pytest.mark.parametrize("page", [p for p in ALL_PAGES if blocks(p)], ids=name_of)
 @pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")  # supar, on the page that compares with it
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch.compile reads it at breaks in the graph
 def test_code_in_documents(page, request, capsys):
@@ -48,15 +50,9 @@ def test_code_in_documents(page, request, capsys):
 
 def test_no_block_of_python_is_left_out():
     """Python in documents stands in blocks that are run: ```python at the start of a line, nothing else."""
-    for page in PAGES:
+    for page in ALL_PAGES:
         fences = re.findall(r"^[ >]*```+ *\{?\.?(py\w*)", page.read_text(), re.MULTILINE | re.IGNORECASE)
         assert [fence for fence in fences if fence != "pycon"] == ["python"] * len(blocks(page)), page
-
-
-@pytest.mark.parametrize("page", [p for p in PAGES if "docs/bench/when.md -->" in p.read_text()], ids=name_of)
-def test_the_table_of_the_last_run_is_shown(page):
-    expected = (ROOT / "docs" / "bench" / "when.md").read_text()
-    assert f"<!-- docs/bench/when.md -->\n{expected}<!-- end -->" in page.read_text()
 
 
 # The site.
@@ -85,7 +81,7 @@ class Anchors(HTMLParser):
 def site(tmp_path_factory):
     """The site as `make docs` builds it: a warning is an error (with `--quiet`, mkdocs would not count it)."""
     pytest.importorskip("material")
-    if not (ROOT / "docs" / "paper").exists():
+    if not (STUDIES / "docs" / "paper").exists():
         pytest.skip("a source distribution has not all pages")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
@@ -159,11 +155,11 @@ def test_the_table_of_the_paper_is_read():
     assert {"Algorithm 1", "Algorithm 4", "Eqs. 4 to 7", "Table 5", "Figure 2"} <= {name for name, _ in NAMED}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", ALL_PAGES, ids=name_of)
 def test_links_lead_somewhere(page):
     """Where the repository is browsed; the site has its own test above."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
-    results = ROOT / "docs" / "paper"  # not in a source distribution
+    results = STUDIES / "docs" / "paper"  # not in a source distribution
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
         file = (page.parent / target).resolve()
         assert file.exists() or (results in file.parents and not results.exists()), target

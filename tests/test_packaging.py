@@ -57,8 +57,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
         "tailsum",
         wheel.name.removesuffix("-py3-none-any.whl") + ".dist-info",
     }
-    data = ("py.typed", "apps/paper/published.csv", "apps/report/templates/layout.html")
-    assert {f"tailsum/{name}" for name in ("__main__.py", "cli/__main__.py", *data)} <= names
+    assert {"tailsum/__main__.py", "tailsum/py.typed"} <= names
     ours = {f.relative_to(ROOT / "src").as_posix() for f in (ROOT / "src" / "tailsum").rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == ours
     assert wheel.stat().st_size < 2e6
@@ -70,7 +69,8 @@ def test_the_source_distribution_has_what_it_takes_to_build_and_test(built):
         names = {name.partition("/")[2] for name in content.getnames()}
     files = ("pyproject.toml", "Makefile", "constraints.txt", "README.md", "CHANGELOG.md", "CITATION.cff", "LICENSE")
     assert {*files, "src/tailsum/py.typed", "tests/conftest.py", "docs/guide.md", "examples/tagger.py"} <= names
-    assert not [name for name in names if re.match(r"\.venv|\.git/|site/|dist/|build/|docs/paper/", name)]
+    assert {"conftest.py", "studies/pyproject.toml", "studies/src/tailsum_studies/cli/__init__.py"} <= names
+    assert not [name for name in names if re.match(r"\.venv|\.git/|site/|dist/|build/|studies/docs/paper/", name)]
     assert path.stat().st_size < 10e6
 
 
@@ -88,19 +88,15 @@ def test_the_version_stands_in_one_place(facts):
 
 def test_extras(required):
     assert required[""] == CORE
-    from tailsum.cli.console import PACKAGES  # noqa: PLC0415  (an extra)
-
-    for extra, names in PACKAGES.items():
-        assert set(names) <= required[extra]
+    assert set(required) == {"", "plot", "huggingface", "test", "dev", "docs"}
     pinned = set(re.findall(r"^([\w-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     assert set().union(*required.values()) - pinned == {"networkx"}  # torch's own requirement
 
 
 def test_the_library_needs_no_extra(required):
     """Every public name, and the README's imports, where nothing but the core is installed."""
-    others = sorted(
-        {name.replace("-", "_") for names in required.values() for name in names} - CORE - {"networkx", "triton"}
-    )
+    known = {name.replace("-", "_") for names in required.values() for name in names} | {"tailsum_studies"}
+    others = sorted(known - CORE - {"networkx", "triton"})
     code = f"""
 import sys
 sys.modules.update(dict.fromkeys({others}))

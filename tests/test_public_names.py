@@ -1,5 +1,6 @@
 """Public names are there, and torch is loaded only when one of them is asked for."""
 
+import re
 import subprocess
 import sys
 
@@ -46,7 +47,7 @@ def test_rooms_are_there_without_an_import_of_their_own():
     assert alone(f"import tailsum as ts; {code}") == "tailsum.nn tailsum.plot ShardedChain Node\n"
 
 
-def test_torch_is_loaded_with_the_first_name_and_the_apps_are_not():
+def test_torch_is_loaded_with_the_first_name_and_the_studies_are_not():
     code = """
 import sys
 import tailsum as ts
@@ -55,10 +56,26 @@ print("torch" in sys.modules)
 ts.LinearChain
 print("torch" in sys.modules)
 import tailsum.nn.public
-print(any(name.startswith("tailsum.apps") for name in sys.modules), "transformers" in sys.modules)
+print(any(name.startswith("tailsum_studies") for name in sys.modules), "transformers" in sys.modules)
 print("huggingface" in dir(tailsum.nn))
 """
     assert alone(code) == "False\nTrue\nFalse False\nTrue\n"
+
+
+@pytest.mark.parametrize(
+    ("studies", "said"), [("types.ModuleType('it')", "run `tailsum --help`"), ("None", "pip install ./studies")]
+)
+def test_the_module_says_what_is_installed_and_where_the_command_line_is(studies, said):
+    shown = alone(f"""
+import importlib.machinery, runpy, sys, types
+sys.modules["tailsum_studies"] = found = {studies}
+if found:
+    found.__spec__ = importlib.machinery.ModuleSpec("tailsum_studies", None)
+runpy.run_module("tailsum", run_name="__main__")
+""")
+    assert shown.startswith(f"tailsum {tailsum.__version__}, torch {torch.__version__}\ndevices: cpu")
+    assert re.search(r"^Triton kernels: they (do not )?run here", shown, re.MULTILINE)
+    assert said in shown.splitlines()[-1]
 
 
 CLASSES = {name: getattr(tailsum, name) for name in tailsum.__all__ if isinstance(getattr(tailsum, name), type)}

@@ -36,8 +36,9 @@ def chains() -> None:
     assert_type(small.rsample(temperature=0.5), ts.RelaxedSample)
     assert_type(small.rsample().mix(states), Tensor)
     assert_type(ts.estimate(chain, log_partition, k=20, replicates=2, check=False), ts.Estimate)
-    with ts.kernels("never"):
+    with ts.kernels("never"), ts.PeakMemory() as memory:
         assert_type(chain.kl(chain), Tensor)
+    assert_type(memory.peak, int)
 
 
 def other_structures() -> None:
@@ -58,4 +59,5 @@ def rooms() -> None:
     assert_type(nn.CRFInference, type[CRFInference])
     assert_type(ts.distributed.ShardedChain, type[ShardedChain])
     assert_type(plot.chain([0, 1, 2]).get_title(), str)
+    assert_type(plot.state_colour(3), str)
     assert_type(ts.__version__, str)

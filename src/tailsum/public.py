@@ -17,14 +17,16 @@ from tailsum.graphs.monitor import Convergence, ConvergenceWarning
 from tailsum.graphs.pairwise_graph import PairwiseGraph, grid_edges
 from tailsum.graphs.uai import read_uai
 from tailsum.numerics.kernels import kernels, precision
+from tailsum.numerics.memory import PeakMemory
 from tailsum.numerics.table import table_budget
 from tailsum.scores.factored import Factored
 from tailsum.scores.gated import Gated
 from tailsum.scores.potential import Dense, Potential
 from tailsum.scores.scored import Scored
+from tailsum.sketch.model import Propose
 from tailsum.sketch.neighbours import Neighbours
 from tailsum.sketch.proposal import Global, Local, LocalGlobal, Lookahead, Proposal, Uniform
-from tailsum.sketch.selection import Optimal, Selection, Subset, TopAndSample, TopK
+from tailsum.sketch.selection import Optimal, Selection, Subset, TopAndSample, TopK, inclusion_probability
 from tailsum.structure.base import Structure
 from tailsum.structure.check_sketch import SketchWarning, check_sketch
 from tailsum.structure.distinct import Distinct
@@ -70,8 +72,10 @@ __all__ = [
     "Neighbours",
     "Optimal",
     "PairwiseGraph",
+    "PeakMemory",
     "Potential",
     "Proposal",
+    "Propose",
     "Refined",
     "RelaxedDependencies",
     "RelaxedSample",
@@ -92,6 +96,7 @@ __all__ = [
     "check_sketch",
     "estimate",
     "grid_edges",
+    "inclusion_probability",
     "kernels",
     "precision",
     "read_uai",

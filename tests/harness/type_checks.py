@@ -18,9 +18,9 @@ _jaxtyped = jaxtyping.jaxtyped
 
 
 def install() -> None:
-    """Before the first import of the package."""
+    """Before the first import of the packages."""
     jaxtyping.jaxtyped = _checked_at_first
-    jaxtyping.install_import_hook("tailsum", "beartype.beartype").__enter__()
+    jaxtyping.install_import_hook(["tailsum", "tailsum_studies"], "beartype.beartype").__enter__()
     from tailsum.structure.when_loaded import when_loaded  # noqa: PLC0415  (after the hook)
 
     when_loaded("torch._dynamo.trace_rules", _leave_checks_eager)

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 
 from harness.stored_models import config_of, minilm_folder, model_of, store
-from tailsum.apps.vae.data import END, batch_of
 from tailsum.nn.pretrained import PretrainedEncoder
+from tailsum.nn.words import END
 
 transformers = pytest.importorskip("transformers")
 
@@ -41,6 +42,12 @@ def copy(folders, tmp_path):
         return Path(shutil.copytree(folders / family, tmp_path / family))
 
     return copy
+
+
+def batch_of(sentences):
+    """Sentences as tensors, with zeros behind their ends, and their lengths."""
+    padded = pad_sequence([torch.tensor(sentence) for sentence in sentences], batch_first=True)
+    return padded, torch.tensor([len(sentence) for sentence in sentences])
 
 
 def plain(folder, sentence):
@@ -373,7 +380,7 @@ except ImportError as error:
     print(error)
 """
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout == "Pretrained encoders need more packages: pip install 'tailsum[vae]'\n"
+    assert told.stdout == "Pretrained encoders need more packages: pip install 'tailsum[huggingface]'\n"
 
 
 # A real one.

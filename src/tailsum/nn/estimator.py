@@ -1,14 +1,13 @@
 """Estimators of the sums over states in training."""
 
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Literal, get_args
 
 from jaxtyping import Float
 from torch import Tensor
 
 from tailsum.chains.linear_chain import LinearChain
 from tailsum.nn.decoder import Probes
-from tailsum.nn.method import Method
 from tailsum.numerics.check import at_least
 from tailsum.scores.potential import Potential
 from tailsum.sketch.neighbours import Neighbours
@@ -16,7 +15,7 @@ from tailsum.sketch.proposal import LocalGlobal, Lookahead
 from tailsum.sketch.selection import Optimal, TopAndSample, TopK
 from tailsum.structure.relaxed import RelaxedSample
 
-EXACT_UP_TO = 20_000  # states: sums over more are slow, even with one transition for all steps and sentences
+Method = Literal["full", "topk", "rdp", "tailsum"]
 
 
 @dataclass(frozen=True)

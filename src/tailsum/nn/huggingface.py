@@ -19,7 +19,7 @@ try:
     from transformers import AutoConfig, AutoModel, AutoModelForTokenClassification, PretrainedConfig, PreTrainedModel
     from transformers.modeling_outputs import TokenClassifierOutput
 except ImportError:
-    raise ImportError("CRFs on pretrained models need more packages: pip install 'tailsum[vae]'") from None
+    raise ImportError("CRFs on pretrained models need more packages: pip install 'tailsum[huggingface]'") from None
 
 IGNORED = -100  # the label of sub-words that are not part of the chain
 

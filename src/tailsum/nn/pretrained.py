@@ -71,7 +71,7 @@ class PretrainedEncoder(nn.Module):
         try:
             from transformers import AutoModel, AutoTokenizer  # noqa: PLC0415  (heavy, and only here)
         except ImportError:
-            raise ImportError("Pretrained encoders need more packages: pip install 'tailsum[vae]'") from None
+            raise ImportError("Pretrained encoders need more packages: pip install 'tailsum[huggingface]'") from None
         source = _source(name)
         split = _split(_loaded(AutoTokenizer.from_pretrained, "tokenizer", source), words, source)
         options = {"dtype": torch.float32, "output_loading_info": True}

@@ -23,6 +23,9 @@ class PeakMemory(TorchDispatchMode):
         self.now = self.peak = self.largest = 0
         self._seen: set[int] = set()
 
+    def __repr__(self) -> str:
+        return f"PeakMemory(now={self.now:,}, peak={self.peak:,} bytes)"
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator and count the storages of its results."""
         result = func(*args, **(kwargs or {}))

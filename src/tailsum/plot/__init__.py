@@ -9,6 +9,7 @@ right, y up.
 from tailsum.plot.constituency import tree
 from tailsum.plot.dependency_tree import dependencies
 from tailsum.plot.strip import chain, segmentation
+from tailsum.plot.style import state_colour
 from tailsum.plot.table import marginals
 
-__all__ = ["chain", "dependencies", "marginals", "segmentation", "tree"]
+__all__ = ["chain", "dependencies", "marginals", "segmentation", "state_colour", "tree"]

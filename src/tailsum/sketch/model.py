@@ -32,4 +32,5 @@ class Model(ABC):
         """Messages between neighbouring nodes, for `Lookahead`."""
 
 
-Propose = Callable[[Model], Tensor]  # from a model to `log_q [*batch, *node, N]`
+Propose = Callable[[Model], Tensor]
+"""A proposal, be it a `Proposal` or a function: from a model to `log_q [*batch, *node, N]`."""

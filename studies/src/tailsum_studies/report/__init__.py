@@ -1,0 +1,1 @@
+"""What all pages share: their templates, tables, pictures and numbers."""

@@ -1,0 +1,1 @@
+"""How tests read written pages: their outline, and how they look in a browser."""
