@@ -120,8 +120,7 @@ class Table:
 
     def _tile(self, step: int, start: int, stop: int) -> Tensor:
         scores = self._rows(slice(step, step + 1), start, stop)[:, 0]
-        with torch.no_grad():
-            return exponentials(scores - self.scale[:, step])
+        return (scores - self.scale[:, step]).exp_()
 
     @property
     def suits_kernels(self) -> bool:
@@ -191,7 +190,8 @@ class Table:
                 return weights(x, y, params, scale, self.precision)
             # A product of a column and a row, where each table has one row of its own: matrix products are slow at that.
             pairs = x * y if x.shape[-1] == 1 else product(x, y)
-            return exponentials(block_scores(params) - scale) * pairs
+            exp = exponentials if len(params) == 1 else torch.exp  # products of factors have no masks
+            return exp(block_scores(params) - scale) * pairs
 
         def tile(parts: Parts) -> Parts:
             (left, x), (*right, y) = parts

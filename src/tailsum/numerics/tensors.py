@@ -52,9 +52,9 @@ def exponentials(fresh: Tensor) -> Tensor:
     """
     if torch.is_grad_enabled():
         return fresh.exp()
-    if fresh.device.type != "cpu" or not fresh.numel() or fresh.amin() >= _LEAST[fresh.dtype]:
+    least, some = _LEAST[fresh.dtype], fresh[..., ::8, :]  # one row in eight shows whether it is worth the time
+    if fresh.device.type != "cpu" or not some.numel() or some.amin() >= least:
         return fresh.exp_()
-    least = _LEAST[fresh.dtype]
     return torch.threshold_(fresh.clamp_(min=least).exp_(), 1.001 * math.exp(least), 0.0)
 
 
