@@ -15,7 +15,7 @@ from tailsum.dependencies.configuration import Dependencies, RelaxedDependencies
 from tailsum.dependencies.dependency_sweep import DependencySweep
 from tailsum.dependencies.projective import Charts, eisner, eisner_total, read_dependencies
 from tailsum.numerics.check import check_scores
-from tailsum.numerics.noise import Choose, gumbel
+from tailsum.numerics.noise import Choose, drawn_by, most_likely
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
 from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import finite, take, working_type
@@ -135,7 +135,7 @@ class Arcs(Structure[DependencyTerms, Dependencies]):
     def best(self, terms: DependencyTerms) -> Dependencies:
         if self.projective:
             return self.read(self.chosen(terms, highest))
-        return self.chunked(self._reader(terms, highest, lambda logits: logits.argmax(-1)), 1, 1, ())
+        return self.chunked(self._reader(terms, highest, most_likely), 1, 1, ())
 
     def drawn(
         self, terms: DependencyTerms, sample_shape: Sequence[int], generator: torch.Generator | None
@@ -143,8 +143,7 @@ class Arcs(Structure[DependencyTerms, Dependencies]):
         # From the charts of projective trees; of others, by an elimination in reverse (`arborescence.py`).
         count, size = math.prod(sample_shape), self.node_shape[0] ** 2 * self.n_states
         chunk = tile_rows(self.batch_shape.numel() * size, self.device) if self.projective else max(1, count)
-        choose = lambda logits: gumbel(logits, generator).argmax(-1)  # noqa: E731
-        read = self._reader(terms, log_sum_exp, choose, generator)
+        read = self._reader(terms, log_sum_exp, drawn_by(generator), generator)
         return self.chunked(read, count, chunk, sample_shape)
 
     @outside_transforms
@@ -163,7 +162,7 @@ class Arcs(Structure[DependencyTerms, Dependencies]):
         counts = (chance.amax(-1) if labelled else chance.sum(-1)) if self.labelled else chance
         heads = Arcs(counts, self.lengths, self.projective, self.multiroot).argmax().heads
         heads = torch.where((counts > 0).any(-1).any(-1, keepdim=True), heads, -1)
-        labels = self._labels(chance, heads[None], lambda x: x.argmax(-1))[0] if self.labelled else None
+        labels = self._labels(chance, heads[None], most_likely)[0] if self.labelled else None
         return Dependencies(heads, labels)
 
     def _reader(
@@ -200,7 +199,7 @@ class Arcs(Structure[DependencyTerms, Dependencies]):
         (arcs,) = used
         by_head = arcs.sum(-1) if self.labelled else arcs
         heads = by_head.argmax(-2).masked_fill(by_head.sum(-2) == 0, -1)
-        labels = self._labels(arcs, heads[None], lambda x: x.argmax(-1))[0] if self.labelled else None
+        labels = self._labels(arcs, heads[None], most_likely)[0] if self.labelled else None
         return Dependencies(heads, labels)
 
     def used(self, configuration: Dependencies) -> tuple[Float[Tensor, "..."], ...]:

@@ -27,6 +27,7 @@ from tailsum.dependencies.dependency_sweep import DependencySweep
 from tailsum.dependencies.inside_outside import InsideOutside, inside_outside
 from tailsum.dependencies.projective import Charts, attach_by, roots, stateful
 from tailsum.numerics.check import check_broadcast, check_scores
+from tailsum.numerics.noise import most_likely
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
 from tailsum.numerics.tensors import flattened, take, without_common, working_type
 from tailsum.scores.factored import embedding_norms
@@ -208,7 +209,7 @@ class DependencyTreeWithStates(DependencyTree):
 
     @torch.no_grad()
     def best(self, terms: DependencyTerms) -> Dependencies:
-        return self.chunked(self._reader(terms, highest, lambda logits: logits.argmax(-1)), 1, 1, ())
+        return self.chunked(self._reader(terms, highest, most_likely), 1, 1, ())
 
     @torch.no_grad()
     def mbr(self, labelled: bool = True) -> Dependencies:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.chains.linear_chain import LinearChain
@@ -18,7 +18,7 @@ from tailsum.distributed.sharded_sweep import ShardedSweep
 from tailsum.distributed.shards import Group
 from tailsum.distributed.slices import Slices
 from tailsum.distributed.whole import Whole
-from tailsum.numerics.check import at_least
+from tailsum.numerics.check import at_least, shape_or_type
 from tailsum.numerics.gradients import tracked
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.table import fits_budget
@@ -122,14 +122,14 @@ class ShardedChain(Model):
         return entropy if recording else entropy.detach()
 
     def _checked_paths(self, states: Tensor) -> Mapping[str, Any]:
-        return {"states": check_states(states, self._inside(), self.node_shape, self.n_states)}
+        return {"states": check_states(states, self.inside(), self.node_shape, self.n_states)}
 
     @together(_checked_paths)
     def score(self, states: Int[Tensor, "*sample_batch T"]) -> Float[Tensor, "*sample_batch"]:
         """The scores of given paths in global ids, the same on every rank."""
         index = states.clamp(min=0)[..., None]
         nodes, pairs = self._gathered(index)
-        inside = self._inside()
+        inside = self.inside()
         of_states = torch.where(inside, nodes[..., 0], 0.0).sum(-1, dtype=torch.float64)
         of_pairs = torch.where(inside[..., 1:], pairs.block()[..., 0, 0], 0.0).sum(-1, dtype=torch.float64)
         return (of_states + of_pairs).to(self.dtype).masked_fill(states[..., 0] < 0, -math.inf)
@@ -217,7 +217,7 @@ class ShardedChain(Model):
         count, lead = self.batch_shape.numel(), self._slices.lead
         node = nodes.reshape(count, *nodes.shape[-2:]).transpose(0, 1).contiguous()
         params = tuple(flattened(x.expand(*lead, -1, -1), 2, self.batch_shape) for x in tensors)
-        return sharded_log_sum(node, params, self._last(), self._shards).reshape(self.batch_shape)
+        return sharded_log_sum(node, params, self.sequence_lengths() - 1, self._shards).reshape(self.batch_shape)
 
     def _recordable(self) -> list[Tensor]:
         """The node scores and the tensors of the transition, cloned if they were made in inference mode."""
@@ -241,17 +241,9 @@ class ShardedChain(Model):
             log_q = proposal(self)
             shape = (*self.batch_shape, *self.node_shape, self._slices.size)
             if not isinstance(log_q, Tensor) or log_q.shape != shape:
-                got = list(log_q.shape) if isinstance(log_q, Tensor) else type(log_q).__name__
-                raise ValueError(f"proposal must give log_q of this rank's states, {list(shape)}: got {got}")
+                raise ValueError(
+                    f"proposal must give log_q of this rank's states, {list(shape)}: got {shape_or_type(log_q)}"
+                )
             return {"log_q": log_q}
 
         return agreed(self._shards, "proposal", proposed, unshared=("log_q",))["log_q"]
-
-    def _last(self) -> Int[Tensor, " B"]:
-        if self.lengths is None:
-            return torch.full((self.batch_shape.numel(),), self.node_shape[0] - 1, device=self.device)
-        return self.lengths.reshape(-1) - 1
-
-    def _inside(self) -> Bool[Tensor, "*batch T"]:
-        positions = torch.arange(self.node_shape[0], device=self.device)
-        return positions <= self._last().reshape(*self.batch_shape, 1)

@@ -25,7 +25,7 @@ from tailsum.graphs.search import best_states
 from tailsum.graphs.solver import Solver
 from tailsum.graphs.unary import padded_unary
 from tailsum.numerics.check import at_least
-from tailsum.numerics.noise import gumbel
+from tailsum.numerics.noise import drawn_by, most_likely
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
 from tailsum.numerics.table import tile_rows
@@ -306,7 +306,7 @@ class Graph(Structure[GraphTerms, Tensor]):
         if self._buckets is None:
             states = best_states(*self._flat(terms), self.variables, self.plan, self._passing())
         else:
-            states = self._inference(terms, highest).decode(1, lambda logits: logits.argmax(-1))[0]
+            states = self._inference(terms, highest).decode(1, most_likely)[0]
         return states.reshape(*self.batch_shape, *self.node_shape)
 
     def topk(self, k: int) -> Best:
@@ -333,7 +333,7 @@ class Graph(Structure[GraphTerms, Tensor]):
         chunk = tile_rows(self.batch_shape.numel() * self.node_shape[0] * self.n_states, self.device)
 
         def draw(count: int) -> Tensor:
-            states = inference.decode(count, lambda logits: gumbel(logits, generator).argmax(-1))
+            states = inference.decode(count, drawn_by(generator))
             return states.reshape(count, *self.batch_shape, *self.node_shape)
 
         return self.chunked(draw, math.prod(sample_shape), chunk, sample_shape)

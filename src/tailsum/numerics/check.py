@@ -102,6 +102,11 @@ def check_broadcast(name: str, shape: torch.Size, other: torch.Size, other_name:
         ) from None
 
 
+def shape_or_type(value: object) -> list[int] | str:
+    """For the text of an error: the shape of a tensor, or the type of anything else."""
+    return list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+
+
 def first_index(bad: Tensor) -> list[int]:
     """The index of the first true entry."""
     return bad.nonzero()[0].tolist()

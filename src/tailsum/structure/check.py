@@ -17,6 +17,7 @@ from tailsum.numerics.check import (
     check_tensor,
     check_whole,
     first_index,
+    shape_or_type,
 )
 from tailsum.numerics.tensors import working_type
 from tailsum.numerics.transforms import every, some, values_of
@@ -122,8 +123,9 @@ def check_lead(
     """A potential between N and N states, its last leading dimension (if any) 1 or one of `last`."""
     if not isinstance(given, Potential):
         if not isinstance(given, Tensor) or given.dim() < 2:
-            got = list(given.shape) if isinstance(given, Tensor) else type(given).__name__
-            raise ValueError(f"{name} must be a potential or a tensor [N, N] or [*batch, {last[-1]}, N, N]: got {got}")
+            raise ValueError(
+                f"{name} must be a potential or a tensor [N, N] or [*batch, {last[-1]}, N, N]: got {shape_or_type(given)}"
+            )
         given = Dense(given)
     if (given.n_from, given.n_to) != (n_states, n_states):
         raise ValueError(

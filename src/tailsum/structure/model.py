@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.audience import for_authors
@@ -37,7 +37,6 @@ class StructureModel(Model, Generic[Terms, Configuration]):
     each node, `dtype` (float32 or float64), `device`, and `lengths` where sequences differ in length.
     """
 
-    lengths: Int[Tensor, "*batch"] | None = None
     part_terms = 1  # how many of the terms, from the first, are tables whose parts make up a configuration
     kept: Subset | None = None  # the states of the whole model that a sketch keeps
     _origin: Any = None  # the whole model of a sketch
@@ -99,16 +98,3 @@ class StructureModel(Model, Generic[Terms, Configuration]):
         """The same model broadcast to a larger batch shape; its tensors stay as they are."""
         shape = torch.Size(shape)
         return self.replaced(batch_shape=shape, lengths=None if self.lengths is None else self.lengths.expand(shape))
-
-    @for_authors
-    def sequence_lengths(self) -> Int[Tensor, " B"]:
-        """The length of each sequence, the batch flattened."""
-        if self.lengths is None:
-            return torch.full((self.batch_shape.numel(),), self.node_shape[0], device=self.device)
-        return self.lengths.reshape(-1)
-
-    @for_authors
-    def inside(self) -> Bool[Tensor, "*batch T"]:
-        """Which positions are not padding."""
-        positions = torch.arange(self.node_shape[0], device=self.device)
-        return positions < self.sequence_lengths().reshape(*self.batch_shape, 1)
