@@ -40,14 +40,14 @@ def matching(model: Any, other: Any, name: str = "other") -> Any:
     return other
 
 
-def infinite_where_forbidden(model: Any, value: Tensor, own: Terms, terms: Terms) -> Tensor:
-    """`value`, but infinite where a part that `terms` forbid has positive probability under the scores `own`."""
+def infinite_where_forbidden(model: Any, value: Tensor, scores: Terms, terms: Terms) -> Tensor:
+    """`value`, but infinite where a part that `terms` forbid has positive probability under `scores`."""
     if not any((unmasked(x) == -math.inf).any() for term in terms for x in term.tensors):
         return value
     with torch.no_grad():
         # Not by `log_sum_and_mean`, whose overrides may round: this slope is exactly zero if nothing forbidden is possible.
         forbidden = each(lambda term: term.forbidden(model.dtype), terms)
-        _, chance = log_sum_and_slope(model, own, forbidden)
+        _, chance = log_sum_and_slope(model, scores, forbidden)
     return value.masked_fill(chance > 0, math.inf)
 
 
