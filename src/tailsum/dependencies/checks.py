@@ -1,4 +1,4 @@
-"""Checks of what users give to dependency trees."""
+"""Checks of users' arguments to dependency trees."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ from tailsum.structure.check import check_lead
 
 
 def check_arc(arc: Any, labelled: bool) -> None:
-    """A ValueError unless `arc` has scores `[*batch, T, T (, L)]`."""
+    """Checks for scores `[*batch, T, T (, L)]`."""
     if not isinstance(arc, Tensor) or arc.dim() < 2:
         raise ValueError(f"arc must be [*batch, T, T] or [*batch, T, T, L]: got {shape_or_type(arc)}")
     check_floating("arc", arc)
@@ -35,7 +35,7 @@ def check_arc(arc: Any, labelled: bool) -> None:
 def check_words(
     node: Any, transition: Float[Tensor, "*lead N N"] | Potential, length: int, device: torch.device
 ) -> Potential:
-    """The scores of pairs of states; a ValueError unless `node` scores the states of the words, and these match."""
+    """Checks `node` and `transition`, and returns the scores of pairs of states."""
     if not isinstance(node, Tensor) or node.dim() < 2 or node.shape[-2] != length or not node.shape[-1]:
         raise ValueError(f"node must be [*batch, T, N] with T = {length}, as arc has: got {shape_or_type(node)}")
     check_device("node", node, device)
@@ -49,7 +49,7 @@ def check_words(
 
 
 def check_dependencies(model: Any, tree: Any, sizes: tuple[int, int | None, int | None]) -> Dependencies:
-    """The tree with -1 in the padding; a ValueError unless it has heads, labels and states in range where `sizes` says so."""
+    """The tree with -1 in the padding, checked: ids below the `sizes` of heads, labels and states; no ids where it is None."""
     if not isinstance(tree, Dependencies):
         raise ValueError(f"tree must be Dependencies: got {type(tree).__name__}")
     shape, length, inside = model.batch_shape, model.node_shape[0], model.inside()

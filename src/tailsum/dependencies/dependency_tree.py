@@ -167,7 +167,7 @@ class DependencyTreeWithStates(DependencyTree):
     def _charts(self, terms: DependencyTerms, reduce: Reduce) -> Charts:
         arc, root = self._flat_arcs(terms, reduce)
         nodes, pairs = self._flat_states(terms)
-        halves = stateful(nodes, attach_by(arc, pairs, reduce), reduce)[0]
+        halves = stateful(nodes, attach_by(arc, pairs, reduce), reduce)
         return Charts(arc, root, nodes, pairs, halves, roots(halves, nodes, root, self.multiroot, reduce))
 
     def _flat_states(self, terms: DependencyTerms) -> tuple[Tensor, Tensor]:
