@@ -25,10 +25,10 @@ def lines() -> Iterator[str]:
 
 def _kernels() -> str:
     if not torch.cuda.is_available():
-        return "not in use, as there is no GPU; the same sums run in PyTorch"
+        return "they do not run here, as there is no GPU; the same sums run in PyTorch"
     if not fused(torch.zeros((), device="cuda")):
-        return "not in use, as Triton is not installed; the same sums run in PyTorch"
-    return "in use"
+        return "they do not run here, as Triton is not installed; the same sums run in PyTorch"
+    return "they run here"
 
 
 if __name__ == "__main__":

@@ -44,9 +44,10 @@ from tailsum.structure.check import (
     checked_lengths,
     node_potential,
 )
+from tailsum.structure.derivatives import recording_as_before
 from tailsum.structure.k_best import Best
 from tailsum.structure.relaxed import RelaxedSample
-from tailsum.structure.terms import each, recordable
+from tailsum.structure.terms import each
 from tailsum.structure.transforms import differentiable, outside_transforms, with_recordable
 
 # A sketch computes a table of the scores of pairs of kept states, `[*batch, T-1, K, K]`, if this many fit the table budget.
@@ -193,9 +194,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         return lead.numel() * pairs.n_from * pairs.n_to * self.dtype.itemsize
 
     def marginals(self) -> Float[Tensor, "*batch T n"]:
-        recording, weighted = torch.is_grad_enabled(), self.summed()
-        with torch.inference_mode(False), torch.set_grad_enabled(recording), full_precision(self.device):
-            nodes, pairs = recordable(weighted)
+        with recording_as_before(self.device, self.summed()) as (nodes, pairs):
 
             def terms(tensors: Sequence[Tensor]) -> ChainTerms:
                 rest = iter(tensors[1:])

@@ -34,7 +34,6 @@ from tailsum.chains.segments import Segments, overlapping
 from tailsum.numerics.check import check_broadcast, check_in_range, check_whole
 from tailsum.numerics.gradients import tracked
 from tailsum.numerics.noise import drawn_by, most_likely
-from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
 from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import unmasked, working_type
@@ -43,9 +42,9 @@ from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.sweep import Sweep
 from tailsum.structure.base import Structure
 from tailsum.structure.check import check_potential, checked_lengths
+from tailsum.structure.derivatives import differentiating
 from tailsum.structure.distinct import Distinct
 from tailsum.structure.k_best import Best
-from tailsum.structure.terms import recordable, requires_grad
 from tailsum.structure.transforms import differentiable
 
 
@@ -237,10 +236,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         """
         if not self._without_table:
             return label_chances(self.scatter(self.marginals()))
-        recording, weighted = torch.is_grad_enabled(), self.summed()
-        with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
-            terms = recordable(weighted)
-            recording &= requires_grad(terms)
+        with differentiating(self.device, self.summed()) as (recording, terms):
             emission, *durations = terms.segments.tensors
             emission = tracked(emission, recording)
             changed = iter((emission, *durations))

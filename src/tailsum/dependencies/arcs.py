@@ -217,7 +217,6 @@ class Arcs(Structure[DependencyTerms, Dependencies]):
         return [arcs.sum((-3, -1) if self.labelled else (-2,), keepdim=True).bool() & ~arcs]
 
     def scattered_marginals(self) -> Float[Tensor, "*batch_part"]:
-        """The marginals of arcs, which do not depend on the kept states."""
         return self.marginals()
 
     def rsample(  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -37,8 +37,6 @@ from tailsum.structure.check import check_potential
 from tailsum.structure.terms import each
 from tailsum.structure.transforms import differentiable
 
-ONE_WITHOUT_THE_OTHER = "node and transition give words latent states together: got one without the other"
-
 
 class DependencyTree(Arcs):
     """A distribution over dependency trees, projective or not, with one root or several.
@@ -67,9 +65,26 @@ class DependencyTree(Arcs):
         transition: Float[Tensor, "*#lead N N"] | Potential | None = None,
         labelled: bool = False,
     ) -> None:
-        super().__init__(arc, lengths, projective, multiroot, labelled)
-        if transition is not None:
-            raise ValueError(ONE_WITHOUT_THE_OTHER)
+        check_arc(arc, labelled)
+        if node is None and transition is None:
+            super().__init__(arc, lengths, projective, multiroot, labelled)
+            return
+        if node is None or transition is None or not self.stateful:
+            raise ValueError("node and transition give words latent states together: got one without the other")
+        if not projective:
+            raise ValueError(
+                "latent states need projective=True: sums over states of non-projective trees are intractable"
+            )
+        trailing = 3 if labelled else 2
+        pairs = check_words(node, transition, arc.shape[-trailing], arc.device)
+        shape = check_broadcast("node", node.shape[:-2], arc.shape[:-trailing], "arc's")
+        shape = check_broadcast("transition", pairs.lead[:-2], shape, "that of arc and node,")
+        super().__init__(arc, lengths, projective, multiroot, labelled, shape)
+        self.dtype = working_type(arc, node, *pairs.tensors)
+        self._node, self._transition, self.n_states = node, pairs, node.shape[-1]
+        with torch.no_grad():
+            check_scores("node", self.node)
+            check_potential("transition", self.transition)
 
     @property
     def node(self) -> Float[Tensor, "*batch T n"]:
@@ -93,45 +108,15 @@ class DependencyTreeWithStates(DependencyTree):
     part_terms = 2
     stateful = True
 
-    def __init__(
-        self,
-        arc: Float[Tensor, "*#batch_part"],
-        lengths: Int[Tensor, "*#batch"] | Sequence[int] | None = None,
-        projective: bool = True,
-        multiroot: bool = False,
-        node: Float[Tensor, "*#batch T N"] | None = None,
-        transition: Float[Tensor, "*#lead N N"] | Potential | None = None,
-        labelled: bool = False,
-    ) -> None:
-        check_arc(arc, labelled)
-        if node is None or transition is None:
-            raise ValueError(ONE_WITHOUT_THE_OTHER)
-        if not projective:
-            raise ValueError(
-                "latent states need projective=True: sums over states of non-projective trees are intractable"
-            )
-        trailing = 3 if labelled else 2
-        pairs = check_words(node, transition, arc.shape[-trailing], arc.device)
-        shape = check_broadcast("node", node.shape[:-2], arc.shape[:-trailing], "arc's")
-        shape = check_broadcast("transition", pairs.lead[:-2], shape, "that of arc and node,")
-        Arcs.__init__(self, arc, lengths, projective, multiroot, labelled, shape)
-        self.dtype = working_type(arc, node, *pairs.tensors)
-        self._node, self._transition, self.n_states = node, pairs, node.shape[-1]
-        with torch.no_grad():
-            check_scores("node", self.node)
-            check_potential("transition", self.transition)
-
     def __repr__(self) -> str:
         return super().__repr__().replace(type(self).__name__, DependencyTree.__name__, 1)
 
     @property
     def node(self) -> Float[Tensor, "*batch T n"]:
-        """Scores of the states of words, zero in the padding."""
         return torch.where(self.inside()[..., None], self._node, 0.0).to(self.dtype)
 
     @property
     def transition(self) -> Potential:
-        """Scores of the pairs of states of head and child, zero in the padding."""
         inside, pairs = self.inside(), self._transition
         if self.lengths is not None:
             pairs = pairs.blank_outside(inside[..., :, None] & inside[..., None, :])

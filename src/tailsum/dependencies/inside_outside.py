@@ -50,7 +50,7 @@ def inside_outside(
     products = _Products(scores)
     sums = _Sums(nodes, root, length, multiroot, products).inside_outside(arc)
     if products.suspect():
-        sums = _Sums(nodes, root, length, multiroot, _Checked(products.scores)).inside_outside(arc)
+        sums = _Sums(nodes, root, length, multiroot, LogProduct(scores)).inside_outside(arc)
     return sums
 
 
@@ -71,7 +71,7 @@ class _Products:
     """Log-space products of rows with a table of scores and its transpose, with flags for possible underflow."""
 
     def __init__(self, scores: Tensor) -> None:
-        self.scores, self.top, self.small = scores, column_tops(scores), list[Tensor]()
+        self.top, self.small = column_tops(scores), list[Tensor]()
         self.table = (scores - self.top).exp_()
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -89,23 +89,12 @@ class _Products:
         return bool(torch.stack(self.small).any()) if self.small else False
 
 
-class _Checked(_Products):
-    """The same products, each checked."""
-
-    def __init__(self, scores: Tensor) -> None:
-        self.product = LogProduct(scores)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.product(x)
-
-    def back(self, x: Tensor) -> Tensor:
-        return self.product.back(x)
-
-
 class _Sums:
     """The items of all spans, minus infinity where there is none."""
 
-    def __init__(self, nodes: Tensor, root: Tensor, length: Tensor, multiroot: bool, products: _Products) -> None:
+    def __init__(
+        self, nodes: Tensor, root: Tensor, length: Tensor, multiroot: bool, products: _Products | LogProduct
+    ) -> None:
         self.nodes, self.root, self.products = nodes, root, products
         batch, size, states = nodes.shape
         self.position = torch.arange(size, device=nodes.device)

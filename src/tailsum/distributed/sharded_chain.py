@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.chains.linear_chain import LinearChain
+from tailsum.chains.linear_chain import ChainTerms, LinearChain
 from tailsum.distributed.agreement import agreed, shards_of, together
 from tailsum.distributed.collectives import replicated
 from tailsum.distributed.sharded_forward import sharded_log_sum
@@ -30,6 +30,7 @@ from tailsum.sketch.neighbours import Neighbours
 from tailsum.sketch.proposal import Local, Lookahead, Proposal, Uniform
 from tailsum.sketch.selection import Subset
 from tailsum.structure.check import check_states, check_subset
+from tailsum.structure.derivatives import differentiating
 
 
 class ShardedChain(Model):
@@ -89,14 +90,10 @@ class ShardedChain(Model):
     @together()
     def marginals(self) -> Float[Tensor, "*batch T n"]:
         """The probability of each of this rank's states at each position."""
-        recording = torch.is_grad_enabled()
-        with torch.inference_mode(False), torch.set_grad_enabled(recording), full_precision(self.device):
-            nodes, *tensors = self._recordable()
-            recording &= any(x.requires_grad for x in (nodes, *tensors))
-            with torch.enable_grad():
-                nodes, tensors = tracked(nodes, recording), [tracked(x, recording, False) for x in tensors]
-                total = self._log_sum(nodes, tensors).sum()
-                return torch.autograd.grad(total, nodes, create_graph=recording)[0]
+        with differentiating(self.device, self._terms()) as (recording, (nodes, pairs)):
+            scores = tracked(nodes.scores, recording)
+            total = self._log_sum(scores, [tracked(x, recording, False) for x in pairs.tensors]).sum()
+            return torch.autograd.grad(total, scores, create_graph=recording)[0]
 
     @together()
     def entropy(self) -> Float[Tensor, "*batch"]:
@@ -105,17 +102,14 @@ class ShardedChain(Model):
         The mean score is the slope of log Z as all scores grow by one factor. It is linear in weights on the sequences:
         its gradient in them is the slope of each sequence.
         """
-        recording = torch.is_grad_enabled()
-        with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
-            nodes, *tensors = self._recordable()
-            recording &= any(x.requires_grad for x in (nodes, *tensors))
+        with differentiating(self.device, self._terms()) as (recording, (nodes, pairs)):
             # Without the constant that all states share, which would cost digits.
-            nodes = nodes - finite(self._shards.highest(nodes.detach()))[..., None]
+            scores = nodes.scores - finite(self._shards.highest(nodes.scores.detach()))[..., None]
             tilt = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=True)
             weight = torch.ones(self.batch_shape, dtype=self.dtype, device=self.device, requires_grad=True)
             grown = 1.0 + replicated(self._shards, tilt)
-            first, *rest = tensors
-            total = self._log_sum(scaled(nodes, grown), (scaled(first, grown), *rest))
+            first, *rest = pairs.tensors
+            total = self._log_sum(scaled(scores, grown), (scaled(first, grown), *rest))
             (slope,) = torch.autograd.grad((weight * total).sum(), tilt, create_graph=True)
             (mean,) = torch.autograd.grad(slope, weight, create_graph=recording)
             entropy = (total - mean).to(self.dtype)
@@ -219,10 +213,9 @@ class ShardedChain(Model):
         params = tuple(flattened(x.expand(*lead, -1, -1), 2, self.batch_shape) for x in tensors)
         return sharded_log_sum(node, params, self.sequence_lengths() - 1, self._shards).reshape(self.batch_shape)
 
-    def _recordable(self) -> list[Tensor]:
-        """The node scores and the tensors of the transition, cloned if they were made in inference mode."""
-        scores = (self.node_scores(), *self._slices.transition().tensors)
-        return [x.clone() if x.is_inference() else x for x in scores]
+    def _terms(self) -> ChainTerms:
+        with full_precision(self.device):
+            return ChainTerms(Dense(self.node_scores()), self._slices.transition())
 
     def _gathered(self, index: Int[Tensor, "*sample_batch T k"]) -> tuple[Tensor, Potential]:
         """Scores of the selected states and of the pairs of neighbouring ones, on every rank."""

@@ -35,8 +35,8 @@ from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Subset
 from tailsum.structure.base import Structure
 from tailsum.structure.check import check_nodes, check_states, node_potential
+from tailsum.structure.derivatives import recording_as_before
 from tailsum.structure.k_best import Best
-from tailsum.structure.terms import recordable
 from tailsum.structure.transforms import outside_transforms
 
 
@@ -221,9 +221,8 @@ class Graph(Structure[GraphTerms, Tensor]):
         """
         if self._buckets is not None:
             return super().marginals()
-        recording = torch.is_grad_enabled()
-        with torch.inference_mode(False), torch.set_grad_enabled(recording), full_precision(self.device):
-            solver = self.solver(recordable(self.summed()), log_sum_exp)
+        with recording_as_before(self.device, self.summed()) as terms:
+            solver = self.solver(terms, log_sum_exp)
             belief = solver.gathered().all()
             return _probability(belief, belief).reshape(*self.batch_shape, *self.node_shape, self.n_states)
 

@@ -8,7 +8,7 @@ import torch
 
 from tailsum.numerics.precision import full_precision
 from tailsum.scores.base import Scores
-from tailsum.structure.terms import recordable, requires_grad
+from tailsum.structure.terms import Terms, recordable, requires_grad
 
 
 @contextmanager
@@ -30,8 +30,8 @@ def differentiating(device: torch.device, *terms: tuple[Scores, ...]) -> Iterato
 
 
 @contextmanager
-def recording_as_before(device: torch.device, *terms: tuple[Scores, ...]) -> Iterator[tuple[Any, ...]]:
-    """The same for sums with an autograd function of their own: it yields the terms, and derivatives are recorded as before."""
+def recording_as_before(device: torch.device, terms: Terms) -> Iterator[Terms]:
+    """The same for sums with an autograd function of their own, in the caller's grad mode: it yields the terms."""
     recording = torch.is_grad_enabled()
     with torch.inference_mode(False), torch.set_grad_enabled(recording), full_precision(device):
-        yield tuple(map(recordable, terms))
+        yield recordable(terms)
