@@ -135,7 +135,7 @@ def test_nonprojective_distribution(torch_struct, seed, multiroot):
 def graphs(networkx, arc, multiroot, weight):
     """The graphs to find trees in, word -1 as the head of roots: one, or one for each only root."""
     words = range(len(arc))
-    found = []
+    result = []
     for only in (None,) if multiroot else words:
         graph = networkx.DiGraph()
         graph.add_nodes_from([-1, *words])
@@ -144,8 +144,8 @@ def graphs(networkx, arc, multiroot, weight):
                 root = head == child
                 if arc[head, child] > -math.inf and not (root and only not in (None, child)):
                     graph.add_edge(-1 if root else head, child, weight=weight(arc[head, child].item()))
-        found.append(graph)
-    return found
+        result.append(graph)
+    return result
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -42,11 +42,11 @@ print(json.dumps({"before": before, "frames": frames, "apart": max(apart), "ops"
 
 def test_a_compiled_module_is_right_and_is_not_compiled_again_for_every_length():
     out = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True).stdout
-    found = json.loads(out)
-    assert not found["before"]  # the compiler takes seconds to load: not before somebody compiles
-    assert found["apart"] < 1e-4
-    assert found["ops"] > 5  # the module's own operations are compiled
-    first, second, *later = found["frames"]
+    result = json.loads(out)
+    assert not result["before"]  # the compiler takes seconds to load: not before somebody compiles
+    assert result["apart"] < 1e-4
+    assert result["ops"] > 5  # the module's own operations are compiled
+    first, second, *later = result["frames"]
     assert second <= 2 * first <= 20  # once for a first length, once for any length
     assert later == [second] * 2
 

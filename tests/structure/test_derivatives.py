@@ -71,13 +71,13 @@ def gradients_agree(case, make):
     def mixed(b, truth):
         return (truth.marginals * mix[b][case.within(case.lengths[b])]).sum()
 
-    found = {
+    result = {
         "log_partition": (case.flat(model.log_partition()), lambda _, truth: truth.log_partition),
         "entropy": (case.flat(model.entropy()), lambda _, truth: truth.entropy),
         "marginals": ((marginals * mix).flatten(1).sum(-1), mixed),
     }
     how = {"allow_unused": True, "materialize_grads": True, "retain_graph": True}
-    for value, truth_of in found.values():
+    for value, truth_of in result.values():
         # Through impossible ones too: they must give zero, not NaN.
         total = torch.where(live, value, 0.0).sum() + value.nan_to_num(neginf=0.0).sum()
         expected = sum((2 * truth_of(b, x) for b, x in enumerate(truths) if x.possible), torch.zeros(()).double())
@@ -113,8 +113,8 @@ def test_log_space_in_tiles(name, way, monkeypatch):
         with ts.table_budget(0):
             return model.log_partition(), model.entropy()
 
-    for found, value in zip(run(*case.leaves), expected, strict=True):
-        torch.testing.assert_close(found, value, rtol=1e-10, atol=1e-10)
+    for result, value in zip(run(*case.leaves), expected, strict=True):
+        torch.testing.assert_close(result, value, rtol=1e-10, atol=1e-10)
     check(run, case.leaves, twice=False)
 
 
@@ -141,8 +141,8 @@ def test_other_operations(name, way):
 
     def run(*leaves):
         model = make(*leaves)
-        found = [model.marginals(), model.kl(other), other.kl(model), model.cross_entropy(other)]
-        return [*found, other.cross_entropy(model), *case.other_marginals(model)]
+        result = [model.marginals(), model.kl(other), other.kl(model), model.cross_entropy(other)]
+        return [*result, other.cross_entropy(model), *case.other_marginals(model)]
 
     check(run, case.leaves, twice=False)
 
@@ -177,12 +177,12 @@ def test_straight_through_has_the_relaxed_gradient(name, way):
     weights = [torch.randn(x.shape).double() for x in soft]
     gradients = [
         torch.autograd.grad(
-            sum((x * w).sum() for x, w in zip(found, weights, strict=True)),
+            sum((x * w).sum() for x, w in zip(result, weights, strict=True)),
             leaves,
             retain_graph=True,
             materialize_grads=True,
         )
-        for found in (soft, hard)
+        for result in (soft, hard)
     ]
     assert any(x.abs().max() > 0.01 for x in gradients[0])
     for a, b in zip(*gradients, strict=True):

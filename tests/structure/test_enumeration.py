@@ -102,8 +102,8 @@ def test_one_position(name, way):
             assert case.read(row[0, b], b) in (truth.configurations if truth.possible else [None])
         close(entropy[b], truth.entropy if truth.possible else MINUS_INFINITY)
         close(kl[b], torch.zeros(()).double() if truth.possible else -MINUS_INFINITY)
-    for found, expected in case.more(model, truths):
-        close(found, expected)
+    for result, expected in case.more(model, truths):
+        close(result, expected)
 
 
 @pytest.mark.parametrize("name", STATEFUL)

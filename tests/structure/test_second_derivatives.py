@@ -47,10 +47,10 @@ class Functions:
         return model if self.kept is None else model.restrict(self.kept)
 
     def __call__(self, *leaves, others=True):
-        found = list(leaves[:1])
+        result = list(leaves[:1])
         for x in leaves[1:]:
-            found.append(x + 0.1 * found[-1].sin().mean())
-        model, other = self.model(*found), self.model(*(0.7 * x for x in found))
+            result.append(x + 0.1 * result[-1].sin().mean())
+        model, other = self.model(*result), self.model(*(0.7 * x for x in result))
         values = {
             "entropy": [model.entropy()],
             "marginals": [x.sin() for x in (model.marginals(), *(self.case.other_marginals(model) if others else ()))],
@@ -102,6 +102,6 @@ def test_forward_derivatives(kind, way):
     leaves = [x.clone().requires_grad_() for x in functions.leaves]
     values = run(*leaves)
     expected = {name: functions.slope(value, leaves) for name, value in values.items()}
-    found, slopes = jvp(run, tuple(functions.leaves), tuple(functions.towards))
-    close(found, {name: value.detach() for name, value in values.items()})
+    result, slopes = jvp(run, tuple(functions.leaves), tuple(functions.towards))
+    close(result, {name: value.detach() for name, value in values.items()})
     close(slopes, expected)

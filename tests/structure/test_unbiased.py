@@ -128,8 +128,8 @@ def test_expected_sums_are_unbiased(name, proposal, generator):
     case = large(name)
     whole, sketch = case.model(), replicates(case).sketch(3, proposal=proposed(case, proposal), generator=generator)
     ratio = (sketch.log_partition() - whole.log_partition()).exp()
-    for found, truth in zip(case.expected_sums(sketch), case.expected_sums(whole), strict=True):
-        assert z_score(ratio[:, None] * found.flatten(1), truth.flatten()) < 4.5
+    for result, truth in zip(case.expected_sums(sketch), case.expected_sums(whole), strict=True):
+        assert z_score(ratio[:, None] * result.flatten(1), truth.flatten()) < 4.5
 
 
 @pytest.mark.parametrize("name", LARGE)
@@ -169,9 +169,9 @@ def test_top_k_is_too_low(name, proposal):
     model = case.many(2)
     exact, fewest = model.log_partition(), case.fewest_states(model)
     for k in range(1, model.n_states):
-        found = model.sketch(selection=ts.TopK(k), proposal=proposed(case, proposal)).log_partition()
-        assert (found <= exact + 1e-12).all()
-        assert k >= fewest or (found < exact).all()
+        result = model.sketch(selection=ts.TopK(k), proposal=proposed(case, proposal)).log_partition()
+        assert (result <= exact + 1e-12).all()
+        assert k >= fewest or (result < exact).all()
 
 
 @pytest.mark.parametrize("proposal", [*PROPOSALS, "1"])
@@ -194,9 +194,9 @@ def test_a_sketch_follows_its_generator(name, proposal):
 
 @pytest.mark.parametrize("name", LARGE)
 def test_a_sketch_without_a_generator_follows_the_global_seed(name):
-    model, found = large(name).many(20), []
+    model, result = large(name).many(20), []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
-        found.append(model.sketch(2).states)
-    assert torch.equal(found[0], found[1])
-    assert not torch.equal(found[0], found[2])
+        result.append(model.sketch(2).states)
+    assert torch.equal(result[0], result[1])
+    assert not torch.equal(result[0], result[2])

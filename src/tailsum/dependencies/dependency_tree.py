@@ -50,9 +50,9 @@ class DependencyTree(Arcs):
     (30, 55, 64, 125)
     """
 
-    def __new__(cls, *given: Any, **named: Any) -> "DependencyTree":  # noqa: PYI034  (a subclass of it)
-        # A tree with states where `node` is given, by its name or as the fifth argument.
-        node = named.get("node", given[4] if len(given) > 4 else None)
+    def __new__(cls, *arguments: Any, **named: Any) -> "DependencyTree":  # noqa: PYI034  (a subclass of it)
+        # A tree with states if there is a `node`, by its name or as the fifth argument.
+        node = named.get("node", arguments[4] if len(arguments) > 4 else None)
         return object.__new__(DependencyTreeWithStates if cls is DependencyTree and node is not None else cls)
 
     def __init__(

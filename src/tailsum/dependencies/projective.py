@@ -28,7 +28,7 @@ class Halves(NamedTuple):
 
 # Eisner's algorithm on one chart by first position of (arcs to the right, right halves, left halves), `[T, 3, B, T]`, and
 # one by last position of (right halves, left halves, arcs to the left). See `numerics/two_passes.py`; an arc over d words
-# stands where spans of d words do. Scores are `[T, 2, B, T]` by distance and first position: of arcs to the right, and left.
+# has the place of a span of d words. Scores are `[T, 2, B, T]` by distance and first position: of arcs to the right, and left.
 
 
 def _inside(arcs: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:

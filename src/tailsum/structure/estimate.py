@@ -21,7 +21,7 @@ from tailsum.structure.sketches import sketches
 
 Quantity = Callable[[Structure[Any, Any]], Tensor]
 
-# Quantities by name, and whether they are the logarithm of a sum beside averages.
+# Quantities by name, and whether each is the logarithm of a sum; else it is an average.
 NAMED: dict[str, tuple[Quantity, bool]] = {
     "log_partition": (lambda small: small.log_partition(), True),
     "entropy": (lambda small: small.entropy(), True),

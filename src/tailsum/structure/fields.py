@@ -80,7 +80,7 @@ def over_batch(model: Any, change: ChangeBatch, change_scores: ChangeBatch | Non
 
 
 def _after_batch(model: Any, name: str, tensor: Tensor) -> int:
-    """How many dimensions of a field follow those of the batch, by its name or shape."""
+    """How many dimensions of a field follow the batch, by its name or shape."""
     if name == "lengths":
         return 0
     table = (*model.node_shape, model.n_states)

@@ -156,7 +156,7 @@ def _remade(model: Any, fields: dict[str, Any], change: Callable[[Any], Any]) ->
 
 
 class _OfModels(Function):
-    """A function of models and configurations, as one of the tensors in them."""
+    """A function of models and configurations, seen as a function of the tensors in them."""
 
     def __init__(self, run: Callable[..., list[Tensor]], models: Sequence[Any], configurations: Sequence[Any]) -> None:
         self.run, self.models, self.configurations = run, models, configurations
