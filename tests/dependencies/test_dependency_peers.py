@@ -66,7 +66,7 @@ def unrooted(marginals):
 
 
 def heads_of(theirs, lengths):
-    """Our numbers of heads from those of supar, where word 0 stands for the root."""
+    """Our numbers of heads from those of supar, where word 0 is the root."""
     heads = theirs.argmax[:, 1:]
     word = torch.arange(heads.shape[1])
     return torch.where(word < lengths[:, None], torch.where(heads == 0, word, heads - 1), -1)
@@ -133,7 +133,7 @@ def test_nonprojective_distribution(torch_struct, seed, multiroot):
 
 
 def graphs(networkx, arc, multiroot, weight):
-    """The graphs to find trees in, word -1 as the head of roots: one, or one for each only root."""
+    """The graphs to find trees in, with word -1 as the head of roots: one graph, or one for each choice of a single root."""
     words = range(len(arc))
     result = []
     for only in (None,) if multiroot else words:

@@ -1,4 +1,4 @@
-"""Some of a batch, and models in another precision or without gradients."""
+"""Parts of a batch, and models in another precision or without gradients."""
 
 import pytest
 import torch
@@ -57,7 +57,7 @@ def test_indices_that_are_not_of_the_batch():
 
 
 class Tilted(Ring):
-    """A ring with a field whose dimensions nobody can guess."""
+    """A ring with a field whose batch dimensions cannot be inferred."""
 
     def __init__(self, nodes: Tensor, pairs: ts.Potential, tilt: Tensor) -> None:
         super().__init__(nodes, pairs)

@@ -1,4 +1,4 @@
-"""Gradients of what is itself a gradient, where scores lie far apart: at low temperatures, or by their scale.
+"""Second derivatives where scores lie far apart: at low temperatures, or because of their scale.
 
 Scaled sums are then far below one, and an inverse square of them beyond the range of numbers.
 """

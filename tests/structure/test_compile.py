@@ -1,4 +1,4 @@
-"""A module with structures inside under `torch.compile`: alone in a process, without the tests' own type checks."""
+"""A module with structures inside under `torch.compile`: in a process of its own, without the tests' type checks."""
 
 import json
 import subprocess
@@ -64,7 +64,7 @@ for length in (3, 4, 5):
 
 
 def test_nothing_inside_is_compiled():
-    """What this package calls of others, a context manager with a tensor for one, would be compiled for every shape."""
+    """Other packages' code that this one calls, such as a context manager with a tensor, would be compiled for every shape."""
     said = subprocess.run([sys.executable, "-c", INSIDE], capture_output=True, text=True, check=True).stderr
     recompiled = [line.partition("Recompiling function ")[2] for line in said.splitlines() if "Recompiling" in line]
     assert recompiled  # for a second length, of the lambda

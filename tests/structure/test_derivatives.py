@@ -1,4 +1,4 @@
-"""Derivatives of every structure, of every kind, against finite differences in float64 and against enumeration."""
+"""Derivatives of every structure against finite differences in float64 and against enumeration."""
 
 import math
 from random import Random
@@ -33,7 +33,7 @@ KINDS = {
 
 
 def same_states(case, model):
-    """What makes a model of leaves, restricted to the states that the given one keeps."""
+    """A function that makes a model from leaves, restricted to the states that the given model keeps."""
     return lambda *leaves: case.model(*leaves) if model.kept is None else case.model(*leaves).restrict(model.kept)
 
 
@@ -53,7 +53,7 @@ def test_log_partition_and_entropy(name, kind):
 @pytest.mark.parametrize("seeds", [range(start, start + 5) for start in range(0, 20, 5)], ids=str)
 @pytest.mark.parametrize("structure", [kind.name for kind in CASES])
 def test_gradients_equal_those_of_enumeration(structure, seeds):
-    """In all parameters; finite where something is forbidden, and zero where nothing is possible."""
+    """Derivatives in all parameters are finite if something is forbidden, and zero if nothing is possible."""
     for seed in seeds:
         r = Random(seed)
         case, way = STRUCTURES[structure].random(r), r.choice(["whole", "restricted"])
@@ -100,7 +100,7 @@ CHARTS = ("segments", "spans", "pcfg", "dependencies")  # chains and graphs have
     ("name", "way"), [(name, way) for name, way in BOTH if name in FEW and name.startswith(CHARTS)]
 )
 def test_log_space_in_tiles(name, way, monkeypatch):
-    """The path for scores beyond the range of exp, forced, and tiles of a few entries."""
+    """Forces the path for scores beyond the range of exp, and tiles of a few entries."""
     for module in TILED:
         monkeypatch.setattr(f"tailsum.{module}.tile_size", lambda *_: 16)
     case, model = possible(name, way)
@@ -191,7 +191,7 @@ def test_straight_through_has_the_relaxed_gradient(name, way):
 
 @pytest.mark.parametrize(("name", "way"), [(name, way) for name, way in BOTH if small(name).can_block])
 def test_impossible_sentences_have_finite_gradients(name, way):
-    """The second of five sentences is impossible, for want of something that every configuration has."""
+    """The second of five sentences is impossible: it lacks something that every configuration has."""
     lengths = [3, 3, 2, 2, 3] if small(name).has_lengths else None
     case = small(name, batch=(5,), lengths=lengths, seed=3)
     case.block(1)

@@ -47,7 +47,7 @@ def test_all_that_exist_once_each(name, way):
 
 
 def drawn_pairs(name, way, count):
-    """Of many copies of a model of one sentence: the first two configurations, and the truth of the sentence."""
+    """The first two configurations from many copies of a model of one sentence, and the truth for the sentence."""
     case, model = possible(name, way, ragged=False, batch=(1,), scale=0.7, k=3)
     if name.startswith("ring"):  # a user's structure, whose terms are not broadcast
         many = case.many(count) if model.kept is None else case.many(count).restrict(model.kept)
@@ -62,7 +62,7 @@ def drawn_pairs(name, way, count):
 
 
 def deviations(p, places):
-    """By how many standard errors the frequencies of ordered pairs miss `p_i p_j / (1 - p_i)`, at most."""
+    """The largest distance of frequencies of ordered pairs from `p_i p_j / (1 - p_i)`, in standard errors."""
     count = places.shape[1]
     expected = p[:, None] * p / (1 - p[:, None])
     expected.fill_diagonal_(0.0)
@@ -160,7 +160,7 @@ def test_too_few_rivals_are_an_error(monkeypatch):
 
 
 def test_weights_of_improbable_configurations():
-    """Each of 10^60 paths: probabilities underflow in float32, weights do not."""
+    """There are 10^60 paths: probabilities underflow in float32, weights do not."""
     result = ts.LinearChain(torch.zeros(60, 10), torch.zeros(10, 10)).sample_distinct(3)
     assert (result.weights() > 0).all()
     torch.testing.assert_close(result.weights(), result.threshold.exp().expand(3))

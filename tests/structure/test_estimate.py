@@ -1,4 +1,4 @@
-"""Estimates with error bars, of every structure: their values, their intervals, and what they warn of."""
+"""Estimates with error bars for every structure: values, intervals and warnings."""
 
 import math
 import warnings
@@ -25,7 +25,7 @@ def quiet(model, what, **how):
 @pytest.mark.parametrize("what", WHAT)
 @pytest.mark.parametrize("name", ONE_EACH)
 def test_of_every_structure(name, what, generator):
-    """Of two sentences: near the truth by the standard error, and exact where all states are kept."""
+    """For two sentences: near the truth by the standard error, and exact if all states are kept."""
     model = large(name, batch=(2,)).model()
     truth = exactly(model, what)
     result = quiet(model, what, k=3, replicates=400, generator=generator)
@@ -101,7 +101,7 @@ def test_an_impossible_model(generator):
 
 
 def test_all_rests_on_one_replicate():
-    """Then the error is as large as what the others would have said."""
+    """Then the error is as large as the difference to the value of the others."""
     log_z = torch.tensor([20.0, 0.0, 0.0, 0.0])
     result = combine(log_z, log_z, logarithm=True, confidence=0.95)
     assert result.standard_error > 10
@@ -119,7 +119,7 @@ def test_quantiles_of_student(confidence, freedom, t):
 
 @pytest.mark.parametrize("what", ["log_partition", "entropy"])
 def test_intervals_cover(what, generator):
-    """Two hundred models in a batch, of a sketch that varies."""
+    """Two hundred models in a batch, whose sketches vary."""
     chain = ts.LinearChain(torch.randn(200, 5, 50), torch.randn(200, 4, 50, 50))
     result = quiet(chain, what, k=10, proposal=ts.Lookahead(4), generator=generator)
     inside = (result.low <= exactly(chain, what)) & (exactly(chain, what) <= result.high)
@@ -178,7 +178,7 @@ def estimated(model, what, **how):
 
 
 def test_wide_intervals_of_the_entropy_are_warned_of(generator):
-    """That of the log-partition is narrow here. Where nothing is said, the entropy is near."""
+    """The interval of the log-partition is narrow here. Without a warning, the entropy is near the truth."""
     off = said = 0
     for seed in range(8):
         chain = random_chain(seed, 2.0)
@@ -222,7 +222,7 @@ def test_instances_are_counted(generator):
 
 @pytest.mark.parametrize("name", ONE_EACH)
 def test_checks_of_every_structure(name, generator):
-    """A sketch that keeps all states has nothing against it; of one that keeps a single one there is no error."""
+    """There is no warning for a sketch that keeps all states, and no error for one that keeps a single state."""
     model = large(name, batch=(2,)).model()
     assert ts.check_sketch(model.sketch(model.n_states), generator) == []
     assert isinstance(ts.check_sketch(model.sketch(1, proposal=ts.Uniform()), generator), list)

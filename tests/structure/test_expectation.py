@@ -48,7 +48,7 @@ def test_values_of_parts(name, way):
 
 @pytest.mark.parametrize(("name", "way"), BOTH)
 def test_values_of_a_second_model(name, way):
-    """All of its scores count, also those of pairs, rules and factors; minus infinity where it forbids what is possible."""
+    """All scores of the second model count, also of pairs, rules and factors; minus infinity if it forbids possible parts."""
     case, model = possible(name, way, forbidden=0.1)
     for seed, forbidden in ((50, 0.0), (51, 0.2)):
         other = case.sibling(seed=seed, forbidden=forbidden)
@@ -61,7 +61,7 @@ def test_values_of_a_second_model(name, way):
 
 @pytest.mark.parametrize(("name", "way"), [(name, way) for name, way in SOME if name in SEQUENCES])
 def test_derivatives(name, way):
-    """In the scores and in the values, of parts and of a second model."""
+    """Derivatives in the scores and in the values, of parts and of a second model."""
     case, model = possible(name, way)
     count, kept = len(case.leaves), model.kept
     values = as_marginals(model, values_of_parts(case, model)).nan_to_num()
@@ -98,7 +98,7 @@ def test_best_score_and_its_gradient(name, way):
 
 @pytest.mark.parametrize("name", [name for name in FEW if small(name).can_block])
 def test_what_is_impossible(name):
-    """It has expectation zero, as it has marginals of zero, and best score minus infinity; gradients are finite."""
+    """Then expectations are zero, as marginals are, and the best score is minus infinity; gradients are finite."""
     case = small(name, seed=5)
     case.block(0)
     leaves = [x.clone().requires_grad_() for x in case.leaves]

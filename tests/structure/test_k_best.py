@@ -1,4 +1,4 @@
-"""The k best configurations, found by the base for every structure that has no faster way: all but chains."""
+"""The k best configurations by the base class, for every structure without a faster way: all but chains."""
 
 import math
 
@@ -50,7 +50,7 @@ def test_what_only_masks_allow_is_impossible_in_every_operation(name, mask):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_scores_of_any_size_cost_no_digits(name):
-    """Small differences beside penalties of a billion, which are no masks."""
+    """Small differences together with penalties of a billion, which are no masks."""
     case = small(name, seed=3)
     # Products of three such numbers would leave no digits: not in the factors of gated scores.
     penalties = [0.0 if "gated" in name and i >= case.coupling else 1e9 for i in range(len(case.leaves))]
@@ -68,7 +68,7 @@ def test_scores_of_any_size_cost_no_digits(name):
 
 @pytest.mark.parametrize("name", by_the_base(FEW))
 def test_as_many_as_exist(name):
-    """The element of the batch with the most says how many; the others have -1 throughout beyond theirs."""
+    """The batch element with the most configurations sets the number; the others are filled up with -1."""
     case = small(name, ragged=True, seed=5, forbidden=0.6)
     model = case.model()
     truths = case.truths(model)
@@ -133,7 +133,7 @@ def test_searches_one_after_the_other_find_the_same(name, monkeypatch):
     ids=["segments", "spans", "arcs"],
 )
 def test_memory_grows_as_that_of_one_search(make, monkeypatch):
-    """The number of searches grows with the length, too."""
+    """The number of searches grows with the length too."""
     monkeypatch.setattr("tailsum.structure.k_best._TOGETHER", 1)
     ratios = list[float]()
     for length in (6, 18):

@@ -167,7 +167,7 @@ def test_sketches_in_inference_mode(name, way):
 
 @pytest.mark.parametrize("name", FEW)
 def test_without_recording(name):
-    """Of parameters, restricted where there are states, under `no_grad`."""
+    """A model of parameters, restricted if it has states, under `no_grad`."""
     case = small(name, ragged=True, seed=8)
     model = made(case, "restricted")
     expected, best = sums(case, model), case.rows(model.argmax())
@@ -185,7 +185,7 @@ def test_without_recording(name):
 )
 @pytest.mark.parametrize("name", FEW_WITH_STATES)
 def test_the_same_states_are_kept_in_any_mode(name, mode):
-    """What Lookahead finds does not depend on it; the sweeps may use gradients and products inside."""
+    """The choices of Lookahead do not depend on the mode, though sweeps may use gradients and products."""
     case = small(name, seed=8)
     if case.has_lengths:
         case = case.sibling(length=4, lengths=[4, 3])
@@ -247,7 +247,7 @@ def test_without_gradients_nothing_is_recorded(name):
 
 @pytest.fixture
 def default_dtype():
-    """What sets torch's default type, until the end of the test."""
+    """A function that sets torch's default type until the end of the test."""
     before = torch.get_default_dtype()
     yield torch.set_default_dtype
     torch.set_default_dtype(before)

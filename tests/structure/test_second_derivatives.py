@@ -30,7 +30,7 @@ def each(pairs):
 
 
 class Functions:
-    """Functions of the leaves of a case, by what they are of, and a direction to differentiate them in."""
+    """Functions of the leaves of a case, by name, and a direction to differentiate them in."""
 
     def __init__(self, name, way):
         self.case, model = possible(name, way, ragged=way != "whole")
@@ -66,13 +66,13 @@ class Functions:
         return sum(((x * v).sum() for x, v in zip(tensors, direction, strict=True)), torch.zeros(()).double())
 
     def slope(self, value, leaves, **how):
-        """Of a value in the direction."""
+        """The derivative of a value in the direction."""
         if not value.requires_grad:
             return torch.zeros_like(value)
         return self.along(torch.autograd.grad(value, leaves, retain_graph=True, **ZEROS, **how), self.towards)
 
     def slope_at(self, distance):
-        """Of the sum of all functions, so far in the direction, without recording."""
+        """The derivative of the sum of all functions, at a distance in the direction, without recording."""
         leaves = [(x + distance * v).requires_grad_() for x, v in zip(self.leaves, self.towards, strict=True)]
         return self.slope(sum(self(*leaves).values()), leaves)
 

@@ -1,4 +1,4 @@
-"""Sketches of every structure: right in expectation, whatever is selected and proposed; a broken weight is noticed.
+"""Sketches of every structure are right in expectation, for any selection and proposal; a wrong weight is noticed.
 
 Replicates are a batch of identical sentences. Estimates are divided by the truth, so that they scatter around one.
 """
@@ -12,8 +12,8 @@ import tailsum as ts
 from harness.registry import EMBEDDED, LARGE, ONE_EACH, large, sparse
 from harness.statistics import Broken, off, z_score
 
-LIMIT = 4.0  # of standard errors, for what is right
-NOTICED = 4.5  # at least, for what is wrong
+LIMIT = 4.0  # standard errors: correct sketches stay below
+NOTICED = 4.5  # standard errors: wrong ones are above
 SELECTIONS = {"optimal": ts.Optimal(2), "top and sample": ts.TopAndSample(1, 2)}
 PROPOSALS = {
     "uniform": lambda _: ts.Uniform(),
@@ -54,7 +54,7 @@ def test_partition(name, selection, proposal, generator):
 @pytest.mark.parametrize("selection", SELECTIONS)
 @pytest.mark.parametrize("name", LARGE)
 def test_a_wrong_weight_is_noticed(name, selection, generator):
-    """Of 2%."""
+    """A weight that is wrong by 2%."""
     case = large(name)
     sketch = replicates(case).sketch(
         proposal=proposed(case, "lookahead"), selection=Broken(SELECTIONS[selection]), generator=generator
@@ -66,7 +66,7 @@ def test_a_wrong_weight_is_noticed(name, selection, generator):
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", FORBIDDING)
 def test_partition_where_much_is_forbidden(name, seed, few, generator):
-    """40% of what couples nodes, and a single landmark: the states that it does not reach still count."""
+    """40% of the scores between nodes are forbidden, and there is one landmark: states that it does not reach still count."""
     case = sparse(name, 0.4, seed)
     sketch = case.many(6_000).sketch(2, proposal=FEW[few], generator=generator)
     assert off(sketch, case.model()) < LIMIT
