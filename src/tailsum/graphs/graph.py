@@ -24,7 +24,7 @@ from tailsum.graphs.monitor import Convergence, Passing, default_tolerance
 from tailsum.graphs.search import best_states
 from tailsum.graphs.solver import Solver
 from tailsum.graphs.unary import padded_unary
-from tailsum.numerics.check import at_least
+from tailsum.numerics.check import at_least, check_choice
 from tailsum.numerics.noise import drawn_by, most_likely
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
@@ -87,12 +87,9 @@ class Graph(Structure[GraphTerms, Tensor]):
             raise ValueError(f"damping must lie between 0 and 1, 1 excluded: got {damping}")
         if tolerance is not None and not tolerance >= 0:
             raise ValueError(f"tolerance must be at least 0: got {tolerance}")
-        if schedule not in ("sweep", "flooding"):
-            raise ValueError(f'schedule must be "sweep" or "flooding": got {schedule!r}')
-        if gradient not in ("implicit", "unrolled"):
-            raise ValueError(f'gradient must be "implicit" or "unrolled": got {gradient!r}')
-        if method not in ("auto", "exact", "propagation"):
-            raise ValueError(f'method must be "auto", "exact" or "propagation": got {method!r}')
+        check_choice("schedule", schedule, "sweep", "flooding")
+        check_choice("gradient", gradient, "implicit", "unrolled")
+        check_choice("method", method, "auto", "exact", "propagation")
         self.iterations, self.damping, self.schedule, self.gradient = iterations, damping, schedule, gradient
         self.method = method
         self.tolerance = default_tolerance(self.dtype) if tolerance is None else tolerance
@@ -251,8 +248,7 @@ class Graph(Structure[GraphTerms, Tensor]):
         `of` is "sum" (log-partition, marginals, samples and what follows from them) or "maximum" (`argmax` and `topk`,
         whose search starts from these messages). One may converge where the other does not.
         """
-        if of not in ("sum", "maximum"):
-            raise ValueError(f'of must be "sum" or "maximum": got {of!r}')
+        check_choice("of", of, "sum", "maximum")
         if self._buckets is not None:
             zero = torch.zeros(self.batch_shape, dtype=self.dtype, device=self.device)
             return Convergence(zero.long(), zero, zero == 0)

@@ -16,6 +16,13 @@ def at_least(least: int, **named: int) -> None:
             raise ValueError(f"{name} must be a whole number of at least {least}: got {value}")
 
 
+def check_choice(name: str, value: object, *choices: str) -> None:
+    """Checks for one of some strings."""
+    if value not in choices:
+        *others, last = (f'"{choice}"' for choice in choices)
+        raise ValueError(f"{name} must be {', '.join(others)} or {last}: got {value!r}")
+
+
 def check_sample_shape(sample_shape: Sequence[int]) -> None:
     """Checks that the sizes are whole numbers of at least zero."""
     if not isinstance(sample_shape, Sequence) or isinstance(sample_shape, str):

@@ -168,9 +168,8 @@ class _Search:
         place = torch.arange(chosen.used.shape[-1], device=count.device)
         for first in range(0, classes, self.together):
             step = torch.arange(first, min(first + self.together, classes), device=count.device)
-            lacking = chosen.fixed + step.reshape(
-                -1, *(1,) * len(self.batch)
-            )  # the place of the part that a class lacks
+            # The place of the part that each class lacks.
+            lacking = chosen.fixed + step.reshape(-1, *(1,) * len(self.batch))
             empty = ((lacking >= count) | (chosen.scores == -math.inf))[..., None]
             demanded = self._flags(torch.where(place < lacking[..., None], chosen.used, -1)) & ~empty
             lost = chosen.used.expand(len(step), *chosen.used.shape[1:])
