@@ -32,7 +32,7 @@ SAMPLERS = (
     "chains.backward_walk",
     "chains.semi_markov",
     "trees.tree_structure",
-    "dependencies.dependency_tree",
+    "dependencies.arcs",
     "graphs.graph",
 )
 

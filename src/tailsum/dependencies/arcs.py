@@ -270,6 +270,3 @@ class Arcs(Structure[DependencyTerms, Dependencies]):
     def node_states(self, configuration: Dependencies) -> Int[Tensor, "*sample_batch T"]:
         assert configuration.states is not None
         return configuration.states
-
-    def to_global(self, configuration: Dependencies) -> Dependencies:
-        return configuration
