@@ -7,7 +7,7 @@ BIN := .venv/bin
 DATA ?=
 NOT_NEEDED := tailsum_studies matplotlib pandas rich typer transformers  # by the library
 
-.PHONY: demo test lint unit slow benchmark paper docs dist check-dist clean
+.PHONY: demo test lint unit coverage slow benchmark paper docs dist check-dist clean
 
 demo: .venv/ready
 	$(BIN)/tailsum demo
@@ -22,6 +22,11 @@ lint: .venv/ready
 
 unit: .venv/ready
 	$(BIN)/python -m pytest -n 2
+
+# The tests, and which lines of the library they reach. Kernels are compiled by Triton and count as not reached.
+coverage: .venv/ready
+	$(BIN)/python -m pytest -n 2 --cov=tailsum --cov-report=
+	$(BIN)/python -m coverage report --format=markdown
 
 slow: .venv/ready
 	$(BIN)/python -m pytest -n 2 -m slow

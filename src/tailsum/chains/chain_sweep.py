@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from tailsum.chains.shared_products import SharedProducts, shared_products
@@ -149,7 +149,7 @@ class ChainSweep(Sweep):
     def _flat(x: Tensor) -> Float[Tensor, "B T n"]:
         return x.reshape(-1, *x.shape[-2:]).contiguous()
 
-    def _shaped(self, x: Tensor) -> Float[Tensor, "*batch T k"]:
+    def _shaped(self, x: Tensor) -> Shaped[Tensor, "*batch T k"]:
         return x.reshape(*self.nodes.shape[:-2], *x.shape[1:])
 
     def _shaped_subset(self, subset: Subset) -> Subset:

@@ -61,8 +61,11 @@ def summed(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Summed | N
             return Summed(node, params, table, messages, total)
         del table, messages, total
     if narrow:
-        return summed(node.double(), tuple(p.double() for p in params), last)
-    if not has_room(node):
+        too_far = too_far or (not few and has_room(node) and not _avoids_masks(node, params, last))
+        node, params = node.double(), tuple(p.double() for p in params)
+        if not too_far or not has_room(node):
+            return summed(node, params, last)
+    elif not has_room(node):
         return None
     other = gauged(node, params, last)
     table = Table((other.scores,))

@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from tailsum.numerics.table import block_scores, fits_budget
-from tailsum.numerics.tensors import finite
+from tailsum.numerics.tensors import exponentials, finite
 
 TABLES = 4  # of all steps that exist at the same time, with derivatives
 LOWEST = -1e15  # of the numbers c: lower ones would have no digits left beside the scores of pairs
@@ -60,7 +60,7 @@ def _log_messages(node: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
         if t > 0:  # logsumexp by hand, which takes half the time of torch's
             ways = log_mass[t - 1, :, :, None] + steps[t - 1]
             highest = finite(ways.amax(1))
-            message = ways.sub_(highest[:, None]).exp_().sum(1).log_().add_(highest).add_(node[t])
+            message = exponentials(ways.sub_(highest[:, None])).sum(1).log_().add_(highest).add_(node[t])
         gain[t] = finite(message.amax(-1))
         torch.sub(message, gain[t, :, None], out=log_mass[t])
     return torch.where(log_mass > -math.inf, log_mass.clamp_(min=LOWEST), -math.inf), gain

@@ -12,7 +12,7 @@ from torch import Tensor
 from tailsum.numerics.precision import product
 from tailsum.numerics.stream import Parts, streamed
 from tailsum.numerics.table import Table, block_scores, tile_rows, times
-from tailsum.numerics.tensors import as_values
+from tailsum.numerics.tensors import as_values, exponentials
 
 Params = tuple[Tensor, ...]  # of a `Table`
 
@@ -93,7 +93,7 @@ class WeighedTiles(Weighed):
         rows, whole, count = parts.rows, parts.whole, len(self.params) - 1
         scores = block_scores((rows[0], *whole[:count]))
         value = scores if self.values is None else block_scores((rows[1], *whole[count : len(self.whole)]))
-        plain, value = (scores - self.table.scale).exp(), as_values(value) - self.top[..., None, None]
+        plain, value = exponentials(scores - self.table.scale), as_values(value) - self.top[..., None, None]
         return plain, value, rows[len(self.rows) :], whole[len(self.whole) :]
 
     def push(self, x: Tensor) -> Tensor:

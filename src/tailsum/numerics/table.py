@@ -17,6 +17,7 @@ from torch import Tensor
 from tailsum.numerics.kernels import ALIGNED, fits_tiles, fused, fused_long_sums, is_fast, within
 from tailsum.numerics.precision import product
 from tailsum.numerics.stream import Parts, streamed
+from tailsum.numerics.tensors import exponentials
 
 _budget = contextvars.ContextVar("table_budget", default=4 << 30)
 # Entries of a streamed tile: few enough to stay in the cache of a CPU, many enough to occupy a GPU.
@@ -108,7 +109,7 @@ class Table:
         table = self.storage[..., : self.n_from, : self.n_to]
         for step, start, stop in self._tiles():
             torch.sub(self._rows(step, start, stop), self.scale[:, step], out=table[:, step, start:stop])
-            table[:, step, start:stop].exp_()
+            exponentials(table[:, step, start:stop])
         return table
 
     def _tiles(self) -> Iterator[tuple[slice, int, int]]:
@@ -119,7 +120,8 @@ class Table:
 
     def _tile(self, step: int, start: int, stop: int) -> Tensor:
         scores = self._rows(slice(step, step + 1), start, stop)[:, 0]
-        return (scores - self.scale[:, step]).exp_()
+        with torch.no_grad():
+            return exponentials(scores - self.scale[:, step])
 
     @property
     def suits_kernels(self) -> bool:
@@ -189,7 +191,7 @@ class Table:
                 return weights(x, y, params, scale, self.precision)
             # A product of a column and a row, where each table has one row of its own: matrix products are slow at that.
             pairs = x * y if x.shape[-1] == 1 else product(x, y)
-            return (block_scores(params) - scale).exp() * pairs
+            return exponentials(block_scores(params) - scale) * pairs
 
         def tile(parts: Parts) -> Parts:
             (left, x), (*right, y) = parts

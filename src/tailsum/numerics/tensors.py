@@ -40,6 +40,24 @@ def scaled(scores: Tensor, factor: Tensor | float) -> Tensor:
     return torch.where(masked, scores, scores.masked_fill(masked, 0.0) * factor)
 
 
+# A little above the logarithm of the smallest normal number.
+_LEAST = {torch.float32: -85.0, torch.float64: -700.0}
+
+
+def exponentials(fresh: Tensor) -> Tensor:
+    """The exponentials of a temporary tensor, computed in place where no graph is recorded.
+
+    Those below the range of the dtype are zero there. On a CPU the exponential function would take ten times as long for
+    such numbers, which finite masks and cold models are full of.
+    """
+    if torch.is_grad_enabled():
+        return fresh.exp()
+    if fresh.device.type != "cpu" or not fresh.numel() or fresh.amin() >= _LEAST[fresh.dtype]:
+        return fresh.exp_()
+    least = _LEAST[fresh.dtype]
+    return torch.threshold_(fresh.clamp_(min=least).exp_(), 1.001 * math.exp(least), 0.0)
+
+
 def finite(scores: Tensor) -> Tensor:
     """Zero in place of minus infinity."""
     return scores.masked_fill(scores == -math.inf, 0.0)
