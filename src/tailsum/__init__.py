@@ -13,5 +13,5 @@ if TYPE_CHECKING:
     from tailsum import nn as nn
     from tailsum import plot as plot
     from tailsum.public import *  # noqa: F403
-else:  # a type checker knows every name, and finds those that do not exist
+else:  # type checkers see every name above
     __getattr__, __dir__ = on_demand(__name__, "compat", "distributed", "formats", "nn", "plot")

@@ -1,4 +1,4 @@
-"""`python -m tailsum`: which versions are installed, on what they run, and where the command line is."""
+"""`python -m tailsum`: the installed versions, the devices, and where to find the command line."""
 
 import sys
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from tailsum.numerics.kernels import fused
 
 
 def lines() -> Iterator[str]:
-    """What is said, a line each."""
+    """The lines of the report."""
     yield f"tailsum {tailsum.__version__}, torch {torch.__version__}"
     devices = ["cpu", *(f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count()))]
     yield f"devices: {', '.join(devices)}"

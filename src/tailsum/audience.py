@@ -6,8 +6,8 @@ Method = TypeVar("Method")
 
 
 def for_authors(method: Method) -> Method:
-    """Marks what structures override or call, and users have no need of.
+    """Marks a method that structures override or call, and users do not need.
 
-    The pages about structures leave these methods out, here and in every override; `docs/api/extend.md` has them.
+    The pages about structures leave it out, and its overrides; `docs/api/extend.md` has it.
     """
     return method

@@ -1,4 +1,4 @@
-"""Packages whose names are loaded when they are first asked for: torch takes seconds, and `--help` does not need it."""
+"""Packages whose names are loaded on first use: importing torch takes seconds, and `--help` does not need it."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -6,9 +6,9 @@ from typing import Any
 
 
 def on_demand(package: str, *rooms: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package that offers the names in its module `public`, and some of its subpackages.
+    """`__getattr__` and `__dir__` of a package: for the names in its module `public`, and for the subpackages `rooms`.
 
-    `public` imports the names and lists them in `__all__`, which serves as the package's own.
+    `public` imports the names and lists them in `__all__`, which is also the package's `__all__`.
     """
 
     def load(name: str) -> Any:

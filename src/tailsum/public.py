@@ -1,4 +1,4 @@
-"""Every public name of the package, `tailsum.NAME`: loaded, and torch with it, when the first of them is asked for."""
+"""Every public name of the package, `tailsum.NAME`. This module, and torch with it, is loaded on first use."""
 
 from tailsum.chains.alignment import Alignment
 from tailsum.chains.ctc import CTC

@@ -1,4 +1,4 @@
-"""Non-projective trees: sums, best trees and samples against every tree written down."""
+"""Non-projective trees: sums, best trees and samples against an enumeration of all trees."""
 
 import functools
 import itertools
@@ -99,7 +99,7 @@ def test_scores_of_any_range(multiroot, masked):
 @MODES
 @pytest.mark.parametrize("low", [-1e9, torch.finfo(torch.float32).min, -1e300])
 def test_large_negative_scores_are_as_good_as_minus_infinity(multiroot, low):
-    """A careless order of elimination adds them and takes them off again, and nothing else is left."""
+    """A careless order of elimination adds and subtracts them again, and no other digits are left."""
     possible = 0
     for seed in range(12):
         arc, root, length = scores(LENGTHS, masked=0.5, seed=seed)
@@ -130,7 +130,7 @@ def test_the_heads_of_the_only_root_do_not_matter(offset):
 
 @MODES
 def test_a_cycle_that_outweighs_all_trees(multiroot):
-    """A determinant has no right digit here."""
+    """A determinant has no correct digit here."""
     arc, root = torch.zeros(1, 4, 4).double(), torch.zeros(1, 4).double()
     arc[0, 0, 1] = arc[0, 1, 0] = 60
     arc[0, 2, 3] = arc[0, 3, 2] = 45
@@ -209,7 +209,7 @@ def test_impossible(multiroot):
     root[0] = -math.inf
     arc[1], root[1] = -math.inf, -math.inf
     root[2, :2] = arc[2, :, 2] = -math.inf  # the last must be the root,
-    arc[2, 2] = -math.inf  # and nobody hangs on it
+    arc[2, 2] = -math.inf  # and it has no children
     arc[3], root[3, 1] = -math.inf, -math.inf
     arc[4, 0, 1] = root[4, 1] = -math.inf
     root[5] = -math.inf
@@ -321,7 +321,7 @@ def test_samples_of_five_words(multiroot, generator):
 
 @MODES
 def test_samples_in_spite_of_a_cycle(multiroot, generator):
-    """A walk would go round for e^30 steps."""
+    """A random walk would go in circles for e^30 steps."""
     arc, root, length = scores([4], seed=6)
     arc[0, 0, 1] = arc[0, 1, 0] = 30
     assert_frequencies(arc, root, length, multiroot, generator)

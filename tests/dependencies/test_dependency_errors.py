@@ -101,7 +101,7 @@ def test_a_tree_without_states_has_no_sketch(name, use):
 @pytest.mark.parametrize("name", STATELESS)
 @pytest.mark.parametrize(("use", "words"), SKETCHES)
 def test_bad_arguments_to_the_sketch_of_a_tree_without_states(name, use, words):
-    """They come before what the tree lacks."""
+    """They are reported before the lack of states."""
     misused(STATELESS[name](), use, words)
 
 
@@ -112,7 +112,7 @@ def test_a_tree_without_states_has_no_marginals_of_them():
 
 
 def test_embeddings_that_vary_are_none():
-    """Of a factored transition for each arc there is not one embedding for a state."""
+    """With a factored transition for each arc, a state has no single embedding."""
     by_arc = ts.Factored(zeros(4, 4, 3, 2), zeros(3, 2))
     fails(
         lambda: ts.DependencyTree(ARC, node=NODE, transition=by_arc).sketch(2, proposal=ts.Global()),
@@ -136,7 +136,7 @@ SAME = "other must have the same positions and states as (.*): got (?!\\1).*"
     ],
 )
 def test_divergence_between_different_forms(one, other):
-    """And the message shows in what they differ."""
+    """The message shows how they differ."""
     fails(lambda: one.kl(other), SAME)
     fails(lambda: other.kl(one), SAME)
 

@@ -66,7 +66,7 @@ def unrooted(marginals):
 
 
 def heads_of(theirs, lengths):
-    """Our numbers of heads from those of supar, where word 0 stands for the root."""
+    """Our numbers of heads from those of supar, where word 0 is the root."""
     heads = theirs.argmax[:, 1:]
     word = torch.arange(heads.shape[1])
     return torch.where(word < lengths[:, None], torch.where(heads == 0, word, heads - 1), -1)
@@ -133,9 +133,9 @@ def test_nonprojective_distribution(torch_struct, seed, multiroot):
 
 
 def graphs(networkx, arc, multiroot, weight):
-    """The graphs to find trees in, word -1 as the head of roots: one, or one for each only root."""
+    """The graphs to find trees in, with word -1 as the head of roots: one graph, or one for each choice of a single root."""
     words = range(len(arc))
-    found = []
+    result = []
     for only in (None,) if multiroot else words:
         graph = networkx.DiGraph()
         graph.add_nodes_from([-1, *words])
@@ -144,8 +144,8 @@ def graphs(networkx, arc, multiroot, weight):
                 root = head == child
                 if arc[head, child] > -math.inf and not (root and only not in (None, child)):
                     graph.add_edge(-1 if root else head, child, weight=weight(arc[head, child].item()))
-        found.append(graph)
-    return found
+        result.append(graph)
+    return result
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -1,4 +1,4 @@
-"""What dependency trees have of their own: what is no tree, labels, heads of other conventions, precision, memory."""
+"""Dependency trees in particular: invalid trees, labels, other conventions for heads, precision, memory."""
 
 import math
 
@@ -59,7 +59,7 @@ def test_heads_from_conll_and_back():
 
 @pytest.mark.parametrize("kind", ["plain", "labelled", "states"])
 def test_scores_of_many_trees_look_up_only_the_arcs_they_use(kind):
-    """No tensor of trees x words x words x labels, or x states, in either pass."""
+    """Neither pass has a tensor of trees x words x words x labels, or x states."""
     length, labels, count = 20, 15, 200
     arc = torch.randn(length, length, *((labels,) if kind == "labelled" else ()), requires_grad=True)
     states = {"node": torch.randn(length, 50, requires_grad=True), "transition": torch.randn(50, 50)}

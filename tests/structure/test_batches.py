@@ -1,4 +1,4 @@
-"""Some of a batch, and models in another precision or without gradients."""
+"""Parts of a batch, and models in another precision or without gradients."""
 
 import pytest
 import torch
@@ -57,7 +57,7 @@ def test_indices_that_are_not_of_the_batch():
 
 
 class Tilted(Ring):
-    """A ring with a field whose dimensions nobody can guess."""
+    """A ring with a field whose batch dimensions cannot be inferred."""
 
     def __init__(self, nodes: Tensor, pairs: ts.Potential, tilt: Tensor) -> None:
         super().__init__(nodes, pairs)
@@ -76,9 +76,9 @@ def test_another_precision(name, way):
     single = model.float()
     assert single.dtype == single.whole.dtype == torch.float32
     for operation in ("log_partition", "entropy", "marginals"):
-        found, exact = getattr(single, operation)(), getattr(model, operation)()
-        assert found.dtype == torch.float32
-        close(found.double(), exact, rtol=1e-4, atol=1e-4)
+        result, exact = getattr(single, operation)(), getattr(model, operation)()
+        assert result.dtype == torch.float32
+        close(result.double(), exact, rtol=1e-4, atol=1e-4)
         assert getattr(single.to(dtype=torch.float64, device="cpu"), operation)().dtype == torch.float64
     assert model.to(torch.float64).cpu().dtype == torch.float64
 

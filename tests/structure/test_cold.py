@@ -1,4 +1,4 @@
-"""Gradients of what is itself a gradient, where scores lie far apart: at low temperatures, or by their scale.
+"""Second derivatives where scores lie far apart: at low temperatures, or because of their scale.
 
 Scaled sums are then far below one, and an inverse square of them beyond the range of numbers.
 """
@@ -33,10 +33,10 @@ def test_gradients_of_marginals_in_float32(name):
         for seed in range(2):
             case = small(name, seed=seed, scale=scale)
             other = case.sibling(seed=seed + 50)
-            found = []
+            result = []
             for dtype in (torch.float32, torch.float64):
                 leaves = [x.detach().float().to(dtype).requires_grad_() for x in case.leaves]
                 model, theirs = case.model(*leaves), other.model(*(x.float().to(dtype) for x in other.leaves))
-                found.append(gradients([model.marginals(), model.kl(theirs) / scale], leaves))
-            for single, double in zip(*found, strict=True):
+                result.append(gradients([model.marginals(), model.kl(theirs) / scale], leaves))
+            for single, double in zip(*result, strict=True):
                 close(single.double(), double, rtol=1e-3, atol=1e-3 * scale)

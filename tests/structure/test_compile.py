@@ -1,4 +1,4 @@
-"""A module with structures inside under `torch.compile`: alone in a process, without the tests' own type checks."""
+"""A module with structures inside under `torch.compile`: in a process of its own, without the tests' type checks."""
 
 import json
 import subprocess
@@ -42,11 +42,11 @@ print(json.dumps({"before": before, "frames": frames, "apart": max(apart), "ops"
 
 def test_a_compiled_module_is_right_and_is_not_compiled_again_for_every_length():
     out = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True).stdout
-    found = json.loads(out)
-    assert not found["before"]  # the compiler takes seconds to load: not before somebody compiles
-    assert found["apart"] < 1e-4
-    assert found["ops"] > 5  # the module's own operations are compiled
-    first, second, *later = found["frames"]
+    result = json.loads(out)
+    assert not result["before"]  # the compiler takes seconds to load: not before somebody compiles
+    assert result["apart"] < 1e-4
+    assert result["ops"] > 5  # the module's own operations are compiled
+    first, second, *later = result["frames"]
     assert second <= 2 * first <= 20  # once for a first length, once for any length
     assert later == [second] * 2
 
@@ -64,7 +64,7 @@ for length in (3, 4, 5):
 
 
 def test_nothing_inside_is_compiled():
-    """What this package calls of others, a context manager with a tensor for one, would be compiled for every shape."""
+    """Other packages' code that this one calls, such as a context manager with a tensor, would be compiled for every shape."""
     said = subprocess.run([sys.executable, "-c", INSIDE], capture_output=True, text=True, check=True).stderr
     recompiled = [line.partition("Recompiling function ")[2] for line in said.splitlines() if "Recompiling" in line]
     assert recompiled  # for a second length, of the lambda

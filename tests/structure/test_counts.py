@@ -1,4 +1,4 @@
-"""How many configurations there are: of the library, and of the enumeration that everything else is compared with."""
+"""Numbers of configurations: by the library, and in the enumeration that all other tests compare with."""
 
 import math
 

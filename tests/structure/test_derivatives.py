@@ -1,4 +1,4 @@
-"""Derivatives of every structure, of every kind, against finite differences in float64 and against enumeration."""
+"""Derivatives of every structure against finite differences in float64 and against enumeration."""
 
 import math
 from random import Random
@@ -33,7 +33,7 @@ KINDS = {
 
 
 def same_states(case, model):
-    """What makes a model of leaves, restricted to the states that the given one keeps."""
+    """A function that makes a model from leaves, restricted to the states that the given model keeps."""
     return lambda *leaves: case.model(*leaves) if model.kept is None else case.model(*leaves).restrict(model.kept)
 
 
@@ -53,7 +53,7 @@ def test_log_partition_and_entropy(name, kind):
 @pytest.mark.parametrize("seeds", [range(start, start + 5) for start in range(0, 20, 5)], ids=str)
 @pytest.mark.parametrize("structure", [kind.name for kind in CASES])
 def test_gradients_equal_those_of_enumeration(structure, seeds):
-    """In all parameters; finite where something is forbidden, and zero where nothing is possible."""
+    """Derivatives in all parameters are finite if something is forbidden, and zero if nothing is possible."""
     for seed in seeds:
         r = Random(seed)
         case, way = STRUCTURES[structure].random(r), r.choice(["whole", "restricted"])
@@ -71,13 +71,13 @@ def gradients_agree(case, make):
     def mixed(b, truth):
         return (truth.marginals * mix[b][case.within(case.lengths[b])]).sum()
 
-    found = {
+    result = {
         "log_partition": (case.flat(model.log_partition()), lambda _, truth: truth.log_partition),
         "entropy": (case.flat(model.entropy()), lambda _, truth: truth.entropy),
         "marginals": ((marginals * mix).flatten(1).sum(-1), mixed),
     }
     how = {"allow_unused": True, "materialize_grads": True, "retain_graph": True}
-    for value, truth_of in found.values():
+    for value, truth_of in result.values():
         # Through impossible ones too: they must give zero, not NaN.
         total = torch.where(live, value, 0.0).sum() + value.nan_to_num(neginf=0.0).sum()
         expected = sum((2 * truth_of(b, x) for b, x in enumerate(truths) if x.possible), torch.zeros(()).double())
@@ -100,7 +100,7 @@ CHARTS = ("segments", "spans", "pcfg", "dependencies")  # chains and graphs have
     ("name", "way"), [(name, way) for name, way in BOTH if name in FEW and name.startswith(CHARTS)]
 )
 def test_log_space_in_tiles(name, way, monkeypatch):
-    """The path for scores beyond the range of exp, forced, and tiles of a few entries."""
+    """Forces the path for scores beyond the range of exp, and tiles of a few entries."""
     for module in TILED:
         monkeypatch.setattr(f"tailsum.{module}.tile_size", lambda *_: 16)
     case, model = possible(name, way)
@@ -113,8 +113,8 @@ def test_log_space_in_tiles(name, way, monkeypatch):
         with ts.table_budget(0):
             return model.log_partition(), model.entropy()
 
-    for found, value in zip(run(*case.leaves), expected, strict=True):
-        torch.testing.assert_close(found, value, rtol=1e-10, atol=1e-10)
+    for result, value in zip(run(*case.leaves), expected, strict=True):
+        torch.testing.assert_close(result, value, rtol=1e-10, atol=1e-10)
     check(run, case.leaves, twice=False)
 
 
@@ -141,8 +141,8 @@ def test_other_operations(name, way):
 
     def run(*leaves):
         model = make(*leaves)
-        found = [model.marginals(), model.kl(other), other.kl(model), model.cross_entropy(other)]
-        return [*found, other.cross_entropy(model), *case.other_marginals(model)]
+        result = [model.marginals(), model.kl(other), other.kl(model), model.cross_entropy(other)]
+        return [*result, other.cross_entropy(model), *case.other_marginals(model)]
 
     check(run, case.leaves, twice=False)
 
@@ -177,12 +177,12 @@ def test_straight_through_has_the_relaxed_gradient(name, way):
     weights = [torch.randn(x.shape).double() for x in soft]
     gradients = [
         torch.autograd.grad(
-            sum((x * w).sum() for x, w in zip(found, weights, strict=True)),
+            sum((x * w).sum() for x, w in zip(result, weights, strict=True)),
             leaves,
             retain_graph=True,
             materialize_grads=True,
         )
-        for found in (soft, hard)
+        for result in (soft, hard)
     ]
     assert any(x.abs().max() > 0.01 for x in gradients[0])
     for a, b in zip(*gradients, strict=True):
@@ -191,7 +191,7 @@ def test_straight_through_has_the_relaxed_gradient(name, way):
 
 @pytest.mark.parametrize(("name", "way"), [(name, way) for name, way in BOTH if small(name).can_block])
 def test_impossible_sentences_have_finite_gradients(name, way):
-    """The second of five sentences is impossible, for want of something that every configuration has."""
+    """The second of five sentences is impossible: it lacks something that every configuration has."""
     lengths = [3, 3, 2, 2, 3] if small(name).has_lengths else None
     case = small(name, batch=(5,), lengths=lengths, seed=3)
     case.block(1)

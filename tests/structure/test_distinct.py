@@ -30,39 +30,39 @@ def test_all_that_exist_once_each(name, way):
     case, model = possible(name, way, forbidden=0.2)
     counts = [int((truth.scores > -math.inf).sum()) for truth in case.truths(model)]
     k = min(12, max(counts) + 2)
-    found = model.sample_distinct(k, generator=seeded(0))
-    assert found.log_probs.shape == found.perturbed.shape == (min(k, max(counts)), *case.batch)
-    assert found.threshold.shape == case.batch
-    assert (found.perturbed[:-1] >= found.perturbed[1:]).all()
-    assert (found.threshold <= found.perturbed.amin(0)).all()
+    result = model.sample_distinct(k, generator=seeded(0))
+    assert result.log_probs.shape == result.perturbed.shape == (min(k, max(counts)), *case.batch)
+    assert result.threshold.shape == case.batch
+    assert (result.perturbed[:-1] >= result.perturbed[1:]).all()
+    assert (result.threshold <= result.perturbed.amin(0)).all()
     for b, count in enumerate(counts):
-        truth, places = found_in(case, model, found, b)
+        truth, places = found_in(case, model, result, b)
         assert len(places) == len(set(places)) == min(count, k)
-        close(found.log_probs[: len(places), b].exp(), truth.probability[places])
-        assert (found.log_probs[len(places) :, b] == -math.inf).all()
-        assert (found.perturbed[len(places) :, b] == -math.inf).all()
-        assert (found.threshold[b] == -math.inf) == (count <= k)
+        close(result.log_probs[: len(places), b].exp(), truth.probability[places])
+        assert (result.log_probs[len(places) :, b] == -math.inf).all()
+        assert (result.perturbed[len(places) :, b] == -math.inf).all()
+        assert (result.threshold[b] == -math.inf) == (count <= k)
         if count <= k:
-            close(found.weights()[: len(places), b], truth.probability[places])
+            close(result.weights()[: len(places), b], truth.probability[places])
 
 
 def drawn_pairs(name, way, count):
-    """Of many copies of a model of one sentence: the first two configurations, and the truth of the sentence."""
+    """The first two configurations from many copies of a model of one sentence, and the truth for the sentence."""
     case, model = possible(name, way, ragged=False, batch=(1,), scale=0.7, k=3)
     if name.startswith("ring"):  # a user's structure, whose terms are not broadcast
         many = case.many(count) if model.kept is None else case.many(count).restrict(model.kept)
     else:
         many = model.in_batch((count, 1))
-    found = many.sample_distinct(2, generator=seeded(1))
-    flat = case.rows(found.configurations).reshape(2, count, -1)
+    result = many.sample_distinct(2, generator=seeded(1))
+    flat = case.rows(result.configurations).reshape(2, count, -1)
     kinds, which = flat.flatten(0, 1).unique(dim=0, return_inverse=True)
     truth = case.truths(model)[0]
     places = torch.tensor([truth.index_of(case.read(row, 0)) for row in kinds])[which].reshape(2, count)
-    return truth.probability, places, found
+    return truth.probability, places, result
 
 
 def deviations(p, places):
-    """By how many standard errors the frequencies of ordered pairs miss `p_i p_j / (1 - p_i)`, at most."""
+    """The largest distance of frequencies of ordered pairs from `p_i p_j / (1 - p_i)`, in standard errors."""
     count = places.shape[1]
     expected = p[:, None] * p / (1 - p[:, None])
     expected.fill_diagonal_(0.0)
@@ -80,9 +80,9 @@ def deviations(p, places):
 
 @pytest.mark.parametrize(("name", "way"), SOME)
 def test_order_of_draws(name, way):
-    p, places, found = drawn_pairs(name, way, 1500)
+    p, places, result = drawn_pairs(name, way, 1500)
     assert deviations(p, places) < 5
-    weights = found.weights()[..., 0]
+    weights = result.weights()[..., 0]
     values = torch.randn(len(p), generator=seeded(2), dtype=torch.float64)
     assert z_score((weights * values[places]).sum(0), p @ values) < 5
     assert z_score(weights.sum(0), 1.0) < 5
@@ -94,8 +94,8 @@ def test_a_wrong_draw_is_noticed(monkeypatch, broken):
         monkeypatch.setattr("tailsum.structure.distinct.gumbel", lambda x, g: ts.numerics.noise.gumbel(x.sign(), g))
     else:
         monkeypatch.setattr("tailsum.structure.distinct._below", lambda values, _: values)
-    p, places, found = drawn_pairs("spans-dense", "whole", 4000)
-    weights = found.weights()[..., 0]
+    p, places, result = drawn_pairs("spans-dense", "whole", 4000)
+    weights = result.weights()[..., 0]
     assert deviations(p, places) > 8 or z_score(weights.sum(0), 1.0) > 8
 
 
@@ -105,14 +105,14 @@ def test_gradients_are_those_of_log_prob(name):
     leaves = [x.clone().requires_grad_() for x in case.leaves]
     whole = case.model(*leaves)
     fresh = whole if model.kept is None else whole.restrict(model.kept)
-    found = fresh.sample_distinct(2, generator=seeded(3))
-    finite = found.log_probs > -math.inf
-    expected = fresh.sample_log_prob(found.configurations)
-    close(found.log_probs, expected)
-    assert not found.perturbed.requires_grad
+    result = fresh.sample_distinct(2, generator=seeded(3))
+    finite = result.log_probs > -math.inf
+    expected = fresh.sample_log_prob(result.configurations)
+    close(result.log_probs, expected)
+    assert not result.perturbed.requires_grad
     how = {"retain_graph": True, "materialize_grads": True}
     for one, other in zip(
-        torch.autograd.grad(found.log_probs[finite].sum(), leaves, **how),
+        torch.autograd.grad(result.log_probs[finite].sum(), leaves, **how),
         torch.autograd.grad(expected[finite].sum(), leaves, **how),
         strict=True,
     ):
@@ -123,10 +123,10 @@ def test_gradients_are_those_of_log_prob(name):
 def test_nothing_where_nothing_is_possible(name):
     case = small(name, seed=5)
     case.block(0)
-    found = case.model().sample_distinct(2, generator=seeded(0))
-    assert (found.log_probs[:, 0] == -math.inf).all()
-    assert (found.weights()[:, 0] == 0).all()
-    assert all(case.read(row, 0) is None for row in case.rows(found.configurations)[:, 0])
+    result = case.model().sample_distinct(2, generator=seeded(0))
+    assert (result.log_probs[:, 0] == -math.inf).all()
+    assert (result.weights()[:, 0] == 0).all()
+    assert all(case.read(row, 0) is None for row in case.rows(result.configurations)[:, 0])
     for b in range(case.size):
         case.block(b)
     none = case.model().sample_distinct(2)
@@ -144,11 +144,11 @@ def test_the_same_generator_gives_the_same():
 
 def test_saved_and_loaded(tmp_path):
     _, model = possible("spans-dense")
-    found = model.sample_distinct(3)
-    torch.save(found, tmp_path / "found.pt")
+    result = model.sample_distinct(3)
+    torch.save(result, tmp_path / "found.pt")
     loaded = torch.load(tmp_path / "found.pt", weights_only=True)
-    assert torch.equal(loaded.configurations.spans, found.configurations.spans)
-    assert torch.equal(loaded.weights(), found.weights())
+    assert torch.equal(loaded.configurations.spans, result.configurations.spans)
+    assert torch.equal(loaded.weights(), result.weights())
 
 
 def test_too_few_rivals_are_an_error(monkeypatch):
@@ -160,7 +160,7 @@ def test_too_few_rivals_are_an_error(monkeypatch):
 
 
 def test_weights_of_improbable_configurations():
-    """Each of 10^60 paths: probabilities underflow in float32, weights do not."""
-    found = ts.LinearChain(torch.zeros(60, 10), torch.zeros(10, 10)).sample_distinct(3)
-    assert (found.weights() > 0).all()
-    torch.testing.assert_close(found.weights(), found.threshold.exp().expand(3))
+    """There are 10^60 paths: probabilities underflow in float32, weights do not."""
+    result = ts.LinearChain(torch.zeros(60, 10), torch.zeros(10, 10)).sample_distinct(3)
+    assert (result.weights() > 0).all()
+    torch.testing.assert_close(result.weights(), result.threshold.exp().expand(3))

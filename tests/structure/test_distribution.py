@@ -39,8 +39,8 @@ def test_expanded(name, way):
     wider = model.expand((3, 2))
     assert wider.batch_shape == wider.whole.batch_shape == (3, 2)
     for operation in ("log_partition", "entropy", "marginals"):
-        found = getattr(model, operation)()
-        close(getattr(wider, operation)(), found.expand(3, *found.shape))
+        result = getattr(model, operation)()
+        close(getattr(wider, operation)(), result.expand(3, *result.shape))
     sample = wider.sample((2,))
     assert torch.equal(wider.score(sample), model.score(sample))
     assert wider.log_prob(sample).shape == (2, 3, 2)

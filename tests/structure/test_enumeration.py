@@ -41,7 +41,7 @@ def random_cases(check):
 
 
 def on_each(structure, seeds, check):
-    """`check(case, model, random)` for random cases and models of them, whole or not; an error says of which."""
+    """`check(case, model, random)` for random cases and models of them, whole or not; an error names the case."""
     for seed in seeds:
         r = Random(seed)
         case, way = STRUCTURES[structure].random(r), r.choice(WAYS)
@@ -102,8 +102,8 @@ def test_one_position(name, way):
             assert case.read(row[0, b], b) in (truth.configurations if truth.possible else [None])
         close(entropy[b], truth.entropy if truth.possible else MINUS_INFINITY)
         close(kl[b], torch.zeros(()).double() if truth.possible else -MINUS_INFINITY)
-    for found, expected in case.more(model, truths):
-        close(found, expected)
+    for result, expected in case.more(model, truths):
+        close(result, expected)
 
 
 @pytest.mark.parametrize("name", STATEFUL)
@@ -136,7 +136,7 @@ def test_sketches_sum_over_the_states_they_keep(name, way):
 
 @pytest.mark.parametrize("name", STATEFUL)
 def test_marginals_can_be_spread_over_all_states(name):
-    """`scatter` takes what `marginals` (or `state_marginals`) gives, as its description says."""
+    """`scatter` takes the result of `marginals` (or `state_marginals`), as documented."""
     case = small(name, seed=1)
     model = case.model()
     sketch = model.sketch(model.n_states, proposal=ts.Uniform())

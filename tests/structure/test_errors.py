@@ -1,4 +1,4 @@
-"""Bad arguments to what all structures have in common: a ValueError that names the argument, and what was expected."""
+"""Bad arguments to the methods of all structures: a ValueError that names the argument, and what was expected."""
 
 import pytest
 import torch
@@ -90,7 +90,7 @@ def test_proposals_that_need_embeddings(name, use, words):
 
 
 def part(name, model):
-    """What values vary with, beside the state: segments have durations."""
+    """The dimensions of values before the state: segments have durations."""
     return (*model.node_shape, 3) if name.startswith("segments") else tuple(model.node_shape)
 
 

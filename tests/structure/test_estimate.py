@@ -1,4 +1,4 @@
-"""Estimates with error bars, of every structure: their values, their intervals, and what they warn of."""
+"""Estimates with error bars for every structure: values, intervals and warnings."""
 
 import math
 import warnings
@@ -25,15 +25,15 @@ def quiet(model, what, **how):
 @pytest.mark.parametrize("what", WHAT)
 @pytest.mark.parametrize("name", ONE_EACH)
 def test_of_every_structure(name, what, generator):
-    """Of two sentences: near the truth by the standard error, and exact where all states are kept."""
+    """For two sentences: near the truth by the standard error, and exact if all states are kept."""
     model = large(name, batch=(2,)).model()
     truth = exactly(model, what)
-    found = quiet(model, what, k=3, replicates=400, generator=generator)
-    assert found.value.shape == found.low.shape == found.standard_error.shape == truth.shape
-    assert found.replicates.shape == (400, *truth.shape)
-    assert ((found.value - truth).abs() <= 6 * found.standard_error + 1e-3).all()
-    assert (found.low <= found.value).all()
-    assert (found.value <= found.high).all()
+    result = quiet(model, what, k=3, replicates=400, generator=generator)
+    assert result.value.shape == result.low.shape == result.standard_error.shape == truth.shape
+    assert result.replicates.shape == (400, *truth.shape)
+    assert ((result.value - truth).abs() <= 6 * result.standard_error + 1e-3).all()
+    assert (result.low <= result.value).all()
+    assert (result.value <= result.high).all()
     whole = quiet(model, what, k=model.n_states, replicates=2, generator=generator)
     torch.testing.assert_close(whole.value, truth)
     assert whole.standard_error.max() < 1e-9
@@ -44,9 +44,9 @@ def test_chunks_say_the_same(what, generator, monkeypatch):
     """All sketches in one batch, or one by one: right in either way."""
     chain = ts.LinearChain(torch.randn(2, 4, 30).double(), torch.randn(30, 30).double())
     monkeypatch.setattr(module, "tile_size", lambda device: 1)
-    found = quiet(chain, what, k=8, replicates=30, generator=generator)
+    result = quiet(chain, what, k=8, replicates=30, generator=generator)
     # A state that no sketch keeps has marginal zero, and no error.
-    assert ((found.value - exactly(chain, what)).abs() <= 6 * found.standard_error + 0.05).all()
+    assert ((result.value - exactly(chain, what)).abs() <= 6 * result.standard_error + 0.05).all()
 
 
 def test_a_function_of_the_sketch(generator):
@@ -56,56 +56,56 @@ def test_a_function_of_the_sketch(generator):
     def low(small):
         return small.scatter(small.marginals())[..., :10].sum((-2, -1))
 
-    found = quiet(chain, low, k=5, proposal=ts.Uniform(), replicates=500, generator=generator)
-    assert ((found.value - low(chain)).abs() <= 5 * found.standard_error).all()
-    assert (found.standard_error < 0.2).all()
+    result = quiet(chain, low, k=5, proposal=ts.Uniform(), replicates=500, generator=generator)
+    assert ((result.value - low(chain)).abs() <= 5 * result.standard_error).all()
+    assert (result.standard_error < 0.2).all()
 
 
 def test_a_users_proposal_sees_the_model_that_was_given(generator):
     chain = ts.LinearChain(torch.randn(2, 4, 40), torch.randn(40, 40))
     log_q = chain.node_scores()
-    found = ts.estimate(chain, "log_partition", k=20, proposal=lambda _: log_q, check=False, generator=generator)
-    assert ((found.value - chain.log_partition()).abs() <= 6 * found.standard_error).all()
+    result = ts.estimate(chain, "log_partition", k=20, proposal=lambda _: log_q, check=False, generator=generator)
+    assert ((result.value - chain.log_partition()).abs() <= 6 * result.standard_error).all()
 
 
 def test_replicates_come_closer_than_one(generator):
     chain = ts.LinearChain(torch.randn(3, 4, 40).double(), torch.randn(40, 40).double())
     for what in ("log_partition", "entropy"):
-        found = quiet(chain, what, k=4, proposal=ts.Uniform(), replicates=200, generator=generator)
-        assert ((found.value - exactly(chain, what)).abs() < 5 * found.standard_error).all()
-        assert (found.standard_error < found.replicates.std(0)).all()
+        result = quiet(chain, what, k=4, proposal=ts.Uniform(), replicates=200, generator=generator)
+        assert ((result.value - exactly(chain, what)).abs() < 5 * result.standard_error).all()
+        assert (result.standard_error < result.replicates.std(0)).all()
 
 
 def test_the_bias_of_one_sketch_vanishes(generator):
     """The mean of single entropies is far off; the entropy of all sketches together is not."""
     chain = ts.LinearChain(torch.randn(6, 60).double(), torch.randn(60, 60).double())
-    found = quiet(chain, "entropy", k=3, proposal=ts.Uniform(), replicates=20_000, generator=generator)
-    alone = found.replicates.mean() - chain.entropy()
+    result = quiet(chain, "entropy", k=3, proposal=ts.Uniform(), replicates=20_000, generator=generator)
+    alone = result.replicates.mean() - chain.entropy()
     assert abs(alone) > 0.3
-    assert abs(found.value - chain.entropy()) < abs(alone) / 5
+    assert abs(result.value - chain.entropy()) < abs(alone) / 5
 
 
 def test_one_replicate_has_no_error_bar():
-    found = quiet(ts.LinearChain(torch.randn(3, 9), torch.randn(9, 9)), "entropy", k=4, replicates=1)
-    assert found.standard_error == math.inf
-    assert (found.low, found.high) == (-math.inf, math.inf)
+    result = quiet(ts.LinearChain(torch.randn(3, 9), torch.randn(9, 9)), "entropy", k=4, replicates=1)
+    assert result.standard_error == math.inf
+    assert (result.low, result.high) == (-math.inf, math.inf)
 
 
 def test_an_impossible_model(generator):
     chain = ts.LinearChain(torch.randn(2, 3, 9), torch.full((9, 9), -math.inf))
     for what in ("log_partition", "entropy"):
-        found = ts.estimate(chain, what, k=4, generator=generator)
-        assert (found.value == -math.inf).all()
-        assert (found.standard_error == 0).all()
+        result = ts.estimate(chain, what, k=4, generator=generator)
+        assert (result.value == -math.inf).all()
+        assert (result.standard_error == 0).all()
     assert (ts.estimate(chain, "marginals", k=4, generator=generator).value == 0).all()
 
 
 def test_all_rests_on_one_replicate():
-    """Then the error is as large as what the others would have said."""
+    """Then the error is as large as the difference to the value of the others."""
     log_z = torch.tensor([20.0, 0.0, 0.0, 0.0])
-    found = combine(log_z, log_z, logarithm=True, confidence=0.95)
-    assert found.standard_error > 10
-    assert found.value == pytest.approx(20 - math.log(4), abs=1e-6)
+    result = combine(log_z, log_z, logarithm=True, confidence=0.95)
+    assert result.standard_error > 10
+    assert result.value == pytest.approx(20 - math.log(4), abs=1e-6)
     alone = torch.tensor([0.0, -math.inf, -math.inf])
     assert combine(alone, alone, logarithm=True, confidence=0.95).standard_error == math.inf
 
@@ -119,13 +119,13 @@ def test_quantiles_of_student(confidence, freedom, t):
 
 @pytest.mark.parametrize("what", ["log_partition", "entropy"])
 def test_intervals_cover(what, generator):
-    """Two hundred models in a batch, of a sketch that varies."""
+    """Two hundred models in a batch, whose sketches vary."""
     chain = ts.LinearChain(torch.randn(200, 5, 50), torch.randn(200, 4, 50, 50))
-    found = quiet(chain, what, k=10, proposal=ts.Lookahead(4), generator=generator)
-    inside = (found.low <= exactly(chain, what)) & (exactly(chain, what) <= found.high)
+    result = quiet(chain, what, k=10, proposal=ts.Lookahead(4), generator=generator)
+    inside = (result.low <= exactly(chain, what)) & (exactly(chain, what) <= result.high)
     assert 0.88 <= inside.float().mean() <= 0.995
     wider = quiet(chain, what, k=10, proposal=ts.Lookahead(4), confidence=0.999, generator=generator)
-    assert (wider.high - wider.low).mean() > 1.5 * (found.high - found.low).mean()
+    assert (wider.high - wider.low).mean() > 1.5 * (result.high - result.low).mean()
 
 
 # What it warns of.
@@ -138,9 +138,9 @@ def sticky(n, generator, length=8, size=16):
 
 def warned(model, **how):
     with pytest.warns(ts.SketchWarning) as seen:
-        found = ts.estimate(model, "log_partition", **how)
+        result = ts.estimate(model, "log_partition", **how)
     texts = [str(one.message) for one in seen]
-    assert texts == found.warnings
+    assert texts == result.warnings
     return " ".join(texts)
 
 
@@ -156,8 +156,8 @@ def test_sketches_that_miss_the_mass_are_warned_of(generator):
 def test_a_good_estimate_is_not(generator):
     for seed in range(3):
         chain = sticky(600, torch.Generator().manual_seed(seed))
-        found = ts.estimate(chain, "entropy", k=50, proposal=ts.Lookahead(neighbours=32), generator=generator)
-        assert found.warnings == []
+        result = ts.estimate(chain, "entropy", k=50, proposal=ts.Lookahead(neighbours=32), generator=generator)
+        assert result.warnings == []
 
 
 def random_chain(seed, scale, length=16, n=60):
@@ -178,18 +178,18 @@ def estimated(model, what, **how):
 
 
 def test_wide_intervals_of_the_entropy_are_warned_of(generator):
-    """That of the log-partition is narrow here. Where nothing is said, the entropy is near."""
+    """The interval of the log-partition is narrow here. Without a warning, the entropy is near the truth."""
     off = said = 0
     for seed in range(8):
         chain = random_chain(seed, 2.0)
         easy = estimated(chain, "log_partition", k=4, replicates=8, check=seed == 0, generator=generator)
         assert easy.high - easy.low < 0.1
         assert easy.warnings == []
-        found = estimated(chain, "entropy", k=4, replicates=8, generator=generator)
-        warned, far = bool(found.warnings), abs(found.value - chain.entropy()) > 1
-        assert warned == (found.high - found.low > 2)
+        result = estimated(chain, "entropy", k=4, replicates=8, generator=generator)
+        warned, far = bool(result.warnings), abs(result.value - chain.entropy()) > 1
+        assert warned == (result.high - result.low > 2)
         assert warned or not far
-        off, said = off + far, said + ("the interval of the entropy, in nats, is" in " ".join(found.warnings))
+        off, said = off + far, said + ("the interval of the entropy, in nats, is" in " ".join(result.warnings))
     assert off >= 2
     assert said >= 4
 
@@ -197,8 +197,8 @@ def test_wide_intervals_of_the_entropy_are_warned_of(generator):
 def test_wide_intervals_of_other_averages_are_warned_of(generator):
     chain = random_chain(0, 2.0)
     for what, text in (("marginals", "of a marginal is"), (first_ten, "of the function is")):
-        found = estimated(chain, what, k=2, replicates=3, proposal=ts.Uniform(), generator=generator)
-        assert any(f"the interval {text}" in one for one in found.warnings)
+        result = estimated(chain, what, k=2, replicates=3, proposal=ts.Uniform(), generator=generator)
+        assert any(f"the interval {text}" in one for one in result.warnings)
         alone = estimated(chain, what, k=2, replicates=1, generator=generator)
         assert not any("the interval" in one for one in alone.warnings)  # one has none at all
 
@@ -222,7 +222,7 @@ def test_instances_are_counted(generator):
 
 @pytest.mark.parametrize("name", ONE_EACH)
 def test_checks_of_every_structure(name, generator):
-    """A sketch that keeps all states has nothing against it; of one that keeps a single one there is no error."""
+    """There is no warning for a sketch that keeps all states, and no error for one that keeps a single state."""
     model = large(name, batch=(2,)).model()
     assert ts.check_sketch(model.sketch(model.n_states), generator) == []
     assert isinstance(ts.check_sketch(model.sketch(1, proposal=ts.Uniform()), generator), list)
@@ -253,9 +253,9 @@ def test_one_state_of_large_weight_is_noticed(generator):
 @pytest.mark.parametrize("what", WHAT)
 def test_an_empty_batch(what, generator):
     chain = ts.LinearChain(torch.randn(0, 5, 4), torch.randn(4, 4))
-    found = ts.estimate(chain, what, k=2, replicates=3, generator=generator)
-    assert found.value.shape == exactly(chain, what).shape
-    assert found.warnings == ts.check_sketch(chain.sketch(2, generator=generator), generator) == []
+    result = ts.estimate(chain, what, k=2, replicates=3, generator=generator)
+    assert result.value.shape == exactly(chain, what).shape
+    assert result.warnings == ts.check_sketch(chain.sketch(2, generator=generator), generator) == []
 
 
 def attracting(strength):

@@ -38,30 +38,30 @@ def as_marginals(model, values):
 def test_values_of_parts(name, way):
     case, model = possible(name, way, forbidden=0.2)
     values = values_of_parts(case, model, 2)
-    found = model.expectation(as_marginals(model, values))
-    assert found.shape == (2, *case.batch)
+    result = model.expectation(as_marginals(model, values))
+    assert result.shape == (2, *case.batch)
     for b, truth in enumerate(case.truths(model)):
         for s in range(2):
             here = values[s, b][case.within(case.lengths[b])]
-            close(found.reshape(2, -1)[s, b], truth.expected((truth.parts * here).flatten(1).sum(-1)))
+            close(result.reshape(2, -1)[s, b], truth.expected((truth.parts * here).flatten(1).sum(-1)))
 
 
 @pytest.mark.parametrize(("name", "way"), BOTH)
 def test_values_of_a_second_model(name, way):
-    """All of its scores count, also those of pairs, rules and factors; minus infinity where it forbids what is possible."""
+    """All scores of the second model count, also of pairs, rules and factors; minus infinity if it forbids possible parts."""
     case, model = possible(name, way, forbidden=0.1)
     for seed, forbidden in ((50, 0.0), (51, 0.2)):
         other = case.sibling(seed=seed, forbidden=forbidden)
-        found = model.expectation(other.model())
-        assert found.shape == case.batch
+        result = model.expectation(other.model())
+        assert result.shape == case.batch
         for b, (truth, values) in enumerate(zip(case.truths(model), other.truths(model), strict=True)):
             p = truth.probability
-            close(case.flat(found)[b], (p[p > 0] * values.unweighted[p > 0]).sum())
+            close(case.flat(result)[b], (p[p > 0] * values.unweighted[p > 0]).sum())
 
 
 @pytest.mark.parametrize(("name", "way"), [(name, way) for name, way in SOME if name in SEQUENCES])
 def test_derivatives(name, way):
-    """In the scores and in the values, of parts and of a second model."""
+    """Derivatives in the scores and in the values, of parts and of a second model."""
     case, model = possible(name, way)
     count, kept = len(case.leaves), model.kept
     values = as_marginals(model, values_of_parts(case, model)).nan_to_num()
@@ -82,23 +82,23 @@ def test_best_score_and_its_gradient(name, way):
     case, plain = possible(name, way, forbidden=0.1)
     leaves = [x.clone().requires_grad_() for x in case.leaves]
     model = case.model(*leaves) if plain.kept is None else case.model(*leaves).restrict(plain.kept)
-    found = model.max()
-    close(found, model.topk(1).scores[0])
+    result = model.max()
+    close(result, model.topk(1).scores[0])
     total = torch.zeros(()).double()
     for b, truth in enumerate(case.truths(model, *leaves)):
         scores = truth.unweighted.masked_fill(~truth.present, -math.inf)
-        close(case.flat(found)[b], scores.max())
+        close(case.flat(result)[b], scores.max())
         total = total + scores.max()
     how = {"materialize_grads": True, "allow_unused": True}
     for one, two in zip(
-        torch.autograd.grad(found.sum(), leaves, **how), torch.autograd.grad(total, leaves, **how), strict=True
+        torch.autograd.grad(result.sum(), leaves, **how), torch.autograd.grad(total, leaves, **how), strict=True
     ):
         close(one, two)
 
 
 @pytest.mark.parametrize("name", [name for name in FEW if small(name).can_block])
 def test_what_is_impossible(name):
-    """It has expectation zero, as it has marginals of zero, and best score minus infinity; gradients are finite."""
+    """Then expectations are zero, as marginals are, and the best score is minus infinity; gradients are finite."""
     case = small(name, seed=5)
     case.block(0)
     leaves = [x.clone().requires_grad_() for x in case.leaves]
@@ -134,27 +134,27 @@ def test_values_without_lengths_have_those_of_the_model():
     torch.manual_seed(0)
     chain = ts.LinearChain(torch.randn(2, 3, 2), torch.randn(2, 2), lengths=[3, 1])
     nodes, pairs = torch.randn(3, 2), torch.randn(2, 2)
-    found = chain.expectation(ts.LinearChain(nodes, pairs))
-    close(found, chain.expectation(ts.LinearChain(nodes.expand(2, 3, 2), pairs, [3, 1])), rtol=1e-5, atol=1e-5)
-    close(found[1], (chain.marginals()[1, 0] * nodes[0]).sum(), rtol=1e-5, atol=1e-5)
+    result = chain.expectation(ts.LinearChain(nodes, pairs))
+    close(result, chain.expectation(ts.LinearChain(nodes.expand(2, 3, 2), pairs, [3, 1])), rtol=1e-5, atol=1e-5)
+    close(result[1], (chain.marginals()[1, 0] * nodes[0]).sum(), rtol=1e-5, atol=1e-5)
 
 
 def test_several_models_of_values_at_once():
     torch.manual_seed(0)
     chain, nodes = ts.LinearChain(torch.randn(2, 3, 2), torch.randn(2, 2), [3, 2]), torch.randn(5, 1, 3, 2)
     pairs = torch.randn(2, 2)
-    found = chain.expectation(ts.LinearChain(nodes, pairs))
-    assert found.shape == (5, 2)
+    result = chain.expectation(ts.LinearChain(nodes, pairs))
+    assert result.shape == (5, 2)
     for s in range(5):
-        close(found[s], chain.expectation(ts.LinearChain(nodes[s], pairs)), rtol=1e-5, atol=1e-5)
+        close(result[s], chain.expectation(ts.LinearChain(nodes[s], pairs)), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "way"), [(name, way) for name, way in SOME if not name.startswith("ring")])
 def test_values_of_a_larger_batch(name, way):
     case, model = possible(name, way)
     other = case.sibling(seed=50).model()
-    found = model.expectation(other.in_batch((3, *case.batch)))
-    close(found, model.expectation(other).expand(3, *case.batch))
+    result = model.expectation(other.in_batch((3, *case.batch)))
+    close(result, model.expectation(other).expand(3, *case.batch))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -162,15 +162,15 @@ def test_values_of_another_type(dtype):
     torch.manual_seed(0)
     chain = ts.LinearChain(torch.randn(3, 2), torch.randn(2, 2))
     nodes, pairs = torch.randn(3, 2), torch.randn(2, 2)
-    for found, expected in (
+    for result, expected in (
         (chain.expectation(nodes.to(dtype)), chain.expectation(nodes)),
         (
             chain.expectation(ts.LinearChain(nodes.to(dtype), pairs.to(dtype))),
             chain.expectation(ts.LinearChain(nodes, pairs)),
         ),
     ):
-        assert found.dtype == torch.float32
-        close(found, expected, rtol=0.02, atol=0.02)
+        assert result.dtype == torch.float32
+        close(result, expected, rtol=0.02, atol=0.02)
 
 
 def test_in_every_mode():
@@ -180,10 +180,10 @@ def test_in_every_mode():
     expected = chain.expectation(values), chain.expectation(ts.LinearChain(values, torch.ones(4, 4))), chain.max()
     for mode in (torch.no_grad, torch.inference_mode):
         with mode():
-            found = chain.expectation(values), chain.expectation(ts.LinearChain(values, torch.ones(4, 4))), chain.max()
+            result = chain.expectation(values), chain.expectation(ts.LinearChain(values, torch.ones(4, 4))), chain.max()
             distinct = chain.sample_distinct(3)
-        assert not any(x.requires_grad for x in (*found, distinct.log_probs))
-        for one, other in zip(found, expected, strict=True):
+        assert not any(x.requires_grad for x in (*result, distinct.log_probs))
+        for one, other in zip(result, expected, strict=True):
             close(one, other.detach(), rtol=1e-5, atol=1e-5)
 
 
@@ -191,9 +191,9 @@ def test_an_empty_batch():
     chain = ts.LinearChain(torch.zeros(0, 3, 2), torch.zeros(2, 2))
     assert chain.expectation(torch.zeros(3, 2)).shape == chain.max().shape == (0,)
     assert chain.expectation(ts.LinearChain(torch.zeros(3, 2), torch.zeros(2, 2))).shape == (0,)
-    found = chain.sample_distinct(3)
-    assert found.log_probs.shape[1:] == found.perturbed.shape[1:] == (0,)
-    assert found.configurations.shape[1:] == (0, 3)
+    result = chain.sample_distinct(3)
+    assert result.log_probs.shape[1:] == result.perturbed.shape[1:] == (0,)
+    assert result.configurations.shape[1:] == (0, 3)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -231,5 +231,5 @@ def test_graphs_with_loops():
     values, best = torch.randn(9, 2), graph.argmax()
     close(graph.expectation(values), (graph.marginals() * values).sum(), rtol=1e-5, atol=1e-5)
     close(graph.max(), graph.score(best))
-    found = graph.sample_distinct(4, generator=seeded(0))
-    assert len(found.configurations.unique(dim=0)) == 4
+    result = graph.sample_distinct(4, generator=seeded(0))
+    assert len(result.configurations.unique(dim=0)) == 4

@@ -14,7 +14,7 @@ ARC, NODE, STEP = zeros(2, 4, 4), zeros(2, 4, 3), zeros(3, 3)
 
 
 def test_what_counts_nowhere_may_hold_anything():
-    """Padding, what is below the diagonal of spans, and segments that reach beyond the end."""
+    """Padding, spans below the diagonal, and segments that reach beyond the end."""
     inside = torch.arange(4) < tensor([[4], [2]])
     both = inside[:, :, None] & inside[:, None, :]
     spans = both & torch.ones(4, 4).triu().bool()
@@ -81,7 +81,7 @@ ONE_WORD = {
     ONE_WORD,
 )
 def test_one_word(name):
-    """Has one tree of one state, or no tree at all: a sketch says so."""
+    """There is one tree of one state, or no tree at all: a sketch has the same result."""
     model = ONE_WORD[name]()
     expected = -math.inf if name.startswith("grammar") else math.log(3)
     for small in (model, model.sketch(2), model.sketch(2, proposal=ts.Local())):

@@ -1,4 +1,4 @@
-"""The k best configurations, found by the base for every structure that has no faster way: all but chains."""
+"""The k best configurations by the base class, for every structure without a faster way: all but chains."""
 
 import math
 
@@ -27,9 +27,9 @@ MASKS = {
 def test_masks_are_as_good_as_minus_infinity(name, mask):
     case, model = possible(name, forbidden=0.25)
     masked = case.build(*(x.masked_fill(x == -math.inf, MASKS[mask]) for x in case.marked()))
-    found, expected = masked.topk(6), model.topk(6)
-    assert torch.equal(case.rows(found.configurations), case.rows(expected.configurations))
-    close(found.scores, expected.scores)
+    result, expected = masked.topk(6), model.topk(6)
+    assert torch.equal(case.rows(result.configurations), case.rows(expected.configurations))
+    close(result.scores, expected.scores)
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -42,15 +42,15 @@ def test_what_only_masks_allow_is_impossible_in_every_operation(name, mask):
     close(model.log_partition(), plain.log_partition())
     close(model.entropy(), plain.entropy())
     assert model.log_partition().flatten()[0] == -math.inf
-    for found in (model.argmax(), sample):
-        assert all(case.read(row, 0) is None for row in case.rows(found)[:, 0])
-        close(model.score(found) > -math.inf, (plain.log_partition() > -math.inf).expand_as(model.score(found)))
+    for result in (model.argmax(), sample):
+        assert all(case.read(row, 0) is None for row in case.rows(result)[:, 0])
+        close(model.score(result) > -math.inf, (plain.log_partition() > -math.inf).expand_as(model.score(result)))
     assert padded(model.topk(1).scores, 1).flatten()[0] == -math.inf
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_scores_of_any_size_cost_no_digits(name):
-    """Small differences beside penalties of a billion, which are no masks."""
+    """Small differences together with penalties of a billion, which are no masks."""
     case = small(name, seed=3)
     # Products of three such numbers would leave no digits: not in the factors of gated scores.
     penalties = [0.0 if "gated" in name and i >= case.coupling else 1e9 for i in range(len(case.leaves))]
@@ -68,7 +68,7 @@ def test_scores_of_any_size_cost_no_digits(name):
 
 @pytest.mark.parametrize("name", by_the_base(FEW))
 def test_as_many_as_exist(name):
-    """The element of the batch with the most says how many; the others have -1 throughout beyond theirs."""
+    """The batch element with the most configurations sets the number; the others are filled up with -1."""
     case = small(name, ragged=True, seed=5, forbidden=0.6)
     model = case.model()
     truths = case.truths(model)
@@ -105,11 +105,11 @@ def test_scores_of_the_best_are_differentiable(name, way):
     best = model.topk(2)
     assert (best.scores[:-1] >= best.scores[1:]).all()
     finite = best.scores > -math.inf
-    found = torch.autograd.grad(best.scores[finite].sum(), leaves, materialize_grads=True)
+    result = torch.autograd.grad(best.scores[finite].sum(), leaves, materialize_grads=True)
     fresh = case.model(*leaves)  # a model's graph is freed by a backward pass
     expected = torch.autograd.grad(fresh.score(best.configurations)[finite].sum(), leaves, materialize_grads=True)
-    assert any(x.ne(0).any() for x in found)
-    for one, other in zip(found, expected, strict=True):
+    assert any(x.ne(0).any() for x in result)
+    for one, other in zip(result, expected, strict=True):
         close(one, other)
 
 
@@ -118,9 +118,9 @@ def test_searches_one_after_the_other_find_the_same(name, monkeypatch):
     case, model = possible(name, forbidden=0.1)
     expected = model.topk(6)
     monkeypatch.setattr("tailsum.structure.k_best._TOGETHER", 1)
-    found = model.topk(6)
-    assert torch.equal(case.rows(found.configurations), case.rows(expected.configurations))
-    close(found.scores, expected.scores)
+    result = model.topk(6)
+    assert torch.equal(case.rows(result.configurations), case.rows(expected.configurations))
+    close(result.scores, expected.scores)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_searches_one_after_the_other_find_the_same(name, monkeypatch):
     ids=["segments", "spans", "arcs"],
 )
 def test_memory_grows_as_that_of_one_search(make, monkeypatch):
-    """The number of searches grows with the length, too."""
+    """The number of searches grows with the length too."""
     monkeypatch.setattr("tailsum.structure.k_best._TOGETHER", 1)
     ratios = list[float]()
     for length in (6, 18):

@@ -52,9 +52,9 @@ def test_lookahead_comes_close_where_local_scores_mislead(name, generator):
         exact = model.log_partition()
         truth = torch.autograd.grad(exact[0], leaf, retain_graph=True)[0]
         for kind, proposal in (("local", ts.Local()), ("lookahead", ts.Lookahead(landmarks))):
-            found = model.sketch(10, proposal=proposal, generator=generator).log_partition()
-            errors[kind].append((found - exact).detach())
-        gradient = torch.autograd.grad(found.mean(), leaf)[0]
+            result = model.sketch(10, proposal=proposal, generator=generator).log_partition()
+            errors[kind].append((result - exact).detach())
+        gradient = torch.autograd.grad(result.mean(), leaf)[0]
         cosines.append(torch.cosine_similarity(gradient.flatten(), truth.flatten(), 0).item())
     local, lookahead = (torch.stack(errors[kind]).square().mean().sqrt() for kind in ("local", "lookahead"))
     assert lookahead < local / 3

@@ -1,4 +1,4 @@
-"""Sketches where much is forbidden or masked: by exact messages they keep what counts, and no replicate is empty."""
+"""Sketches where much is forbidden or masked: exact messages make them keep important states, and no replicate is empty."""
 
 import math
 
@@ -17,14 +17,14 @@ def masked(generator, *shape, mask, share, scale=1.0):
 
 
 def ratios(model, k, count=400):
-    """Replicates of Z, divided by it."""
+    """Replicates of Z, divided by Z."""
     small = model.expand((count,)).sketch(k, generator=torch.Generator().manual_seed(0))
     return (small.log_partition() - model.log_partition()).double().exp()
 
 
 @pytest.mark.parametrize("mask", [-1e4, -1e9])
 def test_paths_that_break_a_mask_early_and_late_count_alike(mask):
-    """The message of the later positions says that a mask is still to be broken, and no guess may stand in its place."""
+    """The message from later positions shows that a mask has to be broken; a guess in its place would be wrong."""
     nodes = torch.zeros(3, 2, dtype=torch.float64)
     nodes[0, 1] = nodes[2, 0] = mask
     stay = torch.zeros(2, 2, dtype=torch.float64).masked_fill(~torch.eye(2, dtype=torch.bool), -inf)

@@ -26,9 +26,9 @@ def test_single_precision_agrees(name, way):
     other = case.sibling(seed=50, forbidden=0.0)
     single, theirs = (x.model(*(leaf.float() for leaf in x.leaves)) for x in (case, other))
     single = single if model.kept is None else single.restrict(model.kept)
-    for found, expected in zip(sums(case, single, theirs), sums(case, model, other.model()), strict=True):
-        assert (found.dtype, expected.dtype) == (torch.float32, torch.float64)
-        close(found.double(), expected, rtol=1e-4, atol=1e-5)
+    for result, expected in zip(sums(case, single, theirs), sums(case, model, other.model()), strict=True):
+        assert (result.dtype, expected.dtype) == (torch.float32, torch.float64)
+        close(result.double(), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", FEW)
@@ -58,10 +58,10 @@ def test_scores_of_different_types(name, which):
     """One tensor in float32 and the others in float64: computed in float64."""
     case = small(name, seed=3)
     given = [x.float() if i == which else x for i, x in enumerate(case.leaves)]
-    found, expected = case.model(*given), case.model(*(x.double() for x in given))
-    assert found.log_partition().dtype == torch.float64
-    close(found.entropy(), expected.entropy())
-    close(found.score(found.argmax()), expected.score(expected.argmax()))
+    result, expected = case.model(*given), case.model(*(x.double() for x in given))
+    assert result.log_partition().dtype == torch.float64
+    close(result.entropy(), expected.entropy())
+    close(result.score(result.argmax()), expected.score(expected.argmax()))
 
 
 def soft(model, seed):
@@ -89,9 +89,9 @@ def test_autocast_changes_nothing(name):
         close(a, b, rtol=1e-5, atol=1e-6)
     a, b = (
         torch.autograd.grad(
-            sum(x[x.isfinite()].square().sum() for x in found if x.requires_grad), given, materialize_grads=True
+            sum(x[x.isfinite()].square().sum() for x in result if x.requires_grad), given, materialize_grads=True
         )
-        for found, given in ((plain, leaves), (mixed, others))
+        for result, given in ((plain, leaves), (mixed, others))
     )
     for x, y in zip(a, b, strict=True):
         close(x, y, rtol=1e-4, atol=1e-4)
@@ -115,9 +115,9 @@ def test_inference_mode(name):
     with torch.inference_mode():
         mixed = (case.model(*(x + 0 if i % 2 == odd else x for i, x in enumerate(parameters))) for odd in (False, True))
         for model in (plain, case.model(*(x + 0 for x in case.leaves)), *mixed):
-            for found, value in zip(sums(case, model), expected, strict=True):
-                assert not found.requires_grad
-                close(found, value)
+            for result, value in zip(sums(case, model), expected, strict=True):
+                assert not result.requires_grad
+                close(result, value)
             use_all(case, model, best)
 
 
@@ -136,20 +136,20 @@ def test_gradients_beside_inference_tensors(name, way):
     def gradient(given, leaf):
         model = case.model(*given)
         model = model if subset is None else model.restrict(subset)
-        found = [
+        result = [
             model.log_partition(),
             model.entropy(),
             model.marginals(),
             soft(model, 1),
             model.log_prob(configurations),
         ]
-        total = sum(x[x.isfinite()].square().sum() for x in found if x.requires_grad)
+        total = sum(x[x.isfinite()].square().sum() for x in result if x.requires_grad)
         return torch.autograd.grad(total, leaf, materialize_grads=True)[0]
 
     for i, x in enumerate(case.leaves):
         leaf = x.clone().requires_grad_()
-        found, expected = (gradient([*xs[:i], leaf, *xs[i + 1 :]], leaf) for xs in (fixed, case.leaves))
-        close(found, expected)
+        result, expected = (gradient([*xs[:i], leaf, *xs[i + 1 :]], leaf) for xs in (fixed, case.leaves))
+        close(result, expected)
 
 
 @pytest.mark.parametrize("name", FEW_WITH_STATES)
@@ -160,23 +160,23 @@ def test_sketches_in_inference_mode(name, way):
     expected, best = sums(case, plain), case.rows(plain.argmax())
     with torch.inference_mode():
         model = made(case, way)
-        for found, value in zip(sums(case, model), expected, strict=True):
-            close(found, value)
+        for result, value in zip(sums(case, model), expected, strict=True):
+            close(result, value)
         use_all(case, model, best)
 
 
 @pytest.mark.parametrize("name", FEW)
 def test_without_recording(name):
-    """Of parameters, restricted where there are states, under `no_grad`."""
+    """A model of parameters, restricted if it has states, under `no_grad`."""
     case = small(name, ragged=True, seed=8)
     model = made(case, "restricted")
     expected, best = sums(case, model), case.rows(model.argmax())
     with torch.no_grad():
         fresh = case.model(*(x.clone().requires_grad_() for x in case.leaves))
         fresh = fresh if model.kept is None else fresh.restrict(model.kept)
-        for found, value in zip(sums(case, fresh), expected, strict=True):
-            assert not found.requires_grad
-            close(found, value)
+        for result, value in zip(sums(case, fresh), expected, strict=True):
+            assert not result.requires_grad
+            close(result, value)
         use_all(case, fresh, best)
 
 
@@ -185,16 +185,16 @@ def test_without_recording(name):
 )
 @pytest.mark.parametrize("name", FEW_WITH_STATES)
 def test_the_same_states_are_kept_in_any_mode(name, mode):
-    """What Lookahead finds does not depend on it; the sweeps may use gradients and products inside."""
+    """The choices of Lookahead do not depend on the mode, though sweeps may use gradients and products."""
     case = small(name, seed=8)
     if case.has_lengths:
         case = case.sibling(length=4, lengths=[4, 3])
     model = case.model(*(x.float() for x in case.leaves))
     expected = model.sketch(1, generator=seeded(0))
     with mode():
-        found = model.sketch(1, generator=seeded(0))
-    assert torch.equal(found.states, expected.states)
-    close(found.log_weight, expected.log_weight, rtol=1e-5, atol=1e-5)
+        result = model.sketch(1, generator=seeded(0))
+    assert torch.equal(result.states, expected.states)
+    close(result.log_weight, expected.log_weight, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", FEW)
@@ -214,11 +214,11 @@ def test_the_generator_decides_everything(name):
 
     def draw(seed):
         g = seeded(seed)
-        found = [*tensors(model.sample((20,), generator=g)), model.rsample(generator=g)[0]]
+        result = [*tensors(model.sample((20,), generator=g)), model.rsample(generator=g)[0]]
         if case.has_states:
             sketch = model.sketch(1, generator=g)
-            found += [sketch.states, sketch.log_weight]
-        return found
+            result += [sketch.states, sketch.log_weight]
+        return result
 
     torch.manual_seed(1)
     first = draw(0)
@@ -247,7 +247,7 @@ def test_without_gradients_nothing_is_recorded(name):
 
 @pytest.fixture
 def default_dtype():
-    """What sets torch's default type, until the end of the test."""
+    """A function that sets torch's default type until the end of the test."""
     before = torch.get_default_dtype()
     yield torch.set_default_dtype
     torch.set_default_dtype(before)
@@ -267,17 +267,23 @@ def test_the_default_type_changes_nothing(name, dtype, default_dtype):
         leaves = [x.float().requires_grad_() for x in case.leaves]
         model = case.model(*leaves)
         best, drawn = model.argmax(), model.sample((2,), generator=seeded(2))
-        found = [*sums(case, model), soft(model, 1), model.expectation(model), model.score(best), model.log_prob(drawn)]
+        result = [
+            *sums(case, model),
+            soft(model, 1),
+            model.expectation(model),
+            model.score(best),
+            model.log_prob(drawn),
+        ]
         chosen = [*tensors(best), *tensors(drawn)]
         if subset is not None:
             for how in ({}, {"proposal": ts.Lookahead(2, 1, sequential=False, neighbours=1)}, {"proposal": ts.Local()}):
                 sketch = model.sketch(2, generator=seeded(0), **how)
                 chosen.append(sketch.states)
-                found += [sketch.log_weight, sketch.log_partition()]
+                result += [sketch.log_weight, sketch.log_partition()]
             restricted = model.restrict(subset)
-            found += [restricted.entropy(), restricted.marginals(), model.scatter(case.state_marginals(model))]
-        total = sum(x[x.isfinite()].square().sum() for x in found if x.requires_grad)
-        return [*found, *torch.autograd.grad(total, leaves, materialize_grads=True)], chosen
+            result += [restricted.entropy(), restricted.marginals(), model.scatter(case.state_marginals(model))]
+        total = sum(x[x.isfinite()].square().sum() for x in result if x.requires_grad)
+        return [*result, *torch.autograd.grad(total, leaves, materialize_grads=True)], chosen
 
     values, states = results()
     default_dtype(dtype)

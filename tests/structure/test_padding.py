@@ -14,11 +14,11 @@ def test_backward_twice_on_one_model(name):
     case = small(name, ragged=True, seed=1)
     leaves = [x.requires_grad_() for x in case.leaves]
     model = case.build(*leaves)
-    found = []
+    result = []
     for _ in range(2):
         total = model.log_partition()
-        found.append(torch.autograd.grad(total[total.isfinite()].sum(), leaves, materialize_grads=True))
-    for a, b in zip(*found, strict=True):
+        result.append(torch.autograd.grad(total[total.isfinite()].sum(), leaves, materialize_grads=True))
+    for a, b in zip(*result, strict=True):
         assert torch.equal(a, b)
 
 

@@ -1,4 +1,4 @@
-"""NaN is reported at its index in the tensor that was given, whatever the model makes of it."""
+"""NaN is reported at its index in the tensor that the user gave, however the model stores it."""
 
 import math
 import re

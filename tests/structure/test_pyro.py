@@ -58,8 +58,8 @@ def test_variational_inference_finds_the_posterior():
     assert sum(losses[:5]) / 5 > -evidence() + 5
     assert abs(sum(losses[-10:]) / 10 + evidence()) < 1.5
     posterior = ts.LinearChain(dist.Normal(MEANS, 1.0).log_prob(DATA[..., None]), TRANSITION)
-    found = ts.LinearChain(pyro.param("emission").detach(), TRANSITION)
-    assert (found.marginals() - posterior.marginals()).abs().mean() < 0.1
+    result = ts.LinearChain(pyro.param("emission").detach(), TRANSITION)
+    assert (result.marginals() - posterior.marginals()).abs().mean() < 0.1
 
 
 @pytest.mark.usefixtures("unchecked")  # Pyro passes tensors whose shape is a tuple

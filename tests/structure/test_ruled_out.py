@@ -1,4 +1,4 @@
-"""What Lookahead rules out: no state that has a chance, given what was selected before.
+"""Lookahead rules out no state that has a chance, given the states selected before.
 
 With a selection whose weights are one in expectation, a sum is unbiased if and only if there are none.
 """
@@ -38,7 +38,7 @@ GRAMMARS = [name for name in SPARSE if name.startswith("pcfg")]
 
 
 class Recording(ts.Selection):
-    """A selection that remembers what it was asked and what it chose."""
+    """A selection that records its inputs and its choices."""
 
     def __init__(self, selection):
         self.selection, self.calls = selection, []
@@ -49,7 +49,7 @@ class Recording(ts.Selection):
         return subset
 
     def steps(self, model, sequential):
-        """Where `log_q` is of, in the order of selection: index tensors of nodes, `log_q` and the subset chosen."""
+        """In the order of selection: index tensors of the nodes, `log_q` for them, and the chosen subset."""
         length = model.node_shape[0]
         if not sequential or isinstance(model, ts.SpanTree):  # all nodes at once
             return [((...,), *self.calls[0])]
@@ -65,14 +65,14 @@ class Recording(ts.Selection):
 
 
 def forbidding(name, seed, forbidden, lengths=None):
-    """Twelve sentences that share their scores; nothing but what couples nodes is forbidden."""
+    """Twelve sentences that share their scores; only scores that couple nodes forbid anything."""
     how = {"batch": (12,), "lengths": lengths, "shared": True, "seed": seed, "forbidden": forbidden}
     form = name.removesuffix(", many preterminals").removesuffix(", more states than guides")
     return large(form, **how, **SPARSE[name]).couple_only()
 
 
 def wrongly_ruled_out(case, proposal, selection, generator):
-    """How many states were never to be selected, though they have a chance given what was selected before."""
+    """How many states could not be selected, though they have a chance given the states selected before."""
     recording, model = Recording(selection), case.model()
     model.sketch(proposal=proposal, selection=recording, generator=generator)
     every = torch.arange(model.n_states).expand(*model.batch_shape, *model.node_shape, -1)

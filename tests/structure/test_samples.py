@@ -71,7 +71,7 @@ def relaxed(name, way, *, hard=False, temperature=1.0):
 @pytest.mark.parametrize(("name", "way"), BOTH)
 @pytest.mark.parametrize("how", ["soft", "cold", "hard"])
 def test_relaxed_samples_and_the_configurations_they_relax(name, way, how):
-    """The configuration is possible; and where the sample is cold or hard, it is this configuration."""
+    """The configuration is possible; a cold or hard sample equals it."""
     temperature = {"soft": 0.7, "cold": 1e-6, "hard": 1.0}[how]
     case, model, sample, weights = relaxed(name, way, hard=how == "hard", temperature=temperature)
     rows = case.rows(sample.hard)

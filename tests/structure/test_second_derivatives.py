@@ -30,7 +30,7 @@ def each(pairs):
 
 
 class Functions:
-    """Functions of the leaves of a case, by what they are of, and a direction to differentiate them in."""
+    """Functions of the leaves of a case, by name, and a direction to differentiate them in."""
 
     def __init__(self, name, way):
         self.case, model = possible(name, way, ragged=way != "whole")
@@ -47,10 +47,10 @@ class Functions:
         return model if self.kept is None else model.restrict(self.kept)
 
     def __call__(self, *leaves, others=True):
-        found = list(leaves[:1])
+        result = list(leaves[:1])
         for x in leaves[1:]:
-            found.append(x + 0.1 * found[-1].sin().mean())
-        model, other = self.model(*found), self.model(*(0.7 * x for x in found))
+            result.append(x + 0.1 * result[-1].sin().mean())
+        model, other = self.model(*result), self.model(*(0.7 * x for x in result))
         values = {
             "entropy": [model.entropy()],
             "marginals": [x.sin() for x in (model.marginals(), *(self.case.other_marginals(model) if others else ()))],
@@ -66,13 +66,13 @@ class Functions:
         return sum(((x * v).sum() for x, v in zip(tensors, direction, strict=True)), torch.zeros(()).double())
 
     def slope(self, value, leaves, **how):
-        """Of a value in the direction."""
+        """The derivative of a value in the direction."""
         if not value.requires_grad:
             return torch.zeros_like(value)
         return self.along(torch.autograd.grad(value, leaves, retain_graph=True, **ZEROS, **how), self.towards)
 
     def slope_at(self, distance):
-        """Of the sum of all functions, so far in the direction, without recording."""
+        """The derivative of the sum of all functions, at a distance in the direction, without recording."""
         leaves = [(x + distance * v).requires_grad_() for x, v in zip(self.leaves, self.towards, strict=True)]
         return self.slope(sum(self(*leaves).values()), leaves)
 
@@ -102,6 +102,6 @@ def test_forward_derivatives(kind, way):
     leaves = [x.clone().requires_grad_() for x in functions.leaves]
     values = run(*leaves)
     expected = {name: functions.slope(value, leaves) for name, value in values.items()}
-    found, slopes = jvp(run, tuple(functions.leaves), tuple(functions.towards))
-    close(found, {name: value.detach() for name, value in values.items()})
+    result, slopes = jvp(run, tuple(functions.leaves), tuple(functions.towards))
+    close(result, {name: value.detach() for name, value in values.items()})
     close(slopes, expected)

@@ -62,23 +62,23 @@ def test_gradients_of_each_of_several_models(name, way, operation):
     case, model = possible(name, way)
 
     def value(*leaves):
-        found = case.model(*leaves)
-        return getattr(found if model.kept is None else found.restrict(model.kept), operation)().sum()
+        result = case.model(*leaves)
+        return getattr(result if model.kept is None else result.restrict(model.kept), operation)().sum()
 
     several = [torch.stack((x, 0.5 * x)) for x in case.leaves]
-    found = vmap(grad(value, tuple(range(len(several)))))(*several)
+    result = vmap(grad(value, tuple(range(len(several)))))(*several)
     for i in range(2):
         leaves = [x[i].clone().requires_grad_() for x in several]
         wanted = torch.autograd.grad(value(*leaves), leaves, materialize_grads=True)
-        for x, y in zip(found, wanted, strict=True):
+        for x, y in zip(result, wanted, strict=True):
             close(x[i], y)
 
 
 def test_lengths_and_batches_inside_vmap():
     lengths = torch.tensor([[4, 2], [1, 3]])
     emission = rand[:48].reshape(2, 2, 4, 3)
-    found = vmap(lambda x, n: ts.LinearChain(x, TRANSITION, n).entropy())(emission, lengths)
-    close(found, ts.LinearChain(emission, TRANSITION, lengths).entropy())
+    result = vmap(lambda x, n: ts.LinearChain(x, TRANSITION, n).entropy())(emission, lengths)
+    close(result, ts.LinearChain(emission, TRANSITION, lengths).entropy())
     nested = vmap(vmap(lambda x: chain(x).log_partition()))(emission)
     close(nested, chain(emission).log_partition())
     paths = torch.tensor([[0, 1, 2, 0], [1, 1, 1, 1]])
@@ -91,9 +91,9 @@ def test_gradients_of_what_is_shared_for_each_of_what_is_not():
     def value(transition, emission):
         return chain(emission, transition).entropy()
 
-    found = vmap(grad(value), (None, 0))(TRANSITION, SEVERAL)
+    result = vmap(grad(value), (None, 0))(TRANSITION, SEVERAL)
     close(
-        found,
+        result,
         torch.stack([torch.autograd.functional.jacobian(lambda t, x=x: value(t, x), TRANSITION) for x in SEVERAL]),
     )
 

@@ -1,4 +1,4 @@
-"""The enumerations themselves: how many configurations there are, and scores worked out by hand."""
+"""The enumerations themselves: numbers of configurations, and scores worked out by hand."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ def zeros(*shape):
 
 
 def digits(*shape):
-    """Every entry a power of two of its own, so that a sum tells which entries it has."""
+    """Every entry is a different power of two, so that a sum shows which entries it has."""
     return (2.0 ** torch.arange(math.prod(shape)).double()).reshape(shape)
 
 
@@ -89,7 +89,7 @@ def test_a_path_scored_by_hand():
 
 
 def test_joint_states_scored_by_hand():
-    """A factor whose variables are in another order, and one that does not know the last state of a variable."""
+    """A factor whose variables are in another order, and one without the last state of a variable."""
     truth = GraphTruth(digits(3, 2), [((2, 0), digits(2, 2) * 2.0**6), ((1,), digits(1) * 2.0**10)])
     c = truth.index_of((1, 0, 1))
     assert truth.scores[c] == 2**1 + 2**2 + 2**5 + 2**6 * 2**3 + 2**10

@@ -1,4 +1,4 @@
-"""Sketches of every structure: right in expectation, whatever is selected and proposed; a broken weight is noticed.
+"""Sketches of every structure are right in expectation, for any selection and proposal; a wrong weight is noticed.
 
 Replicates are a batch of identical sentences. Estimates are divided by the truth, so that they scatter around one.
 """
@@ -12,8 +12,8 @@ import tailsum as ts
 from harness.registry import EMBEDDED, LARGE, ONE_EACH, large, sparse
 from harness.statistics import Broken, off, z_score
 
-LIMIT = 4.0  # of standard errors, for what is right
-NOTICED = 4.5  # at least, for what is wrong
+LIMIT = 4.0  # standard errors: correct sketches stay below
+NOTICED = 4.5  # standard errors: wrong ones are above
 SELECTIONS = {"optimal": ts.Optimal(2), "top and sample": ts.TopAndSample(1, 2)}
 PROPOSALS = {
     "uniform": lambda _: ts.Uniform(),
@@ -54,7 +54,7 @@ def test_partition(name, selection, proposal, generator):
 @pytest.mark.parametrize("selection", SELECTIONS)
 @pytest.mark.parametrize("name", LARGE)
 def test_a_wrong_weight_is_noticed(name, selection, generator):
-    """Of 2%."""
+    """A weight that is wrong by 2%."""
     case = large(name)
     sketch = replicates(case).sketch(
         proposal=proposed(case, "lookahead"), selection=Broken(SELECTIONS[selection]), generator=generator
@@ -66,7 +66,7 @@ def test_a_wrong_weight_is_noticed(name, selection, generator):
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", FORBIDDING)
 def test_partition_where_much_is_forbidden(name, seed, few, generator):
-    """40% of what couples nodes, and a single landmark: the states that it does not reach still count."""
+    """40% of the scores between nodes are forbidden, and there is one landmark: states that it does not reach still count."""
     case = sparse(name, 0.4, seed)
     sketch = case.many(6_000).sketch(2, proposal=FEW[few], generator=generator)
     assert off(sketch, case.model()) < LIMIT
@@ -128,8 +128,8 @@ def test_expected_sums_are_unbiased(name, proposal, generator):
     case = large(name)
     whole, sketch = case.model(), replicates(case).sketch(3, proposal=proposed(case, proposal), generator=generator)
     ratio = (sketch.log_partition() - whole.log_partition()).exp()
-    for found, truth in zip(case.expected_sums(sketch), case.expected_sums(whole), strict=True):
-        assert z_score(ratio[:, None] * found.flatten(1), truth.flatten()) < 4.5
+    for result, truth in zip(case.expected_sums(sketch), case.expected_sums(whole), strict=True):
+        assert z_score(ratio[:, None] * result.flatten(1), truth.flatten()) < 4.5
 
 
 @pytest.mark.parametrize("name", LARGE)
@@ -169,9 +169,9 @@ def test_top_k_is_too_low(name, proposal):
     model = case.many(2)
     exact, fewest = model.log_partition(), case.fewest_states(model)
     for k in range(1, model.n_states):
-        found = model.sketch(selection=ts.TopK(k), proposal=proposed(case, proposal)).log_partition()
-        assert (found <= exact + 1e-12).all()
-        assert k >= fewest or (found < exact).all()
+        result = model.sketch(selection=ts.TopK(k), proposal=proposed(case, proposal)).log_partition()
+        assert (result <= exact + 1e-12).all()
+        assert k >= fewest or (result < exact).all()
 
 
 @pytest.mark.parametrize("proposal", [*PROPOSALS, "1"])
@@ -194,9 +194,9 @@ def test_a_sketch_follows_its_generator(name, proposal):
 
 @pytest.mark.parametrize("name", LARGE)
 def test_a_sketch_without_a_generator_follows_the_global_seed(name):
-    model, found = large(name).many(20), []
+    model, result = large(name).many(20), []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
-        found.append(model.sketch(2).states)
-    assert torch.equal(found[0], found[1])
-    assert not torch.equal(found[0], found[2])
+        result.append(model.sketch(2).states)
+    assert torch.equal(result[0], result[1])
+    assert not torch.equal(result[0], result[2])

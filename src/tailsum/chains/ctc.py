@@ -89,9 +89,8 @@ class CTC(Structure[FrameTerms, Tensor]):
     def total(self, terms: FrameTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
         places = self.lattice.expand(*self.batch_shape, -1)
         last = self.sequence_lengths().reshape(*self.batch_shape, 1) - 1
-        ends = 2 * self.target_lengths[..., None] - torch.arange(
-            2, device=self.device
-        )  # with a final blank, or without
+        missing = torch.arange(2, device=self.device)  # with a final blank, or without
+        ends = 2 * self.target_lengths[..., None] - missing
         ends = ends.expand(*self.batch_shape, 2)
         offset, totals = torch.zeros(self.batch_shape, dtype=torch.float64, device=self.device), list[Tensor]()
         alpha = torch.zeros_like(places, dtype=self.dtype)

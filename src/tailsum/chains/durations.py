@@ -15,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tailsum.numerics.check import shape_or_type
 from tailsum.numerics.reduce import log_sum_exp
 from tailsum.numerics.tensors import as_values, finite, scaled
 from tailsum.scores.base import Scores
@@ -40,9 +41,8 @@ class Durations(Scores):
         """`last` replaces `duration` for the segment that ends its sequence; the model sets it with `lengths`."""
         for name, x in (("emission", emission), ("duration", duration)):
             if not isinstance(x, Tensor) or x.dim() < 2 or 0 in x.shape[-2:]:
-                got = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
                 form = "T, N" if name == "emission" else "D, N"
-                raise ValueError(f"{name} must be [*batch, {form}], none of {form} zero: got {got}")
+                raise ValueError(f"{name} must be [*batch, {form}], none of {form} zero: got {shape_or_type(x)}")
         if emission.shape[-1] != duration.shape[-1]:
             raise ValueError(
                 f"duration must have {emission.shape[-1]} states, as emission has: got {duration.shape[-1]}"

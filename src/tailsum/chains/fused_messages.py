@@ -65,9 +65,8 @@ class _LogPartition(torch.autograd.Function):
         (grad,) = grads
 
         def rescaled(flow: Tensor) -> Tensor:
-            total = flow.sum(
-                -1
-            )  # at each position, the gradient of log Z but for rounding, which adds up over the steps
+            # At each position, the gradient of log Z but for rounding, which adds up over the steps.
+            total = flow.sum(-1)
             return flow.mul_(torch.where(total == 0, 1.0, grad.to(flow.dtype)[:, None] / total)[..., None])
 
         return _gradients(ctx, grad, lambda x, *y: ctx.reference(x, y), rescaled, grad=grad.contiguous())

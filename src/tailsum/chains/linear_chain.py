@@ -194,7 +194,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         return lead.numel() * pairs.n_from * pairs.n_to * self.dtype.itemsize
 
     def marginals(self) -> Float[Tensor, "*batch T n"]:
-        with recording_as_before(self.device, self.summed()) as ((nodes, pairs),):
+        with recording_as_before(self.device, self.summed()) as (nodes, pairs):
 
             def terms(tensors: Sequence[Tensor]) -> ChainTerms:
                 rest = iter(tensors[1:])

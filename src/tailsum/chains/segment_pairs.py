@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tailsum.chains.segments import Segments
+from tailsum.numerics.check import shape_or_type
 from tailsum.numerics.tensors import unmasked
 from tailsum.scores.potential import Dense, Potential
 from tailsum.structure.check import check_lead
@@ -32,10 +33,8 @@ class ByDuration:
         if isinstance(scores, Tensor) and scores.dim() > 2:
             scores = Dense(scores)
         if not isinstance(scores, Potential) or not scores.lead:
-            if isinstance(scores, Potential):
-                got = f"{scores}, which has no leading dimensions"
-            else:
-                got = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+            potential = isinstance(scores, Potential)
+            got = f"{scores}, which has no leading dimensions" if potential else shape_or_type(scores)
             raise ValueError(
                 f"scores must be a tensor [*lead, D, N, N] or a potential whose leading dimensions end with D: got {got}"
             )

@@ -9,7 +9,7 @@ from torch import Tensor
 from tailsum.chains.durations import Durations
 from tailsum.chains.segment_scan import by_end
 from tailsum.chains.segments import Segments
-from tailsum.numerics.check import check_broadcast, check_device, check_floating, check_scores
+from tailsum.numerics.check import check_broadcast, check_device, check_floating, check_scores, shape_or_type
 from tailsum.numerics.reduce import log_sum_exp
 from tailsum.scores.potential import Dense
 
@@ -23,9 +23,8 @@ def segment_scores(segment: object) -> tuple[Dense | Durations, torch.Size, int,
         lead = check_broadcast("segment.duration", duration.shape[:-2], emission.shape[:-2], other)
         return segment, lead, emission.shape[-2], duration.shape[-2], duration.shape[-1]
     if not isinstance(segment, Tensor) or segment.dim() < 3 or 0 in segment.shape[-3:]:
-        got = list(segment.shape) if isinstance(segment, Tensor) else type(segment).__name__
         raise ValueError(
-            f"segment must be [*batch, T, D, N], none of T, D, N zero: got {got}, which is no Durations either"
+            f"segment must be [*batch, T, D, N], none of T, D, N zero: got {shape_or_type(segment)}, which is no Durations either"
         )
     *lead, length, longest, size = segment.shape
     return Dense(segment), torch.Size(lead), length, longest, size

@@ -33,7 +33,7 @@ from tailsum.chains.segment_walk import endings, places_in_batch, walk_back
 from tailsum.chains.segments import Segments, overlapping
 from tailsum.numerics.check import check_broadcast, check_in_range, check_whole
 from tailsum.numerics.gradients import tracked
-from tailsum.numerics.noise import gumbel
+from tailsum.numerics.noise import drawn_by, most_likely
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
 from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import unmasked, working_type
@@ -249,7 +249,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
     @torch.no_grad()
     def best(self, terms: SegmentTerms) -> Segments:
         messages = entering(terms.segments, terms.pairs, self.batch_shape, highest)
-        samples = walk_back(*terms, messages, self.sequence_lengths(), 1, lambda logits: logits.argmax(-1))
+        samples = walk_back(*terms, messages, self.sequence_lengths(), 1, most_likely)
         return Segments(*(x[0] for x in samples))
 
     def drawn(self, terms: SegmentTerms, sample_shape: Sequence[int], generator: torch.Generator | None) -> Segments:
@@ -262,7 +262,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         messages = entering(terms.segments, terms.pairs, self.batch_shape, log_sum_exp)
 
         def draw(count: int) -> Segments:
-            return walk_back(*terms, messages, lengths, count, lambda x: gumbel(x, generator).argmax(-1))
+            return walk_back(*terms, messages, lengths, count, drawn_by(generator))
 
         chunk = tile_rows(len(lengths) * min(self.longest, len(messages)) * self.n_states, self.device)
         return self.chunked(draw, math.prod(sample_shape), chunk, sample_shape)

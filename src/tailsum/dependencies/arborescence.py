@@ -1,12 +1,12 @@
 """Sums, best trees and samples of non-projective dependency trees.
 
 Scores are `arc [B, T, T]` (head, child; the diagonal is ignored) and `root [B, T]`; words from `length [B]` on are
-padding. With `multiroot` any number of words may hang on the root, else exactly one. A tree is written as the head of
-each word: itself for a root, -1 in the padding and where no tree is possible.
+padding. With `multiroot` a tree has any number of roots, else exactly one. A tree is the head of each word: itself for a
+root, -1 in the padding and where no tree is possible.
 
-The sum over all trees is a determinant (the matrix-tree theorem), but computing it subtracts, which loses all digits
-for peaked scores. Here words are eliminated one by one: the weight of each path through the word is added to the arc
-that it bypasses. Nothing is subtracted, so it works in log space for scores of any range.
+The sum over all trees is a determinant (the matrix-tree theorem), but computing it subtracts, which loses all digits for
+peaked scores. Here words are eliminated one by one: the weight of each path through a word is added to the arc between its
+ends. Nothing is subtracted, so this works in log space for scores of any range.
 """
 
 import math
@@ -23,7 +23,7 @@ from tailsum.numerics.reduce import Draw, Reduce, log_sum_exp
 
 
 def total(arc: Tensor, root: Tensor, length: Tensor, multiroot: bool, reduce: Reduce) -> Tensor:
-    """The reduction over all trees, `[B]`. Elimination computes sums only; others find or draw a tree and score it."""
+    """The reduction over all trees, `[B]`: sums by elimination, others by the score of the best or of a drawn tree."""
     if reduce is log_sum_exp:
         return log_sum(arc, root, length, multiroot)
     if isinstance(reduce, Draw):
@@ -31,8 +31,8 @@ def total(arc: Tensor, root: Tensor, length: Tensor, multiroot: bool, reduce: Re
     else:
         heads = best(arc, root, length, multiroot)
     word = torch.arange(heads.shape[-1], device=heads.device)
-    own = arc.take_along_dim(heads.clamp(min=0)[:, None], 1)[:, 0]
-    score = torch.where(heads < 0, 0.0, torch.where(heads == word, root, own)).sum(-1)
+    of_arcs = arc.take_along_dim(heads.clamp(min=0)[:, None], 1)[:, 0]
+    score = torch.where(heads < 0, 0.0, torch.where(heads == word, root, of_arcs)).sum(-1)
     if isinstance(reduce, Draw):  # the value of the sum, with the gradient of the tree
         score = log_sum(arc, root, length, multiroot).detach() + score - score.detach()
     return score.masked_fill((heads < 0).all(-1), -math.inf)
@@ -46,8 +46,8 @@ def log_sum(arc: Tensor, root: Tensor, length: Tensor, multiroot: bool) -> Tenso
     weight = _weights(arc, root, length)
     entering = (_fused_entering if fused(arc, root) else _entering)(weight, length, multiroot)
     impossible = (entering == -math.inf).any(-1)
-    total = entering.masked_fill(impossible[:, None], 0.0).sum(-1).masked_fill(impossible, -math.inf)
-    return total.to(torch.promote_types(arc.dtype, root.dtype))
+    log_z = entering.masked_fill(impossible[:, None], 0.0).sum(-1).masked_fill(impossible, -math.inf)
+    return log_z.to(torch.promote_types(arc.dtype, root.dtype))
 
 
 def _entering(weight: Tensor, length: Tensor, multiroot: bool) -> Tensor:
@@ -75,12 +75,12 @@ def _fused_entering(weight: Tensor, length: Tensor, multiroot: bool) -> Tensor:
 def sample(
     arc: Tensor, root: Tensor, length: Tensor, multiroot: bool, count: int, generator: torch.Generator | None
 ) -> Tensor:
-    """Exact and independent samples: heads `[count, B, T]`. The elimination (T^3) is shared, a sample adds T^2 log T.
+    """Exact and independent samples: heads `[count, B, T]`. The elimination (T^3) is shared, and a sample adds T^2 log T.
 
-    Eliminated words are restored one by one. Each arc of a tree of the other words is either direct or a path through
-    the eliminated word c, drawn in proportion to the two weights. If no arc passes through c, c is a leaf and draws its
-    head. Otherwise the children of these arcs become children of c, and the head of c is the first of their heads that
-    reaches the root without c: as the weight of a path through c is a product, each such head is a fair draw.
+    Eliminated words are restored one by one. Each arc in a tree of the other words is either direct or a path through the
+    eliminated word c, drawn in proportion to the two weights. If no arc passes through c, c is a leaf and draws its head.
+    Otherwise the children of these arcs become children of c, and the head of c is the first of their heads that reaches
+    the root without c. Each such head is a fair draw, as the weight of a path through c is a product.
     """
     weight = _weights(arc.detach(), root.detach(), length)
     batch, n_words = root.shape
@@ -94,7 +94,7 @@ def sample(
         possible &= step.entering > -math.inf
         through = (step.through - step.rest).exp().masked_fill(step.rest == -math.inf, 0.0)
         levels.append((step.chances.cumsum(-1), through))
-    levels.pop()  # the last word hangs on the root
+    levels.pop()  # the last word is a root
     row = torch.zeros(batch, count, 1, dtype=torch.long, device=root.device)  # of the head: 0 is the root
     while levels:
         cumulative, through = levels.pop()
@@ -173,10 +173,10 @@ def _log_add(a: Tensor, b: Tensor) -> Tensor:
 def _elimination_order(weight: Tensor, length: Tensor) -> Tensor:
     """An order `[B, T]` of the words, the first eliminated last and the padding at the end, for a single root.
 
-    The only possible root must be eliminated last. Eliminating the most likely root early divides by a small number and
-    multiplies by it later, and their logarithms (-1e30 for a mask) cancel badly. So elimination is run once with max in
-    place of sum, each time of the word with the largest margin of its best head over its score as root: the word that
-    remains is the root of a best tree.
+    A word that is the only possible root must be eliminated last. Eliminating a likely root early divides by a small number
+    and multiplies by it later, and their logarithms (-1e30 for a mask) cancel badly. So elimination is run once with max in
+    place of sum, and each step takes the word with the largest margin of its best head over its score as root. The last
+    word is then the root of a best tree.
     """
     root, arc = weight[:, 0].clone(), weight[:, 1:].clone()
     lowest, highest = torch.finfo(arc.dtype).min, torch.finfo(arc.dtype).max
@@ -206,8 +206,8 @@ def _restore(row: Tensor, cumulative: Tensor, through: Tensor, generator: torch.
     drawn = torch.rand(batch, row.shape[1], n, dtype=through.dtype, device=row.device, generator=generator)
     place = row * (n - 1) + torch.arange(n - 1, device=row.device)
     moved = drawn[..., 1:] < through.flatten(1).gather(1, place.flatten(1)).view(row.shape)
-    # Rows that reach the root only through the word, by ancestors 1, 2, 4, ... steps above. Only heads are read below,
-    # so paths of at most n - 2 words matter.
+    # Rows that reach the root only through the word, by ancestors 1, 2, 4, ... steps above. Only those of heads are used, so
+    # paths of at most n - 2 words matter.
     ancestor, below = pad(row, (1, 0)), pad(moved, (1, 0))
     for _ in range(max(0, n - 3).bit_length()):
         below = below | below.gather(-1, ancestor)
@@ -223,9 +223,9 @@ def _restore(row: Tensor, cumulative: Tensor, through: Tensor, generator: torch.
 def _best_rows(weight: np.ndarray, multiroot: bool) -> np.ndarray | None:
     """The row of each word's head in `weight [1 + n, n]` (0: the root) in a best tree, or None if there is no tree.
 
-    From each word the best heads are followed up to the root or to a settled node; a cycle on the way is contracted to
-    one node (Tarjan). For a single root, the root is chosen as head only where there is no other head: this orders
-    trees by their number of roots first, exactly and for any scores.
+    From each word the best heads are followed up to the root or to a settled node; a cycle on the way is contracted to one
+    node (Tarjan). For a single root, the root is chosen as head only if there is no other head: trees with fewer roots come
+    first, exactly and for any scores.
     """
     graph = _Contracted(weight)
     settled: set[int] = set()

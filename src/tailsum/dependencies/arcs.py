@@ -1,4 +1,4 @@
-"""Trees of scored arcs between words without states; `dependency_tree.py` has the class that users construct."""
+"""Dependency trees over words without states; `dependency_tree.py` has the class that users construct."""
 
 import math
 import warnings
@@ -15,7 +15,7 @@ from tailsum.dependencies.configuration import Dependencies, RelaxedDependencies
 from tailsum.dependencies.dependency_sweep import DependencySweep
 from tailsum.dependencies.projective import Charts, eisner, eisner_total, read_dependencies
 from tailsum.numerics.check import check_scores
-from tailsum.numerics.noise import Choose, gumbel
+from tailsum.numerics.noise import Choose, drawn_by, most_likely
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
 from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import finite, take, working_type
@@ -50,7 +50,7 @@ class Arcs(Structure[DependencyTerms, Dependencies]):
     ) -> None:
         check_arc(arc, labelled)
         trailing = 3 if labelled else 2
-        shape = arc.shape[:-trailing] if batch_shape is None else batch_shape  # of arcs, or of more than them
+        shape = arc.shape[:-trailing] if batch_shape is None else batch_shape
         self._arc, self.device, self.dtype = arc, arc.device, working_type(arc)
         self.labelled, self.projective, self.multiroot = labelled, projective, multiroot
         self.node_shape = torch.Size(arc.shape[-trailing : 1 - trailing])
@@ -135,16 +135,15 @@ class Arcs(Structure[DependencyTerms, Dependencies]):
     def best(self, terms: DependencyTerms) -> Dependencies:
         if self.projective:
             return self.read(self.chosen(terms, highest))
-        return self.chunked(self._reader(terms, highest, lambda logits: logits.argmax(-1)), 1, 1, ())
+        return self.chunked(self._reader(terms, highest, most_likely), 1, 1, ())
 
     def drawn(
         self, terms: DependencyTerms, sample_shape: Sequence[int], generator: torch.Generator | None
     ) -> Dependencies:
-        # From the charts of projective trees; of others, by an elimination in reverse (`arborescence.py`).
+        # Projective trees are read from charts; others are drawn by an elimination in reverse (`arborescence.py`).
         count, size = math.prod(sample_shape), self.node_shape[0] ** 2 * self.n_states
         chunk = tile_rows(self.batch_shape.numel() * size, self.device) if self.projective else max(1, count)
-        choose = lambda logits: gumbel(logits, generator).argmax(-1)  # noqa: E731
-        read = self._reader(terms, log_sum_exp, choose, generator)
+        read = self._reader(terms, log_sum_exp, drawn_by(generator), generator)
         return self.chunked(read, count, chunk, sample_shape)
 
     @outside_transforms
@@ -152,8 +151,8 @@ class Arcs(Structure[DependencyTerms, Dependencies]):
     def mbr(self, labelled: bool = True) -> Dependencies:
         """The tree with the highest expected number of arcs that a tree of the model has too (minimum Bayes risk).
 
-        An arc counts with its label or, unless `labelled`, whatever its label. Each label and state is the most probable
-        one. -1 throughout where no tree is possible. It may score minus infinity: each arc is probable, not all.
+        With `labelled`, arcs count if their labels agree too. Each label and state is the most probable one. All are -1 where
+        no tree is possible. The tree may score minus infinity: its arcs are probable one by one, not together.
 
         >>> from tailsum import DependencyTree
         >>> DependencyTree(torch.randn(5, 5), projective=False).mbr().heads.shape
@@ -163,13 +162,13 @@ class Arcs(Structure[DependencyTerms, Dependencies]):
         counts = (chance.amax(-1) if labelled else chance.sum(-1)) if self.labelled else chance
         heads = Arcs(counts, self.lengths, self.projective, self.multiroot).argmax().heads
         heads = torch.where((counts > 0).any(-1).any(-1, keepdim=True), heads, -1)
-        labels = self._labels(chance, heads[None], lambda x: x.argmax(-1))[0] if self.labelled else None
+        labels = self._labels(chance, heads[None], most_likely)[0] if self.labelled else None
         return Dependencies(heads, labels)
 
     def _reader(
         self, terms: DependencyTerms, reduce: Reduce, choose: Choose, generator: torch.Generator | None = None
     ) -> Callable[[int], Dependencies]:
-        """A function that reads `count` trees `[count, *batch, T]` in local ids; charts are computed once."""
+        """A function that reads a number of trees `[count, *batch, T]` in local ids; charts are computed once."""
         length = self.sequence_lengths()
         charts = self._charts(terms, reduce) if self.projective else None
 
@@ -200,7 +199,7 @@ class Arcs(Structure[DependencyTerms, Dependencies]):
         (arcs,) = used
         by_head = arcs.sum(-1) if self.labelled else arcs
         heads = by_head.argmax(-2).masked_fill(by_head.sum(-2) == 0, -1)
-        labels = self._labels(arcs, heads[None], lambda x: x.argmax(-1))[0] if self.labelled else None
+        labels = self._labels(arcs, heads[None], most_likely)[0] if self.labelled else None
         return Dependencies(heads, labels)
 
     def used(self, configuration: Dependencies) -> tuple[Float[Tensor, "..."], ...]:
@@ -218,7 +217,6 @@ class Arcs(Structure[DependencyTerms, Dependencies]):
         return [arcs.sum((-3, -1) if self.labelled else (-2,), keepdim=True).bool() & ~arcs]
 
     def scattered_marginals(self) -> Float[Tensor, "*batch_part"]:
-        """The marginals of arcs, which do not depend on the kept states' ids."""
         return self.marginals()
 
     def rsample(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -256,7 +254,7 @@ class Arcs(Structure[DependencyTerms, Dependencies]):
         return total.masked_fill(~trees | crossing if self.projective else ~trees, -math.inf)
 
     def _sum_of_scores(self, configuration: Dependencies) -> Tensor:
-        """The sum of the scores of all parts, whether they make up a tree or not."""
+        """The sum of the scores of all parts, even if they are not a tree."""
         heads, labels = configuration.heads, configuration.labels
         length = self.node_shape[0]
         place = heads.clamp(min=0) * length + torch.arange(length, device=self.device)
@@ -272,6 +270,3 @@ class Arcs(Structure[DependencyTerms, Dependencies]):
     def node_states(self, configuration: Dependencies) -> Int[Tensor, "*sample_batch T"]:
         assert configuration.states is not None
         return configuration.states
-
-    def to_global(self, configuration: Dependencies) -> Dependencies:
-        return configuration

@@ -1,4 +1,4 @@
-"""Checks of what users give to dependency trees."""
+"""Checks of users' arguments to dependency trees."""
 
 from typing import Any
 
@@ -7,16 +7,22 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tailsum.dependencies.configuration import Dependencies
-from tailsum.numerics.check import check_broadcast, check_device, check_floating, check_in_range, check_whole
+from tailsum.numerics.check import (
+    check_broadcast,
+    check_device,
+    check_floating,
+    check_in_range,
+    check_whole,
+    shape_or_type,
+)
 from tailsum.scores.potential import Potential
 from tailsum.structure.check import check_lead
 
 
 def check_arc(arc: Any, labelled: bool) -> None:
-    """A ValueError unless `arc` has scores `[*batch, T, T (, L)]`."""
+    """Checks for scores `[*batch, T, T (, L)]`."""
     if not isinstance(arc, Tensor) or arc.dim() < 2:
-        got = list(arc.shape) if isinstance(arc, Tensor) else type(arc).__name__
-        raise ValueError(f"arc must be [*batch, T, T] or [*batch, T, T, L]: got {got}")
+        raise ValueError(f"arc must be [*batch, T, T] or [*batch, T, T, L]: got {shape_or_type(arc)}")
     check_floating("arc", arc)
     trailing = 3 if labelled else 2
     form = "[*batch, T, T, L]" if labelled else "[*batch, T, T]"
@@ -29,10 +35,9 @@ def check_arc(arc: Any, labelled: bool) -> None:
 def check_words(
     node: Any, transition: Float[Tensor, "*lead N N"] | Potential, length: int, device: torch.device
 ) -> Potential:
-    """The scores of pairs of states; a ValueError unless `node` scores the states of the words, and these match."""
+    """Checks `node` and `transition`, and returns the scores of pairs of states."""
     if not isinstance(node, Tensor) or node.dim() < 2 or node.shape[-2] != length or not node.shape[-1]:
-        got = list(node.shape) if isinstance(node, Tensor) else type(node).__name__
-        raise ValueError(f"node must be [*batch, T, N] with T = {length}, as arc has: got {got}")
+        raise ValueError(f"node must be [*batch, T, N] with T = {length}, as arc has: got {shape_or_type(node)}")
     check_device("node", node, device)
     check_floating("node", node)
     pairs = check_lead("transition", transition, node.shape[-1], (length,), device, "node")
@@ -44,7 +49,7 @@ def check_words(
 
 
 def check_dependencies(model: Any, tree: Any, sizes: tuple[int, int | None, int | None]) -> Dependencies:
-    """The tree with -1 in the padding; a ValueError unless it has heads, labels and states in range where `sizes` says so."""
+    """The tree with -1 in the padding, checked: ids below the `sizes` of heads, labels and states; no ids where it is None."""
     if not isinstance(tree, Dependencies):
         raise ValueError(f"tree must be Dependencies: got {type(tree).__name__}")
     shape, length, inside = model.batch_shape, model.node_shape[0], model.inside()

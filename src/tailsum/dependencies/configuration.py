@@ -1,4 +1,4 @@
-"""Configurations of dependency trees, and the test whether heads form a tree."""
+"""Configurations of dependency trees, and a test whether heads form a tree."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -42,14 +42,14 @@ class Dependencies(NamedTuple):
         >>> Dependencies.from_conll(torch.tensor([2, 0, 2, -1])).heads
         tensor([ 1,  1,  1, -1])
         """
-        found = as_whole("heads", heads, heads.device if isinstance(heads, Tensor) else torch.device("cpu"))
-        if found.dim() < 1 or ((found < -1) | (found > found.shape[-1])).any():
-            got = f"{found.min().item()} to {found.max().item()}" if found.numel() else list(found.shape)
+        given = as_whole("heads", heads, heads.device if isinstance(heads, Tensor) else torch.device("cpu"))
+        if given.dim() < 1 or ((given < -1) | (given > given.shape[-1])).any():
+            got = f"{given.min().item()} to {given.max().item()}" if given.numel() else list(given.shape)
             raise ValueError(
                 f"heads must be [..., T] and lie between 0 for a root and T, or be -1 in the padding: got {got}"
             )
-        word = torch.arange(found.shape[-1], device=found.device)
-        return cls(torch.where(found == 0, word, (found - 1).clamp(min=-1)), labels, states)
+        word = torch.arange(given.shape[-1], device=given.device)
+        return cls(torch.where(given == 0, word, (given - 1).clamp(min=-1)), labels, states)
 
     def to_conll(self) -> Int[Tensor, "*sample_batch T"]:
         """Heads as in CoNLL files: words numbered from 1, 0 for a root; -1 in the padding.
@@ -62,7 +62,7 @@ class Dependencies(NamedTuple):
 
 
 class RelaxedDependencies(NamedTuple):
-    """A differentiable sample: weights on arcs (those into a word sum to one), and on the states of words if they have any.
+    """A differentiable sample: weights on arcs (those into a word sum to one), and on the states of words, if any.
 
     `states` are the global ids of the states that the weights refer to; `hard` is the tree that was relaxed.
     """
@@ -73,7 +73,7 @@ class RelaxedDependencies(NamedTuple):
     hard: Dependencies
 
     def mix(self, embeddings: Float[Tensor, "all d"]) -> Float[Tensor, "*sample_batch T d"]:
-        """The mixture of the states' embeddings, for each word."""
+        """The mean of the states' embeddings under the weights, for each word."""
         if self.weights is None or self.states is None:
             raise ValueError("the words of this tree have no states to mix the embeddings of")
         return RelaxedSample(self.weights, self.states, self.hard).mix(embeddings)
@@ -85,9 +85,9 @@ torch.serialization.add_safe_globals([Dependencies, RelaxedDependencies])  # for
 def are_trees(
     heads: Int[Tensor, "*sample_batch T"], lengths: Int[Tensor, "*batch"], multiroot: bool
 ) -> tuple[Bool[Tensor, "*sample_batch"], Bool[Tensor, "*sample_batch"]]:
-    """Whether the heads form a tree, with one root or, if `multiroot`, at least one; and whether any arc crosses another.
+    """Whether the heads form a tree, with one root or, if `multiroot`, at least one; and whether it is not projective.
 
-    A tree that is not crossed so is projective: no arc spans a word that is not below its head, such as a root.
+    A tree is projective if every word between a head and its child descends from the head.
     """
     child = torch.arange(heads.shape[-1], device=heads.device)
     inside = (child < lengths[..., None]).expand(heads.shape)

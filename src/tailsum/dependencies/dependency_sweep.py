@@ -1,8 +1,8 @@
 """Sweeps over the words of dependency trees with latent states.
 
-The tree is latent, so a word has no fixed neighbours. The belief in a state of a word is the log of the sum over all trees
-and over a few landmark states of all other words. The model restricted to landmarks provides the inside and outside sums
-of every subtree, and messages extend them to all N states of the word.
+The tree is latent, so a word has no fixed neighbours. The belief in a state of a word is the log of the sum over all trees and
+over landmark states of all other words. The model restricted to landmarks gives the inside and outside sums of every
+subtree, and messages extend them to all N states of the word.
 Cost: T^3 N x landmarks for one word, and a chart of the landmarks.
 """
 
@@ -25,7 +25,7 @@ from tailsum.structure.landmark_sweep import Beliefs, LandmarkSweep
 
 
 class DependencySweep(LandmarkSweep):
-    """Beliefs in the states of every word from landmarks of all the others; `sums(kept)` restricts the model to them."""
+    """Beliefs in the states of every word from landmarks of all others; `sums(kept)` has the sums of the restricted model."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class DependencySweep(LandmarkSweep):
         self.pairs, self.length, self.sums = pairs, length, sums
 
     def set_neighbours(self, neighbours: Neighbours | int, landmarks: int) -> None:
-        """Choose the first landmarks by what each state receives from its neighbours at other words, as heads and as children.
+        """Choose the first landmarks by messages to each state from its neighbours at other words, as heads and as children.
 
-        Later ones are chosen by messages from these landmarks. Only for scores that all arcs share.
+        Later ones are chosen by messages from these landmarks. Only for scores shared by all arcs.
         """
         pairs, (*shape, length, _) = self.pairs, self.nodes.shape
         if pairs.lead.numel() != 1 or length == 1:
@@ -77,17 +77,17 @@ class DependencySweep(LandmarkSweep):
         """Messages `[B, w, w, N]` (first, last) from every subtree of some words, as a child, to the states of `word`."""
         if not words:
             return self.nodes.new_empty(len(sums.arc), 0, 0, self.nodes.shape[-1])
-        some = slice(words.start, words.stop)
-        rows = sums.inside[:, some, some, some] + sums.arc[:, None, None, word, some, None]
+        here = slice(words.start, words.stop)
+        rows = sums.inside[:, here, here, here] + sums.arc[:, None, None, word, here, None]
         return tables.summed(rows, word, words, as_children=True)
 
     def _heads(self, sums: InsideOutside, tables: "_Tables", word: int) -> Tensor:
         """Outside log sums `[B, word + 1, T - word, N]` (first, last) of subtrees headed by `word`, by its state."""
         first, last = slice(0, word + 1), slice(word, None)
         rows = sums.outside[:, first, last] + sums.arc[:, None, None, :, word, None]
-        found = tables.summed(rows, word, range(rows.shape[3]), as_children=False)
+        as_child = tables.summed(rows, word, range(rows.shape[3]), as_children=False)
         as_root = sums.free[:, first, last] + sums.root[:, word, None, None]
-        return torch.logaddexp(found, as_root[..., None])
+        return torch.logaddexp(as_child, as_root[..., None])
 
     def _pairs(self, head: int, child: int) -> Potential:
         """The scores between the states of a head and a child, leading dimensions `[B]` or none."""
@@ -100,9 +100,9 @@ class DependencySweep(LandmarkSweep):
 
 
 class _Tables:
-    """The scores of the kept states of words with all states of another, as its children or heads, exponentiated.
+    """Exponentials of the scores between the kept states of words and all states of another, their head or child.
 
-    Where all arcs share them, they are made once for all words.
+    If all arcs share the scores, tables are made once for all words.
     """
 
     def __init__(self, pairs: Callable[[int, int], Potential], index: Int[Tensor, "B T M"], shared: bool) -> None:
@@ -114,8 +114,8 @@ class _Tables:
     ) -> Float[Tensor, "B a b n"]:
         """The log-space product of rows over the states of some words with their scores to all states of `word`.
 
-        Where it underflows it is minus infinity. That is safe, as a sweep never takes this for impossible; and it needs no
-        check, for which a device would be waited for.
+        It is minus infinity on underflow, which is safe, as sweeps do not take this for impossible. A check would make the
+        CPU wait for the device.
         """
         table, top = self._table(word, words, as_children)
         return (log_product(rows.flatten(3).flatten(1, 2), table)[0] + top).unflatten(1, rows.shape[1:3])
@@ -140,12 +140,12 @@ def _exponentials(scores: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _halves(sent: Float[Tensor, "B w w n"]) -> Float[Tensor, "B v n"]:
-    """Half subtrees with no words, one, and so on, from the messages of the subtrees from word s to word e beside the head."""
+    """Half subtrees of no words, one, and so on, from the messages of subtrees (first and last word) beside the head."""
     if fused(sent) and sent.numel():
         from tailsum.numerics.fused.subtrees import grown_halves  # noqa: PLC0415  (needs Triton)
 
         return grown_halves(sent)
-    found = sent.new_zeros(len(sent), sent.shape[1] + 1, sent.shape[-1])
+    halves = sent.new_zeros(len(sent), sent.shape[1] + 1, sent.shape[-1])
     for last in range(sent.shape[1]):
-        found[:, last + 1] = (found[:, : last + 1] + sent[:, : last + 1, last]).logsumexp(1)
-    return found
+        halves[:, last + 1] = (halves[:, : last + 1] + sent[:, : last + 1, last]).logsumexp(1)
+    return halves

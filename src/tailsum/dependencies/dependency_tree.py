@@ -27,6 +27,7 @@ from tailsum.dependencies.dependency_sweep import DependencySweep
 from tailsum.dependencies.inside_outside import InsideOutside, inside_outside
 from tailsum.dependencies.projective import Charts, attach_by, roots, stateful
 from tailsum.numerics.check import check_broadcast, check_scores
+from tailsum.numerics.noise import most_likely
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
 from tailsum.numerics.tensors import flattened, take, without_common, working_type
 from tailsum.scores.factored import embedding_norms
@@ -35,8 +36,6 @@ from tailsum.structure.base import Structure
 from tailsum.structure.check import check_potential
 from tailsum.structure.terms import each
 from tailsum.structure.transforms import differentiable
-
-ONE_WITHOUT_THE_OTHER = "node and transition give words latent states together: got one without the other"
 
 
 class DependencyTree(Arcs):
@@ -51,9 +50,9 @@ class DependencyTree(Arcs):
     (30, 55, 64, 125)
     """
 
-    def __new__(cls, *given: Any, **named: Any) -> "DependencyTree":  # noqa: PYI034  (a subclass of it)
-        # A tree with states where `node` is given, by its name or as the fifth argument.
-        node = named.get("node", given[4] if len(given) > 4 else None)
+    def __new__(cls, *arguments: Any, **named: Any) -> "DependencyTree":  # noqa: PYI034  (a subclass of it)
+        # A tree with states if there is a `node`, by its name or as the fifth argument.
+        node = named.get("node", arguments[4] if len(arguments) > 4 else None)
         return object.__new__(DependencyTreeWithStates if cls is DependencyTree and node is not None else cls)
 
     def __init__(
@@ -66,9 +65,26 @@ class DependencyTree(Arcs):
         transition: Float[Tensor, "*#lead N N"] | Potential | None = None,
         labelled: bool = False,
     ) -> None:
-        super().__init__(arc, lengths, projective, multiroot, labelled)
-        if transition is not None:
-            raise ValueError(ONE_WITHOUT_THE_OTHER)
+        check_arc(arc, labelled)
+        if node is None and transition is None:
+            super().__init__(arc, lengths, projective, multiroot, labelled)
+            return
+        if node is None or transition is None or not self.stateful:
+            raise ValueError("node and transition give words latent states together: got one without the other")
+        if not projective:
+            raise ValueError(
+                "latent states need projective=True: sums over states of non-projective trees are intractable"
+            )
+        trailing = 3 if labelled else 2
+        pairs = check_words(node, transition, arc.shape[-trailing], arc.device)
+        shape = check_broadcast("node", node.shape[:-2], arc.shape[:-trailing], "arc's")
+        shape = check_broadcast("transition", pairs.lead[:-2], shape, "that of arc and node,")
+        super().__init__(arc, lengths, projective, multiroot, labelled, shape)
+        self.dtype = working_type(arc, node, *pairs.tensors)
+        self._node, self._transition, self.n_states = node, pairs, node.shape[-1]
+        with torch.no_grad():
+            check_scores("node", self.node)
+            check_potential("transition", self.transition)
 
     @property
     def node(self) -> Float[Tensor, "*batch T n"]:
@@ -92,45 +108,15 @@ class DependencyTreeWithStates(DependencyTree):
     part_terms = 2
     stateful = True
 
-    def __init__(
-        self,
-        arc: Float[Tensor, "*#batch_part"],
-        lengths: Int[Tensor, "*#batch"] | Sequence[int] | None = None,
-        projective: bool = True,
-        multiroot: bool = False,
-        node: Float[Tensor, "*#batch T N"] | None = None,
-        transition: Float[Tensor, "*#lead N N"] | Potential | None = None,
-        labelled: bool = False,
-    ) -> None:
-        check_arc(arc, labelled)
-        if node is None or transition is None:
-            raise ValueError(ONE_WITHOUT_THE_OTHER)
-        if not projective:
-            raise ValueError(
-                "latent states need projective=True: sums over states of non-projective trees are intractable"
-            )
-        trailing = 3 if labelled else 2
-        pairs = check_words(node, transition, arc.shape[-trailing], arc.device)
-        shape = check_broadcast("node", node.shape[:-2], arc.shape[:-trailing], "arc's")
-        shape = check_broadcast("transition", pairs.lead[:-2], shape, "that of arc and node,")
-        Arcs.__init__(self, arc, lengths, projective, multiroot, labelled, shape)
-        self.dtype = working_type(arc, node, *pairs.tensors)
-        self._node, self._transition, self.n_states = node, pairs, node.shape[-1]
-        with torch.no_grad():
-            check_scores("node", self.node)
-            check_potential("transition", self.transition)
-
     def __repr__(self) -> str:
         return super().__repr__().replace(type(self).__name__, DependencyTree.__name__, 1)
 
     @property
     def node(self) -> Float[Tensor, "*batch T n"]:
-        """Scores of the states of words, zero in the padding."""
         return torch.where(self.inside()[..., None], self._node, 0.0).to(self.dtype)
 
     @property
     def transition(self) -> Potential:
-        """Scores of the pairs of states of head and child, zero in the padding."""
         inside, pairs = self.inside(), self._transition
         if self.lengths is not None:
             pairs = pairs.blank_outside(inside[..., :, None] & inside[..., None, :])
@@ -166,7 +152,7 @@ class DependencyTreeWithStates(DependencyTree):
     def _charts(self, terms: DependencyTerms, reduce: Reduce) -> Charts:
         arc, root = self._flat_arcs(terms, reduce)
         nodes, pairs = self._flat_states(terms)
-        halves = stateful(nodes, attach_by(arc, pairs, reduce), reduce)[0]
+        halves = stateful(nodes, attach_by(arc, pairs, reduce), reduce)
         return Charts(arc, root, nodes, pairs, halves, roots(halves, nodes, root, self.multiroot, reduce))
 
     def _flat_states(self, terms: DependencyTerms) -> tuple[Tensor, Tensor]:
@@ -208,7 +194,7 @@ class DependencyTreeWithStates(DependencyTree):
 
     @torch.no_grad()
     def best(self, terms: DependencyTerms) -> Dependencies:
-        return self.chunked(self._reader(terms, highest, lambda logits: logits.argmax(-1)), 1, 1, ())
+        return self.chunked(self._reader(terms, highest, most_likely), 1, 1, ())
 
     @torch.no_grad()
     def mbr(self, labelled: bool = True) -> Dependencies:

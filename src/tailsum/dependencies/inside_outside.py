@@ -3,8 +3,8 @@
 Squares `[B, T, T, ..]` are indexed by first and last word. Items, K states of a head:
 `right[i, j]` and `left[i, j] [K]`, the half subtrees of `projective.py`, with heads i and j;
 `trees[s, e] [T, K]`, whole subtrees by their heads and the heads' states;
-`sent[s, e] [T, K]`, what subtrees send to each word outside them as its head, by its state.
-Widths are filled one after another, all spans of a width and all their splits at once.
+`sent[s, e] [T, K]`, messages from subtrees to each word outside as their head, by its state.
+Widths are filled one after another: all spans of a width, and all their splits, at once.
 """
 
 import math
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tailsum.dependencies.projective import arc_table
 from tailsum.numerics.kernels import fused
 from tailsum.numerics.reduce import LogProduct, column_tops, log_product
 
@@ -36,42 +37,41 @@ def inside_outside(
 ) -> InsideOutside:
     """The inside and outside sums from scores `nodes [B, T, K]`, `arc [B, T, T]`, `root [B, T]` and pairs of states.
 
-    `pairs` is `[K, K]` (state of the head, state of the child), or `[G, T, T, K, K]` for each head and child. Products that may
-    have underflowed are looked at once, at the end; if there are any, all is computed again with a check of each.
+    `pairs` is `[K, K]` (state of the head, state of the child), or `[G, T, T, K, K]` for each head and child. Underflow
+    of products is checked once, at the end; if it was possible, all is computed again with a check of each product.
     """
     size = arc.shape[-1]
     pairs = pairs.expand(1, size, size, -1, -1) if pairs.dim() == 2 else pairs
-    scores = (pairs + arc[..., None, None]).permute(0, 2, 4, 1, 3)  # child and its state, head and its state
-    scores = scores.flatten(3).flatten(1, 2)
+    scores = arc_table(arc, pairs)
     if fused(nodes, scores) and len(nodes) and nodes.shape[-1] <= _MOST_FUSED:
-        found = _fused(nodes, scores, arc, root, length, multiroot)
-        if found is not None:
-            return found
+        sums = _fused(nodes, scores, arc, root, length, multiroot)
+        if sums is not None:
+            return sums
     products = _Products(scores)
-    found = _Sums(nodes, root, length, multiroot, products).inside_outside(arc)
+    sums = _Sums(nodes, root, length, multiroot, products).inside_outside(arc)
     if products.suspect():
-        found = _Sums(nodes, root, length, multiroot, _Checked(products.scores)).inside_outside(arc)
-    return found
+        sums = _Sums(nodes, root, length, multiroot, LogProduct(scores)).inside_outside(arc)
+    return sums
 
 
 def _fused(
     nodes: Tensor, scores: Tensor, arc: Tensor, root: Tensor, length: Tensor, multiroot: bool
 ) -> InsideOutside | None:
-    """The same by kernels; None if a product may have underflowed."""
+    """The same by kernels, or None if a product may have underflowed."""
     from tailsum.numerics.fused.subtrees import Squares  # noqa: PLC0415  (needs Triton)
 
-    found = Squares(nodes, scores)
-    found.fill()
-    free = _under_roots(found.trees, root, length, multiroot)
-    found.pass_down(root, free)
-    return None if bool(found.low.any()) else InsideOutside(arc, root, found.trees, found.outside, free)
+    squares = Squares(nodes, scores)
+    squares.fill()
+    free = _under_roots(squares.trees, root, length, multiroot)
+    squares.pass_down(root, free)
+    return None if bool(squares.low.any()) else InsideOutside(arc, root, squares.trees, squares.outside, free)
 
 
 class _Products:
-    """Log-space products of rows with a table of scores and with its transpose; suspect ones are noted."""
+    """Log-space products of rows with a table of scores and its transpose, with flags for possible underflow."""
 
     def __init__(self, scores: Tensor) -> None:
-        self.scores, self.top, self.small = scores, column_tops(scores), list[Tensor]()
+        self.top, self.small = column_tops(scores), list[Tensor]()
         self.table = (scores - self.top).exp_()
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -81,31 +81,20 @@ class _Products:
         return self._product(x + self.top, self.table.mT)
 
     def _product(self, x: Tensor, table: Tensor) -> Tensor:
-        found, small = log_product(x, table)
+        product, small = log_product(x, table)
         self.small.append((small & (x > -math.inf).any(-1, keepdim=True)).any())
-        return found
+        return product
 
     def suspect(self) -> bool:
         return bool(torch.stack(self.small).any()) if self.small else False
 
 
-class _Checked(_Products):
-    """The same, each checked."""
-
-    def __init__(self, scores: Tensor) -> None:
-        self.product = LogProduct(scores)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.product(x)
-
-    def back(self, x: Tensor) -> Tensor:
-        return self.product.back(x)
-
-
 class _Sums:
     """The items of all spans, minus infinity where there is none."""
 
-    def __init__(self, nodes: Tensor, root: Tensor, length: Tensor, multiroot: bool, products: _Products) -> None:
+    def __init__(
+        self, nodes: Tensor, root: Tensor, length: Tensor, multiroot: bool, products: _Products | LogProduct
+    ) -> None:
         self.nodes, self.root, self.products = nodes, root, products
         batch, size, states = nodes.shape
         self.position = torch.arange(size, device=nodes.device)
@@ -117,9 +106,7 @@ class _Sums:
         self.free = _under_roots(self.trees, root, length, multiroot)
         self.of_left, self.of_right = (torch.full_like(self.left, -math.inf) for _ in range(2))  # outside sums
         self.outside = torch.full_like(self.sent, -math.inf)
-        self.above = torch.full_like(
-            self.trees, -math.inf
-        )  # outside sums of trees, the scores of their heads' states added
+        self.above = torch.full_like(self.trees, -math.inf)  # outside sums of trees, with their heads' node scores
         for width in range(size, 0, -1):
             self._pass_down(width)
 
@@ -158,18 +145,18 @@ class _Sums:
         first, last = self._spans(width)
         i, j = first[:, None], last[:, None]
         h = self.position.expand(len(first), -1)
-        # As the outermost child of a head before it, or after it: the rest of that half, and what is around the half.
+        # As the outermost child of a head before or after it: the rest of the half of that head, and outside of this half.
         before = self.of_right[:, h, j] + self.right[:, h, (i - 1).clamp(min=0)]
         after = self.of_left[:, i, h] + self.left[:, (j + 1).clamp(max=size - 1), h]
         head = torch.where((h < i)[..., None], before, after)
         head = self._outside_of(head, i, j)  # [B, n, T, K]
         self.outside[:, first, last] = head
-        found = self.free[:, first, last, None] + self.root[:, None]
-        found = found[..., None].expand(*found.shape, head.shape[-1])
+        above = self.free[:, first, last, None] + self.root[:, None]
+        above = above[..., None].expand(*above.shape, head.shape[-1])
         if width < size:
-            found = torch.logaddexp(found, self.products.back(head.flatten(2)).unflatten(-1, head.shape[-2:]))
+            above = torch.logaddexp(above, self.products.back(head.flatten(2)).unflatten(-1, head.shape[-2:]))
         within = ((h >= i) & (h <= j))[..., None]
-        self.above[:, first, last] = (found + self.nodes[:, None]).masked_fill(~within, -math.inf)
+        self.above[:, first, last] = (above + self.nodes[:, None]).masked_fill(~within, -math.inf)
         self._pass_to_halves(first, last)
 
     def _pass_to_halves(self, first: Tensor, last: Tensor) -> None:
@@ -183,7 +170,7 @@ class _Sums:
 
 
 def _under_roots(trees: Tensor, root: Tensor, length: Tensor, multiroot: bool) -> Tensor:
-    """Outside log sums `[B, T, T]` of a subtree of the words s .. e under a root."""
+    """Outside log sums `[B, T, T]` of subtrees (first and last word) whose heads are roots."""
     size = root.shape[-1]
     bound = torch.arange(size + 1, device=length.device)
     if not multiroot:

@@ -1,7 +1,7 @@
 """Charts of projective dependency trees, and trees read from them.
 
 The items are half subtrees: `right[i, j]` has its head at i and covers the words i .. j, `left[i, j]` has its head at j;
-`[B, T, T, K]`, K the states of the head (one where words have none). The score of the head's own state is in neither.
+`[B, T, T, K]`, K the states of the head (one where words have none). Neither includes the score of the head's state.
 """
 
 import math
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from tailsum.numerics.charts import Watch, keep, square
+from tailsum.numerics.charts import square
 from tailsum.numerics.kernels import fused
 from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp, shares, suited
@@ -20,7 +20,7 @@ from tailsum.numerics.two_passes import Passes, by_ends, by_first, filled
 
 
 class Halves(NamedTuple):
-    """Half subtrees to the left and to the right of their heads, `[B, T, T, K]`; minus infinity below the diagonal."""
+    """Half subtrees to the left and right of their heads, `[B, T, T, K]`; minus infinity below the diagonal."""
 
     left: Tensor
     right: Tensor
@@ -28,7 +28,7 @@ class Halves(NamedTuple):
 
 # Eisner's algorithm on one chart by first position of (arcs to the right, right halves, left halves), `[T, 3, B, T]`, and
 # one by last position of (right halves, left halves, arcs to the left). See `numerics/two_passes.py`; an arc over d words
-# stands where spans of d words do. Scores are `[T, 2, B, T]` by distance and first position: of arcs to the right, and left.
+# has the place of a span of d words. Scores are `[T, 2, B, T]` by distance and first position: of arcs to the right, and left.
 
 
 def _inside(arcs: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
@@ -53,8 +53,8 @@ def _outside(first: Tensor, last: Tensor, grad: Tensor, reduce: Reduce) -> Tenso
         count = len(first) - splits
         left, right = first[:splits, ..., :count], last[count:, ..., splits:]
         of_left, of_right = of_first[:splits, ..., :count], of_last[count:, ..., splits:]
-        own = of_first[splits, 1:, :, :count] + of_last[count - 1, :2, :, splits:]
-        passed = shares(reduce, left[:, ::2] + right[:, ::2]).mul_(own)
+        of_halves = of_first[splits, 1:, :, :count] + of_last[count - 1, :2, :, splits:]
+        passed = shares(reduce, left[:, ::2] + right[:, ::2]).mul_(of_halves)
         of_left[:, ::2].add_(passed)
         of_right[:, ::2].add_(passed)
         both = torch.stack((of_left[-1, 0], of_right[0, 2]), out=of_arcs[splits, ..., :count])
@@ -67,7 +67,7 @@ def _outside(first: Tensor, last: Tensor, grad: Tensor, reduce: Reduce) -> Tenso
 def _eisner(arc: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
     """Right and left halves by width and first position, `[T+1, B, T+1]`, from scores `arc [B, T, T]` (head, child): T^3.
 
-    The root is a word before all others, whose children are the roots: its right halves are trees with any number of them.
+    The root is a word before all others, and its children are the roots: its right halves are trees with any number of roots.
     """
     rooted = torch.cat((arc.diagonal(dim1=1, dim2=2)[:, None], arc), 1)
     rooted = F.pad(rooted, (1, 0))  # no sum uses arcs to the root, whatever they score
@@ -106,8 +106,8 @@ def _eisner_total(arc: Tensor, length: Tensor, multiroot: bool, reduce: Reduce) 
     return suited(reduce, arc)(ways.masked_fill(after < 0, -math.inf), -1)
 
 
-# From subtrees `[B, n, w, K]` (first word, head, state of the head) and their first words `[n]` to the messages that
-# they send to every word as their head, `[B, n, T, K]`.
+# From subtrees `[B, n, w, K]` (first word, head, state of the head) and their first words `[n]` to the messages to every
+# word as their head, `[B, n, T, K]`.
 Attach = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -129,9 +129,8 @@ def _shared_attach(arc: Tensor, pairs: Tensor, reduce: Reduce) -> Attach:
 
 
 def _own_attach(arc: Tensor, pairs: Tensor, reduce: Reduce) -> Attach:
-    scores = (pairs + arc[..., None, None]).permute(0, 2, 4, 1, 3)  # child and its state, head and its state
-    shape = scores.shape[-2:]
-    product = LogProduct(scores.flatten(3).flatten(1, 2), reduce)
+    shape = (pairs.shape[1], pairs.shape[-2])
+    product = LogProduct(arc_table(arc, pairs), reduce)
 
     def attach(trees: Tensor, first: Tensor) -> Tensor:
         batch, count, width, size = trees.shape
@@ -143,16 +142,20 @@ def _own_attach(arc: Tensor, pairs: Tensor, reduce: Reduce) -> Attach:
     return attach
 
 
-def stateful(nodes: Tensor, attach: Attach, reduce: Reduce, watch: Watch = keep) -> tuple[Halves, list[Tensor]]:
-    """Half subtrees of words with states, and whole subtrees `[B, n, w, K]` by width (first word, head, its state).
+def arc_table(arc: Tensor, pairs: Tensor) -> Tensor:
+    """Scores `[B, T K, T K]`, by child and its state, then head and its state, from pairs `[G, T, T, K, K]`."""
+    return (pairs + arc[..., None, None]).permute(0, 2, 4, 1, 3).flatten(3).flatten(1, 2)
 
-    Both sides of a word have the same state, so a child is attached with both sides at once: a subtree of the words
-    s .. e sends a message to each word outside it. Cost: T^3 N^2 for shared pair scores, and T^4 N.
-    `watch(width, messages)` is called with the messages of each width, and returns those to use.
+
+def stateful(nodes: Tensor, attach: Attach, reduce: Reduce) -> Halves:
+    """Half subtrees of words with states.
+
+    Both sides of a word have the same state, so a child is attached with both at once: a subtree sends a message to each word
+    outside it. Cost: T^3 N^2 for shared pair scores, and T^4 N.
     """
     batch, length, size = nodes.shape
     left, right = [nodes.new_zeros(batch, length, size)], [nodes.new_zeros(batch, length, size)]
-    trees, sent = list[Tensor](), list[Tensor]()
+    sent = list[Tensor]()
     for width in range(1, length + 1):
         count = length - width + 1
         first = torch.arange(count, device=nodes.device)
@@ -163,13 +166,11 @@ def stateful(nodes: Tensor, attach: Attach, reduce: Reduce, watch: Watch = keep)
             lefts = [left[width - e - 1][:, e : e + count] + sent[e - 1][:, :count][:, first, last] for e in reach]
             right.append(reduce(torch.stack(rights), 0))
             left.append(reduce(torch.stack(lefts), 0))
-        whole = [
-            left[m][:, :count] + right[width - m - 1][:, m : m + count] + nodes[:, m : m + count] for m in range(width)
-        ]
-        trees.append(torch.stack(whole, 2))
         if width < length:
-            sent.append(watch(width, attach(trees[-1], first)))
-    return Halves(square(left), square(right)), trees
+            places = [slice(m, m + count) for m in range(width)]  # of the head
+            trees = [left[m][:, :count] + right[width - m - 1][:, p] + nodes[:, p] for m, p in enumerate(places)]
+            sent.append(attach(torch.stack(trees, 2), first))
+    return Halves(square(left), square(right))
 
 
 def roots(halves: Halves, nodes: Tensor, root: Tensor, multiroot: bool, reduce: Reduce) -> list[Tensor]:
@@ -203,7 +204,7 @@ class Charts(NamedTuple):
 def read_dependencies(
     charts: Charts, length: Tensor, batch: Tensor, multiroot: bool, choose: Choose
 ) -> tuple[Tensor, Tensor]:
-    """Heads and states `[R, T]` of trees read from the top down, each choice by `choose(logits [R, n])`.
+    """Heads and states `[R, T]` of trees, read from the top down with each choice by `choose(logits [R, n])`.
 
     Row r is a tree of sentence `batch[r]`: -1 in the padding, and throughout where no tree is possible. Each row has a
     stack of items (kind, first, last, state of the head); the kind is 0 for a left half, 1 for a right half, and 2 for
@@ -231,8 +232,8 @@ def read_dependencies(
         head = torch.where(to_left, last, first)
         # One child covers the words `begin` to `end`: up to the last of a right half, from the first of a left half.
         columns = pairs[state][:, None] if pairs.dim() == 2 else pairs[group, head, :, state]  # [R, 1 or m, K]
-        own = arc[batch, head][..., None] + columns
-        own = torch.where(whole[:, None, None], root[batch][..., None], own) + nodes[batch]  # [R, m, K]
+        attached = arc[batch, head][..., None] + columns
+        attached = torch.where(whole[:, None, None], root[batch][..., None], attached) + nodes[batch]  # [R, m, K]
         # [R, end or begin, m, K]: the side decides which of the two is chosen.
         free_end = right[batch].transpose(1, 2) + left[batch, first][:, None]
         free_begin = left[batch] + right[batch, :, last][:, None]
@@ -246,7 +247,9 @@ def read_dependencies(
             (position >= first[:, None]) & (position < last[:, None]),
             (position <= last[:, None]) & (position >= torch.where(whole, 0, first + 1)[:, None]),
         )
-        ways = torch.where(to_left[:, None, None, None], free_end, free_begin) + own[:, None] + kept[..., None, None]
+        ways = (
+            torch.where(to_left[:, None, None, None], free_end, free_begin) + attached[:, None] + kept[..., None, None]
+        )
         pick = choose(ways.masked_fill(~within[:, :, None, None], -math.inf).flatten(1))
         bound, child, below = pick // (longest * size), pick // size % longest, pick % size
         place = torch.where(going, child, longest)

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.chains.linear_chain import LinearChain
+from tailsum.chains.linear_chain import ChainTerms, LinearChain
 from tailsum.distributed.agreement import agreed, shards_of, together
 from tailsum.distributed.collectives import replicated
 from tailsum.distributed.sharded_forward import sharded_log_sum
@@ -18,7 +18,7 @@ from tailsum.distributed.sharded_sweep import ShardedSweep
 from tailsum.distributed.shards import Group
 from tailsum.distributed.slices import Slices
 from tailsum.distributed.whole import Whole
-from tailsum.numerics.check import at_least
+from tailsum.numerics.check import at_least, shape_or_type
 from tailsum.numerics.gradients import tracked
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.table import fits_budget
@@ -30,6 +30,7 @@ from tailsum.sketch.neighbours import Neighbours
 from tailsum.sketch.proposal import Local, Lookahead, Proposal, Uniform
 from tailsum.sketch.selection import Subset
 from tailsum.structure.check import check_states, check_subset
+from tailsum.structure.derivatives import differentiating
 
 
 class ShardedChain(Model):
@@ -89,14 +90,10 @@ class ShardedChain(Model):
     @together()
     def marginals(self) -> Float[Tensor, "*batch T n"]:
         """The probability of each of this rank's states at each position."""
-        recording = torch.is_grad_enabled()
-        with torch.inference_mode(False), torch.set_grad_enabled(recording), full_precision(self.device):
-            nodes, *tensors = self._recordable()
-            recording &= any(x.requires_grad for x in (nodes, *tensors))
-            with torch.enable_grad():
-                nodes, tensors = tracked(nodes, recording), [tracked(x, recording, False) for x in tensors]
-                total = self._log_sum(nodes, tensors).sum()
-                return torch.autograd.grad(total, nodes, create_graph=recording)[0]
+        with differentiating(self.device, self._terms()) as (recording, (nodes, pairs)):
+            scores = tracked(nodes.scores, recording)
+            total = self._log_sum(scores, [tracked(x, recording, False) for x in pairs.tensors]).sum()
+            return torch.autograd.grad(total, scores, create_graph=recording)[0]
 
     @together()
     def entropy(self) -> Float[Tensor, "*batch"]:
@@ -105,31 +102,28 @@ class ShardedChain(Model):
         The mean score is the slope of log Z as all scores grow by one factor. It is linear in weights on the sequences:
         its gradient in them is the slope of each sequence.
         """
-        recording = torch.is_grad_enabled()
-        with torch.inference_mode(False), torch.enable_grad(), full_precision(self.device):
-            nodes, *tensors = self._recordable()
-            recording &= any(x.requires_grad for x in (nodes, *tensors))
+        with differentiating(self.device, self._terms()) as (recording, (nodes, pairs)):
             # Without the constant that all states share, which would cost digits.
-            nodes = nodes - finite(self._shards.highest(nodes.detach()))[..., None]
+            scores = nodes.scores - finite(self._shards.highest(nodes.scores.detach()))[..., None]
             tilt = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=True)
             weight = torch.ones(self.batch_shape, dtype=self.dtype, device=self.device, requires_grad=True)
             grown = 1.0 + replicated(self._shards, tilt)
-            first, *rest = tensors
-            total = self._log_sum(scaled(nodes, grown), (scaled(first, grown), *rest))
+            first, *rest = pairs.tensors
+            total = self._log_sum(scaled(scores, grown), (scaled(first, grown), *rest))
             (slope,) = torch.autograd.grad((weight * total).sum(), tilt, create_graph=True)
             (mean,) = torch.autograd.grad(slope, weight, create_graph=recording)
             entropy = (total - mean).to(self.dtype)
         return entropy if recording else entropy.detach()
 
     def _checked_paths(self, states: Tensor) -> Mapping[str, Any]:
-        return {"states": check_states(states, self._inside(), self.node_shape, self.n_states)}
+        return {"states": check_states(states, self.inside(), self.node_shape, self.n_states)}
 
     @together(_checked_paths)
     def score(self, states: Int[Tensor, "*sample_batch T"]) -> Float[Tensor, "*sample_batch"]:
         """The scores of given paths in global ids, the same on every rank."""
         index = states.clamp(min=0)[..., None]
         nodes, pairs = self._gathered(index)
-        inside = self._inside()
+        inside = self.inside()
         of_states = torch.where(inside, nodes[..., 0], 0.0).sum(-1, dtype=torch.float64)
         of_pairs = torch.where(inside[..., 1:], pairs.block()[..., 0, 0], 0.0).sum(-1, dtype=torch.float64)
         return (of_states + of_pairs).to(self.dtype).masked_fill(states[..., 0] < 0, -math.inf)
@@ -217,12 +211,11 @@ class ShardedChain(Model):
         count, lead = self.batch_shape.numel(), self._slices.lead
         node = nodes.reshape(count, *nodes.shape[-2:]).transpose(0, 1).contiguous()
         params = tuple(flattened(x.expand(*lead, -1, -1), 2, self.batch_shape) for x in tensors)
-        return sharded_log_sum(node, params, self._last(), self._shards).reshape(self.batch_shape)
+        return sharded_log_sum(node, params, self.sequence_lengths() - 1, self._shards).reshape(self.batch_shape)
 
-    def _recordable(self) -> list[Tensor]:
-        """The node scores and the tensors of the transition, cloned if they were made in inference mode."""
-        scores = (self.node_scores(), *self._slices.transition().tensors)
-        return [x.clone() if x.is_inference() else x for x in scores]
+    def _terms(self) -> ChainTerms:
+        with full_precision(self.device):
+            return ChainTerms(Dense(self.node_scores()), self._slices.transition())
 
     def _gathered(self, index: Int[Tensor, "*sample_batch T k"]) -> tuple[Tensor, Potential]:
         """Scores of the selected states and of the pairs of neighbouring ones, on every rank."""
@@ -241,17 +234,9 @@ class ShardedChain(Model):
             log_q = proposal(self)
             shape = (*self.batch_shape, *self.node_shape, self._slices.size)
             if not isinstance(log_q, Tensor) or log_q.shape != shape:
-                got = list(log_q.shape) if isinstance(log_q, Tensor) else type(log_q).__name__
-                raise ValueError(f"proposal must give log_q of this rank's states, {list(shape)}: got {got}")
+                raise ValueError(
+                    f"proposal must give log_q of this rank's states, {list(shape)}: got {shape_or_type(log_q)}"
+                )
             return {"log_q": log_q}
 
         return agreed(self._shards, "proposal", proposed, unshared=("log_q",))["log_q"]
-
-    def _last(self) -> Int[Tensor, " B"]:
-        if self.lengths is None:
-            return torch.full((self.batch_shape.numel(),), self.node_shape[0] - 1, device=self.device)
-        return self.lengths.reshape(-1) - 1
-
-    def _inside(self) -> Bool[Tensor, "*batch T"]:
-        positions = torch.arange(self.node_shape[0], device=self.device)
-        return positions <= self._last().reshape(*self.batch_shape, 1)

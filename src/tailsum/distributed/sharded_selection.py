@@ -14,8 +14,17 @@ from torch import Tensor
 
 from tailsum.distributed.shards import Shards
 from tailsum.numerics.check import at_least
-from tailsum.numerics.tensors import finite
-from tailsum.sketch.selection import Selection, Subset, cumulative, included, share_of, uniform
+from tailsum.sketch.selection import (
+    Selection,
+    Subset,
+    cumulative,
+    included,
+    largest_and_rest,
+    normalised,
+    places,
+    share_of,
+    uniform,
+)
 
 
 @dataclass(frozen=True)
@@ -43,9 +52,7 @@ class ShardedOptimal(Selection):
         # Every rank draws, so that generators in the same state stay in the same state; the first rank's number counts.
         drawn = uniform((*lead, 1), log_q.device, generator)
         mark = shards.all_reduce(drawn if shards.rank == 0 else torch.zeros_like(drawn))
-        place = (reach - inclusion - mark).ceil_()
-        taken = place < reach - mark
-        place = torch.where(taken, place, self.k).long().clamp_(0, self.k)
+        place = places(reach, inclusion, mark, self.k)
         # The ids (from one on) and the weights of this rank's kept states, in their places; zeros for the other ranks'.
         ids = torch.arange(1, inclusion.shape[-1] + 1, device=log_q.device).double() + shards.local.start
         kept = inclusion.new_zeros(2, *lead, self.k + 1)
@@ -56,16 +63,13 @@ class ShardedOptimal(Selection):
         return Subset((index.long() - 1).clamp_(min=0), log_weight.to(log_q.dtype).masked_fill_(empty, -math.inf))
 
     def _inclusion(self, log_q: Tensor) -> Tensor:
-        q = (log_q - finite(self.shards.highest(log_q))[..., None]).double().exp_()
-        q = torch.where(log_q > -math.inf, q.clamp_(min=1e-280), 0.0)
-        most = q.topk(min(self.k, q.shape[-1]))
-        rest = q.scatter(-1, most.indices, 0.0).sum(-1, keepdim=True)
-        padded = torch.nn.functional.pad(most.values, (0, self.k - most.values.shape[-1]))
+        """`inclusion_probability` of this rank's states: the k largest of all ranks are among the k largest of each."""
+        q = normalised(log_q, self.shards.highest(log_q)[..., None])
+        largest, rest = largest_and_rest(q, self.k)
+        padded = torch.nn.functional.pad(largest, (0, self.k - largest.shape[-1]))
         ranks = self.shards.stacked(torch.cat((padded, rest), -1)).movedim(0, -2)  # [*lead, ranks, k + 1]
-        among, rest = ranks[..., :-1].flatten(-2), ranks[..., -1].sum(-1, keepdim=True)
-        largest = among.topk(self.k)
-        rest = rest + among.scatter(-1, largest.indices, 0.0).sum(-1, keepdim=True)
-        return included(q, share_of(largest.values, rest, self.k))
+        largest, rest = largest_and_rest(ranks[..., :-1].flatten(-2), self.k)
+        return included(q, share_of(largest, ranks[..., -1].sum(-1, keepdim=True) + rest, self.k))
 
     def _reach(self, inclusion: Tensor) -> Tensor:
         """The cumulative sum over the states of all ranks, ordered by magnitude, then by id."""

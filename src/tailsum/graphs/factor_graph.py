@@ -12,7 +12,7 @@ from tailsum.graphs.absorb import Place, absorbed
 from tailsum.graphs.factor_scores import FactorGroups, FactorTable
 from tailsum.graphs.factors import TableFactors, padded
 from tailsum.graphs.graph import Graph
-from tailsum.numerics.check import as_whole, check_broadcast, check_device, check_scores
+from tailsum.numerics.check import as_whole, check_broadcast, check_device, check_scores, shape_or_type
 from tailsum.numerics.reduce import log_sum_exp
 from tailsum.numerics.table import tile_size
 from tailsum.numerics.tensors import flattened, working_type
@@ -167,8 +167,9 @@ def _checked(name: str, factor: Any, sizes: list[int], device: torch.device) -> 
         raise ValueError(f"{name}'s variables must be [r] or [F, r], r at least 1: got {list(variables.shape)}")
     arity = variables.shape[-1]
     if not isinstance(scores, Tensor) or scores.dim() < arity:
-        got = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-        raise ValueError(f"{name}'s scores must have a dimension for each of its {arity} variables: got {got}")
+        raise ValueError(
+            f"{name}'s scores must have a dimension for each of its {arity} variables: got {shape_or_type(scores)}"
+        )
     check_device(f"{name}'s scores", scores, device)
     check_scores(f"{name}'s scores", scores)
     if variables.dim() == 1:

@@ -24,8 +24,8 @@ from tailsum.graphs.monitor import Convergence, Passing, default_tolerance
 from tailsum.graphs.search import best_states
 from tailsum.graphs.solver import Solver
 from tailsum.graphs.unary import padded_unary
-from tailsum.numerics.check import at_least
-from tailsum.numerics.noise import gumbel
+from tailsum.numerics.check import at_least, check_choice
+from tailsum.numerics.noise import drawn_by, most_likely
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
 from tailsum.numerics.table import tile_rows
@@ -87,12 +87,9 @@ class Graph(Structure[GraphTerms, Tensor]):
             raise ValueError(f"damping must lie between 0 and 1, 1 excluded: got {damping}")
         if tolerance is not None and not tolerance >= 0:
             raise ValueError(f"tolerance must be at least 0: got {tolerance}")
-        if schedule not in ("sweep", "flooding"):
-            raise ValueError(f'schedule must be "sweep" or "flooding": got {schedule!r}')
-        if gradient not in ("implicit", "unrolled"):
-            raise ValueError(f'gradient must be "implicit" or "unrolled": got {gradient!r}')
-        if method not in ("auto", "exact", "propagation"):
-            raise ValueError(f'method must be "auto", "exact" or "propagation": got {method!r}')
+        check_choice("schedule", schedule, "sweep", "flooding")
+        check_choice("gradient", gradient, "implicit", "unrolled")
+        check_choice("method", method, "auto", "exact", "propagation")
         self.iterations, self.damping, self.schedule, self.gradient = iterations, damping, schedule, gradient
         self.method = method
         self.tolerance = default_tolerance(self.dtype) if tolerance is None else tolerance
@@ -221,7 +218,7 @@ class Graph(Structure[GraphTerms, Tensor]):
         """
         if self._buckets is not None:
             return super().marginals()
-        with recording_as_before(self.device, self.summed()) as (terms,):
+        with recording_as_before(self.device, self.summed()) as terms:
             solver = self.solver(terms, log_sum_exp)
             belief = solver.gathered().all()
             return _probability(belief, belief).reshape(*self.batch_shape, *self.node_shape, self.n_states)
@@ -251,8 +248,7 @@ class Graph(Structure[GraphTerms, Tensor]):
         `of` is "sum" (log-partition, marginals, samples and what follows from them) or "maximum" (`argmax` and `topk`,
         whose search starts from these messages). One may converge where the other does not.
         """
-        if of not in ("sum", "maximum"):
-            raise ValueError(f'of must be "sum" or "maximum": got {of!r}')
+        check_choice("of", of, "sum", "maximum")
         if self._buckets is not None:
             zero = torch.zeros(self.batch_shape, dtype=self.dtype, device=self.device)
             return Convergence(zero.long(), zero, zero == 0)
@@ -305,7 +301,7 @@ class Graph(Structure[GraphTerms, Tensor]):
         if self._buckets is None:
             states = best_states(*self._flat(terms), self.variables, self.plan, self._passing())
         else:
-            states = self._inference(terms, highest).decode(1, lambda logits: logits.argmax(-1))[0]
+            states = self._inference(terms, highest).decode(1, most_likely)[0]
         return states.reshape(*self.batch_shape, *self.node_shape)
 
     def topk(self, k: int) -> Best:
@@ -332,7 +328,7 @@ class Graph(Structure[GraphTerms, Tensor]):
         chunk = tile_rows(self.batch_shape.numel() * self.node_shape[0] * self.n_states, self.device)
 
         def draw(count: int) -> Tensor:
-            states = inference.decode(count, lambda logits: gumbel(logits, generator).argmax(-1))
+            states = inference.decode(count, drawn_by(generator))
             return states.reshape(count, *self.batch_shape, *self.node_shape)
 
         return self.chunked(draw, math.prod(sample_shape), chunk, sample_shape)

@@ -39,9 +39,8 @@ class NearPairs:
         value = cavity.gather(-1, landmarks.index) + landmarks.log_weight
         sent = message(self._towards(to, factors), landmarks.index, value)
         sent = near.joined(sent, cavity, landmarks)
-        sent = (
-            sent if landmarks.index.shape[-1] >= cavity.shape[-1] else fill_unreached(sent)
-        )  # that of all states is exact
+        if landmarks.index.shape[-1] < cavity.shape[-1]:  # from all states it is exact
+            sent = fill_unreached(sent)
         self.messages[to].index_copy_(1, factors, normalised(sent))
 
     def correction(

@@ -22,7 +22,7 @@ from tailsum.graphs.factor_scores import Params, Scopes
 from tailsum.graphs.layers import Plan
 from tailsum.graphs.monitor import Passing
 from tailsum.graphs.solver import Solver
-from tailsum.numerics.noise import gumbel
+from tailsum.numerics.noise import drawn_by, most_likely
 from tailsum.numerics.reduce import highest, log_sum_exp
 from tailsum.numerics.table import tile_size
 
@@ -37,7 +37,7 @@ def best_states(
     unary: Tensor, params: Params, variables: Sequence[Tensor], plan: Plan, passing: Passing
 ) -> Int[Tensor, "B V"]:
     """The best states found for `unary [B, V, N]` and the parameters of factors; -1 throughout where none is possible."""
-    first = Solver(unary, params, variables, plan, passing, highest).decode(1, lambda logits: logits.argmax(-1))
+    first = Solver(unary, params, variables, plan, passing, highest).decode(1, most_likely)
     if plan.forest or not len(unary):
         return first[0]
     few = passing._replace(iterations=min(_ITERATIONS, passing.iterations), warn=False)
@@ -66,9 +66,9 @@ class _Search:
         """The best states `[b, V]` from `first [1, b, V]` and others."""
         generator = torch.Generator(unary.device).manual_seed(0)
         sums = Solver(unary, self._of(rows, 1), self.variables, self.plan, self.passing, log_sum_exp)
-        start = [first, sums.decode(1, lambda logits: logits.argmax(-1))]
+        start = [first, sums.decode(1, most_likely)]
         if starts > 2:
-            start.append(sums.decode(starts - 2, lambda logits: gumbel(logits, generator).argmax(-1)))
+            start.append(sums.decode(starts - 2, drawn_by(generator)))
         states = torch.cat(start).transpose(0, 1).flatten(0, 1)  # [b * starts, V]
         states, score = self._improved(unary.repeat_interleave(starts, 0), self._of(rows, starts), states)
         states, score = states.unflatten(0, (-1, starts)), score.unflatten(0, (-1, starts))
@@ -85,7 +85,7 @@ class _Search:
             for free in cover(self.scopes, unary.shape[1], seed).to(unary.device):
                 held = torch.arange(unary.shape[-1], device=unary.device) != states[..., None]
                 solver = self._solver(unary.masked_fill(held & ~free[:, None], -math.inf), params)
-                moved = solver.decode(1, lambda logits: logits.argmax(-1))
+                moved = solver.decode(1, most_likely)
                 after = self._solver(unary, params).score(moved)[0]
                 better = after > score + 1e-9 * score.abs().nan_to_num(posinf=0.0)  # not by rounding alone
                 states, score = torch.where(better[:, None], moved[0], states), torch.where(better, after, score)

@@ -19,7 +19,7 @@ from tailsum.nn.reduction import Reduction, check_reduction, reduced
 from tailsum.nn.schemes import allowed_by, scheme_tags
 from tailsum.nn.scripted import Tables, best_paths, compiled, log_likelihood, only
 from tailsum.nn.tags import check_follow, checked_tags, tag_sets
-from tailsum.numerics.check import are_scores, at_least, check_floating, check_scores
+from tailsum.numerics.check import are_scores, at_least, check_floating, check_scores, shape_or_type
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.model import Propose
@@ -234,8 +234,9 @@ class CRF(nn.Module):
         if shape[self.batch_first] == 0:
             raise ValueError(f"emissions must have at least one position: got {[*shape, self.num_tags]}")
         if mask is not None and (not isinstance(mask, Tensor) or mask.shape != shape):
-            got = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
-            raise ValueError(f"mask must be {list(shape)}, as the first two dimensions of emissions: got {got}")
+            raise ValueError(
+                f"mask must be {list(shape)}, as the first two dimensions of emissions: got {shape_or_type(mask)}"
+            )
         packing = packing_of(mask if mask is None else self._batch_first(mask))
         if isinstance(emissions, Tensor) and not are_scores(emissions):  # masked scores may be anything
             counted = emissions if mask is None else emissions.detach().masked_fill((mask == 0)[..., None], 0.0)

@@ -16,6 +16,13 @@ def at_least(least: int, **named: int) -> None:
             raise ValueError(f"{name} must be a whole number of at least {least}: got {value}")
 
 
+def check_choice(name: str, value: object, *choices: str) -> None:
+    """Checks for one of some strings."""
+    if value not in choices:
+        *others, last = (f'"{choice}"' for choice in choices)
+        raise ValueError(f"{name} must be {', '.join(others)} or {last}: got {value!r}")
+
+
 def check_sample_shape(sample_shape: Sequence[int]) -> None:
     """Checks that the sizes are whole numbers of at least zero."""
     if not isinstance(sample_shape, Sequence) or isinstance(sample_shape, str):
@@ -100,6 +107,11 @@ def check_broadcast(name: str, shape: torch.Size, other: torch.Size, other_name:
         raise ValueError(
             f"{name} has batch shape {list(shape)}, which does not match {other_name} {list(other)}"
         ) from None
+
+
+def shape_or_type(value: object) -> list[int] | str:
+    """For the text of an error: the shape of a tensor, or the type of anything else."""
+    return list(value.shape) if isinstance(value, Tensor) else type(value).__name__
 
 
 def first_index(bad: Tensor) -> list[int]:

@@ -14,6 +14,16 @@ def gumbel(logits: Tensor, generator: torch.Generator | None) -> Tensor:
     return logits - waiting.clamp_(min=torch.finfo(logits.dtype).tiny).log_()
 
 
+def most_likely(logits: Tensor) -> Tensor:
+    """The index of the highest logit in each row."""
+    return logits.argmax(-1)
+
+
+def drawn_by(generator: torch.Generator | None) -> Choose:
+    """A function that draws one index per row, in proportion to the exponentials of its logits."""
+    return lambda logits: gumbel(logits, generator).argmax(-1)
+
+
 def seed_from(generator: torch.Generator | None) -> int:
     """A seed for the random numbers of a kernel, drawn from the generator, or from torch's default one."""
     device = torch.device("cpu") if generator is None else generator.device

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from tailsum.numerics.check import shape_or_type
 from tailsum.numerics.table import fits_budget
 from tailsum.numerics.tensors import at_step, flattened, take, without_common
 from tailsum.scores.base import Scores
@@ -110,8 +111,7 @@ class Dense(Potential):
 
     def __init__(self, scores: Float[Tensor, "*lead n_from n_to"]) -> None:
         if not isinstance(scores, Tensor) or scores.dim() < 2:
-            got = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-            raise ValueError(f"scores must be a tensor [*lead, n_from, n_to]: got {got}")
+            raise ValueError(f"scores must be a tensor [*lead, n_from, n_to]: got {shape_or_type(scores)}")
         self.scores, self.tensors = scores, (scores,)
         self.lead, (self.n_from, self.n_to) = scores.shape[:-2], scores.shape[-2:]
 

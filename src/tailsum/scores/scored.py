@@ -73,13 +73,7 @@ class Scored(Potential):
         scores = self.function(rows[..., :, None], cols[..., None, :], *extra)
         lead = torch.broadcast_shapes(self.lead, rows.shape[:-1], cols.shape[:-1])
         shape = (*lead, rows.shape[-1], cols.shape[-1])
-        if not scores.is_floating_point() or scores.shape != shape:
-            raise ValueError(
-                f"function must give one floating-point score for each pair, {list(shape)}: "
-                f"got {scores.dtype} {list(scores.shape)}"
-            )
-        if not every(scores < math.inf):
-            raise ValueError("function gave a score that is NaN or +inf: scores must be finite, or -inf for forbidden")
+        check_result(scores, shape, "pair")
         return scores if self.dtype is None else scores.to(self.dtype)
 
     def transposed(self) -> "Scored":
@@ -93,3 +87,16 @@ class Scored(Potential):
             return self.function(i, j + start, *context)
 
         return self._changed(function=function, n_to=stop - start)
+
+
+def check_result(scores: object, shape: tuple[int, ...], states: str) -> None:
+    """Checks what a user's function gave for each of some `states`, pairs or triples."""
+    if not isinstance(scores, Tensor):
+        raise ValueError(f"function must give a tensor of scores: got {type(scores).__name__}")
+    if not scores.is_floating_point() or scores.shape != shape:
+        raise ValueError(
+            f"function must give one floating-point score for each {states}, {list(shape)}: "
+            f"got {scores.dtype} {list(scores.shape)}"
+        )
+    if not every(scores < math.inf):
+        raise ValueError("function gave a score that is NaN or +inf: scores must be finite, or -inf for forbidden")

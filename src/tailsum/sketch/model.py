@@ -4,9 +4,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from tailsum.audience import for_authors
 from tailsum.sketch.sweep import Sweep
 
 
@@ -18,6 +19,7 @@ class Model(ABC):
     n_states: int
     dtype: torch.dtype
     device: torch.device
+    lengths: Int[Tensor, "*batch"] | None = None  # of sequences, where they differ
 
     @abstractmethod
     def node_scores(self) -> Float[Tensor, "*batch_node n"]:
@@ -30,6 +32,19 @@ class Model(ABC):
     @abstractmethod
     def sweep(self) -> Sweep:
         """Messages between neighbouring nodes, for `Lookahead`."""
+
+    @for_authors
+    def sequence_lengths(self) -> Int[Tensor, " B"]:
+        """The length of each sequence, the batch flattened."""
+        if self.lengths is None:
+            return torch.full((self.batch_shape.numel(),), self.node_shape[0], device=self.device)
+        return self.lengths.reshape(-1)
+
+    @for_authors
+    def inside(self) -> Bool[Tensor, "*batch T"]:
+        """Which positions are not padding."""
+        positions = torch.arange(self.node_shape[0], device=self.device)
+        return positions < self.sequence_lengths().reshape(*self.batch_shape, 1)
 
 
 Propose = Callable[[Model], Tensor]

@@ -140,15 +140,12 @@ class Optimal(Selection):
         return Subset(index, log_weight)
 
     def _rows(self, log_q: Float[Tensor, "rows n"], mark: Float64[Tensor, "rows 1"]) -> tuple[Tensor, Tensor]:
-        """The kept states and log weights of some rows; place m is at `m + mark` on the cumulative sum."""
+        """The kept states and log weights of some rows."""
         n = log_q.shape[-1]
         everything = torch.arange(n, device=log_q.device).expand(log_q.shape)
         inclusion = inclusion_probability(log_q, self.k)
         reach = _cumulative_by_magnitude(inclusion)
-        # State i takes place m if m + mark falls between the cumulative sums before and after it.
-        place = (reach - inclusion - mark).ceil_()
-        taken = place < reach - mark
-        place = torch.where(taken, place, self.k).long().clamp_(0, self.k)
+        place = places(reach, inclusion, mark, self.k)
         index = everything.new_full((len(log_q), self.k + 1), n).scatter_(-1, place, everything)[..., :-1]
         return _weighted(index, inclusion, log_q.dtype)
 
@@ -230,11 +227,22 @@ def inclusion_probability(log_q: Float[Tensor, "*lead n"], k: int) -> Float64[Te
     The m largest states have probability one, for the least m such that the others, which share the remaining k - m in
     proportion to q, get at most one each. Only the k largest can be among them.
     """
-    q = (log_q - finite(log_q.amax(-1, keepdim=True))).double().exp_()
-    q = torch.where(log_q > -math.inf, q.clamp_(min=1e-280), 0.0)  # possible states must not underflow
+    q = normalised(log_q, log_q.amax(-1, keepdim=True))
+    return included(q, share_of(*largest_and_rest(q, k), k))
+
+
+def normalised(log_q: Float[Tensor, "*lead n"], highest: Float[Tensor, "*lead 1"]) -> Float64[Tensor, "*lead n"]:
+    """`exp(log_q - highest)`, positive for every possible state."""
+    q = (log_q - finite(highest)).double().exp_()
+    return torch.where(log_q > -math.inf, q.clamp_(min=1e-280), 0.0)
+
+
+def largest_and_rest(
+    q: Float64[Tensor, "*lead n"], k: int
+) -> tuple[Float64[Tensor, "*lead m"], Float64[Tensor, "*lead 1"]]:
+    """The k largest in descending order, or all if there are fewer, and the sum of the others."""
     largest = q.topk(min(k, q.shape[-1]))
-    rest = q.scatter(-1, largest.indices, 0.0).sum(-1, keepdim=True)
-    return included(q, share_of(largest.values, rest, k))
+    return largest.values, q.scatter(-1, largest.indices, 0.0).sum(-1, keepdim=True)
 
 
 def share_of(
@@ -250,6 +258,18 @@ def share_of(
 def included(q: Float64[Tensor, "*lead n"], share: Float64[Tensor, "*lead 1"]) -> Float64[Tensor, "*lead n"]:
     """The probability that a state is kept: `min(1, q * share)`, and one where the share is infinite."""
     return torch.where(share < math.inf, (q * share).clamp_(max=1.0), (q > 0).double())
+
+
+def places(
+    reach: Float64[Tensor, "*lead n"], inclusion: Float64[Tensor, "*lead n"], mark: Float64[Tensor, "*lead 1"], k: int
+) -> Int[Tensor, "*lead n"]:
+    """The place of each state among the k kept ones, or k if it is not kept, by systematic sampling.
+
+    A state takes place m if `m + mark` falls between the cumulative sums of the inclusion probabilities before and after it.
+    """
+    place = (reach - inclusion - mark).ceil_()
+    taken = place < reach - mark
+    return torch.where(taken, place, k).long().clamp_(0, k)
 
 
 def uniform(shape: tuple[int, ...], device: torch.device, generator: torch.Generator | None) -> Tensor:

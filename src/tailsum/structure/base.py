@@ -1,4 +1,4 @@
-"""`Structure`, the base of every structure: what its author writes (`model.py`) and all operations (`operations/`)."""
+"""`Structure`, the base class: the methods that an author writes (`model.py`) and all operations (`operations/`)."""
 
 from torch.distributions.kl import register_kl
 
@@ -13,7 +13,7 @@ from tailsum.structure.operations.sketches import Sketches
 from tailsum.structure.terms import Terms
 
 
-# Some names are properties of torch's distributions and fields here, and some arguments have names of their own.
+# torch's distributions have properties where structures have fields, and other names of arguments.
 class Structure(  # pyright: ignore[reportIncompatibleMethodOverride, reportIncompatibleVariableOverride]
     Means[Terms, Configuration],
     Samples[Terms, Configuration],

@@ -1,4 +1,4 @@
-"""Checks of users' arguments. Each raises a ValueError that names the argument, what it was and what it should be."""
+"""Checks of users' arguments. Each raises a ValueError that names the argument, its value and what it should be."""
 
 import math
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from tailsum.numerics.check import (
     check_tensor,
     check_whole,
     first_index,
+    shape_or_type,
 )
 from tailsum.numerics.tensors import working_type
 from tailsum.numerics.transforms import every, some, values_of
@@ -28,7 +29,7 @@ from tailsum.sketch.selection import Subset
 
 
 def check_potential(name: str, potential: Potential) -> None:
-    """Every tensor of a potential is valid; factors must be finite."""
+    """Checks that every tensor of a potential is valid; factors must be finite."""
     for tensor in potential.tensors:
         if tensor.is_floating_point() or not isinstance(potential, Scored):
             check_scores(name, tensor)
@@ -42,21 +43,21 @@ def check_potential(name: str, potential: Potential) -> None:
             raise ValueError(f"{name} must have factors whose inner products fit {dtype}: got numbers up to {numbers}")
 
 
-def node_potential(name: str, given: Tensor | Factored, form: str) -> Potential:
+def node_potential(name: str, scores: Tensor | Factored, form: str) -> Potential:
     """Scores of the states of single nodes, from a tensor or factors, as a potential from one state to N."""
-    if isinstance(given, Factored):
-        states = given.right if given.right.dim() == 2 else given.right[..., None, :, :]
-        return Factored(given.left[..., :, None, :], states)
-    if not isinstance(given, Tensor):
-        raise ValueError(f"{name} must be a tensor or Factored: got {type(given).__name__}")
-    check_tensor(name, given)
-    if given.dim() < 2:
-        raise ValueError(f"{name} must be {form}: got {list(given.shape)}")
-    return Dense(given[..., :, None, :])
+    if isinstance(scores, Factored):
+        states = scores.right if scores.right.dim() == 2 else scores.right[..., None, :, :]
+        return Factored(scores.left[..., :, None, :], states)
+    if not isinstance(scores, Tensor):
+        raise ValueError(f"{name} must be a tensor or Factored: got {type(scores).__name__}")
+    check_tensor(name, scores)
+    if scores.dim() < 2:
+        raise ValueError(f"{name} must be {form}: got {list(scores.shape)}")
+    return Dense(scores[..., :, None, :])
 
 
 def check_nodes(name: str, nodes: Potential) -> None:
-    """`check_potential` of scores of single nodes; an error says where in the tensor that was given."""
+    """`check_potential` for scores of single nodes; errors give places in the tensor that the user gave."""
     if isinstance(nodes, Dense):
         check_scores(name, nodes.scores.squeeze(-2))
     elif isinstance(nodes, Factored):
@@ -67,7 +68,7 @@ def check_nodes(name: str, nodes: Potential) -> None:
 
 
 def check_lengths(lengths: Tensor, longest: int, name: str = "lengths", least: int = 1) -> None:
-    """Whole numbers between `least` and the number of positions."""
+    """Checks for lengths between `least` and the number of positions."""
     wrong = (lengths < least) | (lengths > longest)
     if some(wrong):
         first = values_of(lengths)[values_of(wrong)][0].item()
@@ -112,34 +113,35 @@ def check_states(
 
 def check_lead(
     name: str,
-    given: Tensor | Potential,
+    scores: Tensor | Potential,
     n_states: int,
     last: tuple[int, ...],
     device: torch.device,
     like: str,
     what: str = "steps",
 ) -> Potential:
-    """A potential between N and N states, its last leading dimension (if any) 1 or one of `last`."""
-    if not isinstance(given, Potential):
-        if not isinstance(given, Tensor) or given.dim() < 2:
-            got = list(given.shape) if isinstance(given, Tensor) else type(given).__name__
-            raise ValueError(f"{name} must be a potential or a tensor [N, N] or [*batch, {last[-1]}, N, N]: got {got}")
-        given = Dense(given)
-    if (given.n_from, given.n_to) != (n_states, n_states):
+    """The scores as a potential between N and N states, its last leading dimension (if any) 1 or one of `last`."""
+    if not isinstance(scores, Potential):
+        if not isinstance(scores, Tensor) or scores.dim() < 2:
+            raise ValueError(
+                f"{name} must be a potential or a tensor [N, N] or [*batch, {last[-1]}, N, N]: got {shape_or_type(scores)}"
+            )
+        scores = Dense(scores)
+    if (scores.n_from, scores.n_to) != (n_states, n_states):
         raise ValueError(
-            f"{name} must join {n_states} states with {n_states}, as {like} has: got {given.n_from} with {given.n_to}"
+            f"{name} must join {n_states} states with {n_states}, as {like} has: got {scores.n_from} with {scores.n_to}"
         )
-    if given.lead and given.lead[-1] not in (1, *last):
-        raise ValueError(f"{name} must have 1 or {last[-1]} {what} in dimension -3: got {given.lead[-1]}")
-    for tensor in given.tensors:
+    if scores.lead and scores.lead[-1] not in (1, *last):
+        raise ValueError(f"{name} must have 1 or {last[-1]} {what} in dimension -3: got {scores.lead[-1]}")
+    for tensor in scores.tensors:
         check_device(name, tensor, device)
-        if not isinstance(given, Scored):  # whose context may be anything
+        if not isinstance(scores, Scored):  # whose context may have any type
             check_floating(name, tensor)
-    return given.on(device)
+    return scores.on(device)
 
 
 def check_subset(subset: Subset, batch: torch.Size, node: torch.Size, n_states: int, name: str = "subset") -> None:
-    """Index and log weights of one shape that broadcasts to `[*batch, *node, K]`, states within range."""
+    """Checks for an index and log weights of one shape that broadcasts to `[*batch, *node, K]`, with states in range."""
     if not isinstance(subset, Subset):
         raise ValueError(f"{name} must be a Subset: got {type(subset).__name__}")
     index, log_weight = subset.index, subset.log_weight
@@ -147,7 +149,7 @@ def check_subset(subset: Subset, batch: torch.Size, node: torch.Size, n_states: 
     check_tensor(f"{name}.log_weight", log_weight)
     lead = index.shape[:-1]
     fits = index.dim() > len(node) and index.shape == log_weight.shape and index.shape[-1] > 0
-    fits = fits and lead[len(lead) - len(node) :] == node and _broadcasts(lead, (*batch, *node))
+    fits = fits and lead[len(lead) - len(node) :] == node and broadcasts_to(lead, (*batch, *node))
     whole = not index.is_floating_point() and index.dtype != torch.bool
     if not fits or not whole:
         raise ValueError(
@@ -159,5 +161,6 @@ def check_subset(subset: Subset, batch: torch.Size, node: torch.Size, n_states: 
     check_scores(f"{name}.log_weight", log_weight)
 
 
-def _broadcasts(shape: tuple[int, ...], lead: tuple[int, ...]) -> bool:
-    return len(shape) <= len(lead) and all(a in (1, b) for a, b in zip(shape[::-1], lead[::-1], strict=False))
+def broadcasts_to(shape: Sequence[int], larger: Sequence[int]) -> bool:
+    """Whether tensors of one shape broadcast to another."""
+    return len(shape) <= len(larger) and all(a in (1, b) for a, b in zip(shape[::-1], larger[::-1], strict=False))

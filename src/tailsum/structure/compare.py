@@ -1,4 +1,4 @@
-"""What comparisons of two models share: the same states for both, and values that a forbidden part makes infinite."""
+"""Comparisons of two models: over the same states, and infinite where one model forbids what the other allows."""
 
 import math
 from typing import Any
@@ -13,12 +13,11 @@ from tailsum.structure.terms import Terms, each
 
 
 def matching(model: Any, other: Any, name: str = "other") -> Any:
-    """`other` over the states of `model`; a ValueError, about the argument `name`, if they cannot be compared."""
+    """`other` over the states of `model`; a ValueError that names the argument `name` if they cannot be compared."""
     if not (isinstance(other, type(model)) or isinstance(model, type(other))):
         raise ValueError(f"{name} must be a {type(model).__name__}: got {type(other).__name__}")
-    same = f"{name} must have the same positions and states as {model}: got {other}"
     if (other.node_shape, other.whole.n_states) != (model.node_shape, model.whole.n_states):
-        raise ValueError(same)
+        raise ValueError(f"{name} must have the same positions and states as {model}: got {other}")
     if check_broadcast(name, other.batch_shape, model.batch_shape, "this model's") != model.batch_shape:
         raise ValueError(
             f"{name} must have a batch shape within {list(model.batch_shape)}: got {list(other.batch_shape)}"
@@ -41,14 +40,14 @@ def matching(model: Any, other: Any, name: str = "other") -> Any:
     return other
 
 
-def infinite_where_forbidden(model: Any, value: Tensor, own: Terms, terms: Terms) -> Tensor:
-    """`value`, infinite where a part that is forbidden in `terms` has positive probability under `own`."""
+def infinite_where_forbidden(model: Any, value: Tensor, scores: Terms, terms: Terms) -> Tensor:
+    """`value`, but infinite where a part that `terms` forbid has positive probability under `scores`."""
     if not any((unmasked(x) == -math.inf).any() for term in terms for x in term.tensors):
         return value
     with torch.no_grad():
-        # Not by an override, which may round: the slope is exactly zero where nothing forbidden has a chance.
+        # Not by `log_sum_and_mean`, whose overrides may round: this slope is exactly zero if nothing forbidden is possible.
         forbidden = each(lambda term: term.forbidden(model.dtype), terms)
-        _, chance = log_sum_and_slope(model, own, forbidden)
+        _, chance = log_sum_and_slope(model, scores, forbidden)
     return value.masked_fill(chance > 0, math.inf)
 
 

@@ -1,4 +1,4 @@
-"""Derivatives within an operation, whatever mode its caller is in: recorded if the caller records."""
+"""Derivatives within an operation, in any grad mode of its caller: recorded if the caller records."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,15 +8,15 @@ import torch
 
 from tailsum.numerics.precision import full_precision
 from tailsum.scores.base import Scores
-from tailsum.structure.terms import recordable, requires_grad
+from tailsum.structure.terms import Terms, recordable, requires_grad
 
 
 @contextmanager
 def differentiating(device: torch.device, *terms: tuple[Scores, ...]) -> Iterator[tuple[Any, ...]]:
     """A context in which sums of the terms can be differentiated: in full precision, in inference mode too.
 
-    It gives whether the derivatives are to be recorded (the caller records, and some score requires a gradient), then
-    each of the terms, in tensors that autograd can keep. Compute the terms before, in the caller's mode.
+    It yields whether to record the derivatives (the caller records, and some score requires a gradient), and then each of
+    the terms, in tensors that autograd can keep. Compute the terms before, in the caller's mode.
 
     >>> from tailsum import LinearChain
     >>> chain = LinearChain(torch.zeros(4, 2), torch.zeros(2, 2))
@@ -30,8 +30,8 @@ def differentiating(device: torch.device, *terms: tuple[Scores, ...]) -> Iterato
 
 
 @contextmanager
-def recording_as_before(device: torch.device, *terms: tuple[Scores, ...]) -> Iterator[tuple[Any, ...]]:
-    """A context for sums that are differentiated by functions of their own: it gives each of the terms, as above."""
+def recording_as_before(device: torch.device, terms: Terms) -> Iterator[Terms]:
+    """The same for sums with an autograd function of their own, in the caller's grad mode: it yields the terms."""
     recording = torch.is_grad_enabled()
     with torch.inference_mode(False), torch.set_grad_enabled(recording), full_precision(device):
-        yield tuple(map(recordable, terms))
+        yield recordable(terms)

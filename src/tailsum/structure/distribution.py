@@ -1,6 +1,6 @@
-"""Structures as `torch.distributions.Distribution`: its properties, for code that takes any distribution.
+"""Structures as `torch.distributions.Distribution`, for code that takes any distribution.
 
-A configuration is one event. `batch_shape`, `log_prob`, `sample`, `entropy` and `expand` mean what they mean there.
+A configuration is one event. `batch_shape`, `log_prob`, `sample`, `entropy` and `expand` have their usual meanings.
 `rsample` gives relaxed samples, which are not draws from the model, so `has_rsample` is False.
 """
 
@@ -14,9 +14,9 @@ from torch.distributions.constraints import Constraint
 
 
 class DistributionFace(Distribution):
-    """What a structure answers as a distribution, by its own operations."""
+    """The interface of distributions, by the operations of structures."""
 
-    # A field of every structure, where torch has a property.
+    # torch has a property here; structures set a field.
     batch_shape = torch.Size()  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
     node_shape: torch.Size
     has_rsample = False
@@ -76,7 +76,7 @@ class Configurations(Constraint):
         return len(self.model.event_shape)
 
     def check(self, value: Any) -> Tensor:
-        """Whether each configuration of a batch is allowed; one that is not valid is not."""
+        """Whether each configuration of a batch is allowed; invalid ones are not."""
         try:
             return self.model.score(value) > -torch.inf
         except ValueError:
@@ -84,16 +84,16 @@ class Configurations(Constraint):
 
     def _one_by_one(self, value: Any) -> Tensor:
         fields = [value] if isinstance(value, Tensor) else [x for x in value if x is not None]
-        own = fields[-1].shape[: -self.event_dim] if isinstance(value, Tensor) else fields[-1].shape[:-1]
-        shape = torch.broadcast_shapes(own, self.model.batch_shape)
+        lead = fields[-1].shape[: -self.event_dim] if isinstance(value, Tensor) else fields[-1].shape[:-1]
+        shape = torch.broadcast_shapes(lead, self.model.batch_shape)
         if not shape:
             return torch.zeros((), dtype=torch.bool, device=self.model.device)
         models = self.model.expand(shape)
-        found = torch.zeros(shape, dtype=torch.bool, device=self.model.device)
+        allowed = torch.zeros(shape, dtype=torch.bool, device=self.model.device)
         for place in itertools.product(*map(range, shape)):
-            here = tuple(0 if size == 1 else i for size, i in zip(own[::-1], place[::-1], strict=False))[::-1]
-            found[place] = models[place].support.check(value[here] if isinstance(value, Tensor) else value.at(here))
-        return found
+            here = tuple(0 if size == 1 else i for size, i in zip(lead[::-1], place[::-1], strict=False))[::-1]
+            allowed[place] = models[place].support.check(value[here] if isinstance(value, Tensor) else value.at(here))
+        return allowed
 
     def __repr__(self) -> str:
         return f"Configurations({self.model})"

@@ -21,26 +21,26 @@ from tailsum.structure.sketches import sketches
 
 Quantity = Callable[[Structure[Any, Any]], Tensor]
 
-# Quantities by name, and whether they are the logarithm of a sum beside averages.
+# Quantities by name, and whether each is the logarithm of a sum; else it is an average.
 NAMED: dict[str, tuple[Quantity, bool]] = {
     "log_partition": (lambda small: small.log_partition(), True),
     "entropy": (lambda small: small.entropy(), True),
     "marginals": (lambda small: small.scattered_marginals(), False),
 }
-# Intervals that say little: how they are named, and their width. That of the log-partition is looked at by `diagnostics`.
+# Intervals this wide say little: what they are of, and the width. `diagnostics` judges the log-partition's.
 WIDE = {"entropy": ("the entropy, in nats,", 2.0), "marginals": ("a marginal", 0.5)}
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value, its standard error, and the ends of an interval around it; and what speaks against all of them."""
+    """A value, its standard error, the ends of an interval around it, and reasons to distrust them, as `warnings`."""
 
     value: Float[Tensor, "*shape"]
     standard_error: Float[Tensor, "*shape"]
     low: Float[Tensor, "*shape"]
     high: Float[Tensor, "*shape"]
     warnings: list[str]
-    replicates: Float[Tensor, "r *shape"]  # what each sketch alone says
+    replicates: Float[Tensor, "r *shape"]  # the value from each sketch alone
 
 
 @torch.no_grad()
@@ -63,20 +63,20 @@ def estimate(
     of `model.sketch`. The function gets sketches of batch shape `[some, *batch]`, as many at a time as memory allows.
 
     Partition functions are averaged, which is unbiased; everything else is averaged in proportion to them. Errors are by
-    the jackknife and the interval by Student's t. They measure how much the sketches differ. What all of them miss, an
-    error bar cannot know: so `check` compares their sums with sketches of other choices and with sums that are no larger than
-    the true one. It looks at the interval too: one of two nats, of half a probability, or of a function's largest value
-    says little. What it finds is warned of as a `SketchWarning`, and stands in `warnings`. It costs about as much
-    as four sketches more by `Lookahead(rounds=2)` with lists of neighbours, which is far more than sketches by a cheap
-    proposal (`neighbours=0`); `check=False` leaves it out.
+    the jackknife and the interval by Student's t. They measure how much the sketches differ, and cannot show what all of
+    them miss. So `check` compares their sums with sketches by another proposal and with sums that are no larger than the
+    true one. It also looks for an interval that is too wide to say much: two nats, half a probability, or a function's
+    largest value. It warns by `SketchWarning`, and the texts are in the result's `warnings`. It costs about as much as four
+    more sketches by `Lookahead(rounds=2)` with lists of neighbours, which is far more than sketches by a cheap proposal
+    (`neighbours=0`); `check=False` leaves it out.
 
     >>> import tailsum as ts
     >>> generator = torch.Generator().manual_seed(0)
     >>> chain = ts.LinearChain(torch.randn(5, 300, generator=generator), torch.randn(300, 300, generator=generator))
-    >>> found = ts.estimate(chain, "log_partition", k=30, generator=generator)
-    >>> bool((found.low < chain.log_partition()) & (chain.log_partition() < found.high))
+    >>> result = ts.estimate(chain, "log_partition", k=30, generator=generator)
+    >>> bool((result.low < chain.log_partition()) & (chain.log_partition() < result.high))
     True
-    >>> found.warnings
+    >>> result.warnings
     []
     """
     quantity, logarithm = _quantity(what)
@@ -95,13 +95,13 @@ def estimate(
             texts += [] if seen else small.diagnostics()
             seen.append(Replicates.of(small))
     each = torch.cat(values)
-    found = combine(torch.cat(log_z), each, logarithm=logarithm, confidence=confidence)
+    combined = combine(torch.cat(log_z), each, logarithm=logarithm, confidence=confidence)
     if check:
-        texts += _of_width(what, found, each, len(model.batch_shape))
+        texts += _of_width(what, combined, each, len(model.batch_shape))
         texts += diagnostics(model, Replicates.joined(seen), chosen, confidence, generator)
     for text in texts:
         warnings.warn(text, SketchWarning, stacklevel=frames_of_ours())
-    value, error, low, high = (x.to(each.dtype) for x in found)
+    value, error, low, high = (x.to(each.dtype) for x in combined)
     return Estimate(value, error, low, high, texts, each)
 
 
@@ -113,11 +113,11 @@ def _quantity(what: str | Quantity) -> tuple[Quantity, bool]:
     return NAMED[what]
 
 
-def _of_width(what: str | Quantity, found: Combined, each: Tensor, batch_dims: int) -> list[str]:
-    """The widest interval of an instance says little; that of a function: it is as wide as its largest value."""
+def _of_width(what: str | Quantity, combined: Combined, each: Tensor, batch_dims: int) -> list[str]:
+    """The widest interval of an instance says little. For a function the limit is its largest value."""
     if len(each) == 1 or not each.numel() or what == "log_partition":
         return []
-    width = torch.where(found.standard_error > 0, found.high - found.low, 0.0)
+    width = torch.where(combined.standard_error > 0, combined.high - combined.low, 0.0)
     width, size = (x[..., None].flatten(batch_dims).amax(-1) for x in (width, each.abs().mean(0)))
     name, limit = WIDE[what] if isinstance(what, str) else ("the function", size)
     bad = width > limit

@@ -1,8 +1,8 @@
-"""The fields of a model, changed alike: every tensor in them, or every tensor that has batch dimensions.
+"""Changes to every tensor in the fields of a model, or to every tensor that has batch dimensions.
 
 The tensors of a field have the shape `[*batch, ...]`, where batch dimensions may be 1 or missing as in broadcasting. How
-many dimensions follow those of the batch is known for scores, kept states, lengths and tables of nodes `[*batch, *node,
-N]`; a structure with other fields says it by `after_batch`.
+many dimensions follow the batch is known for scores, kept states, lengths and tables of nodes `[*batch, *node, N]`; a
+structure with other fields defines `after_batch`.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,9 +18,9 @@ ChangeBatch = Callable[[Tensor, int], Tensor]  # from a tensor and how many of i
 
 
 def changed(value: Any, change: Callable[[Any], Any], memo: dict[int, Any]) -> Any:
-    """A copy of a value with `change` applied to all tensors, dtypes and devices in it, however deep.
+    """A copy of a value with `change` applied to all tensors, dtypes and devices in it, at any depth.
 
-    What users give as functions or modules stays as it is.
+    Users' functions and modules stay as they are.
     """
     if isinstance(value, torch.dtype | torch.device):
         return change(value)
@@ -49,14 +49,14 @@ def _copied(value: Any, change: Callable[[Any], Any], memo: dict[int, Any]) -> A
 
 def remade(items: list[Any] | tuple[Any, ...], change: Callable[[Any], Any]) -> Any:
     """The same kind of list or tuple with every item changed."""
-    found = [change(x) for x in items]
-    return type(items)(*found) if hasattr(items, "_fields") else type(items)(found)
+    new = [change(x) for x in items]
+    return type(items)(*new) if hasattr(items, "_fields") else type(items)(new)
 
 
 def over_batch(model: Any, change: ChangeBatch, change_scores: ChangeBatch | None = None) -> dict[str, Any]:
     """The fields of a model with `change` applied to every tensor that may have batch dimensions.
 
-    `change_scores` is for the tensors of scores and of kept states; if it is None, they stay as they are.
+    `change_scores` applies to the tensors of scores and of kept states; if None, they stay as they are.
     """
     reported, scores = model.after_batch(), change_scores or (lambda x, _: x)
 
@@ -80,7 +80,7 @@ def over_batch(model: Any, change: ChangeBatch, change_scores: ChangeBatch | Non
 
 
 def _after_batch(model: Any, name: str, tensor: Tensor) -> int:
-    """How many dimensions of a field follow those of the batch, by its name or shape."""
+    """How many dimensions of a field follow the batch, by its name or shape."""
     if name == "lengths":
         return 0
     table = (*model.node_shape, model.n_states)

@@ -1,4 +1,4 @@
-"""The stack level of warnings, so that they point at the user's line."""
+"""The stack level for warnings that point at the user's line."""
 
 import inspect
 

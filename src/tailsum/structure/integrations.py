@@ -1,11 +1,11 @@
-"""What `torch.compile` and Pyro need from structures, set up when they are loaded.
+"""Hooks for `torch.compile` and Pyro, which run when these are loaded.
 
-`torch.compile` leaves this package's code to run eagerly: a break in the graph for each call, and no recompilation. The
-recursions loop over positions in Python and choose their method by the range of the scores, so the compiler would trace
-every length and every choice anew.
+`torch.compile` runs this package's code eagerly: a graph break for each call, and no recompilation. The recursions loop over
+positions in Python and choose their method by the range of the scores, so the compiler would trace every length and every
+choice anew.
 
-Pyro takes a structure wherever it takes a distribution, `pyro.sample("z", chain)`: structures get the methods that Pyro's
-own distributions have beyond those of torch, and count as instances of its base class.
+Pyro accepts structures as distributions, `pyro.sample("z", chain)`: they get the methods that Pyro adds to torch's
+distributions, and count as instances of its base class.
 """
 
 import inspect
@@ -31,6 +31,6 @@ def integrate(structure: Any) -> None:
 
 
 def leave_eager(rules: ModuleType) -> None:
-    """No file of this package is traced."""
-    if hasattr(rules, "add"):  # not documented: without it compilation is slow, and still right
+    """Keep the compiler from tracing any file of this package."""
+    if hasattr(rules, "add"):  # undocumented: without it, compilation is slow but still correct
         rules.add(__name__.partition(".")[0])

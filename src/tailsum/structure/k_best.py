@@ -1,15 +1,15 @@
 """The k best configurations of any structure, by searches for the best one (Lawler 1972).
 
-The configurations other than the best are partitioned by the first of its parts that they lack: those without the
-first part, those with the first and without the second, and so on. A part is banned by the score minus infinity, and
-demanded by a ban on its exclusions, the parts that no configuration has beside it: other scores are unchanged, so that those
-of any size cost no digits. Only where a structure does not name enough exclusions is the search repeated with a bonus for
-demanded parts. Each further configuration costs one search for each of its parts, as many in one batch as `_TOGETHER` allows.
+The configurations other than the best are partitioned into classes by the first of its parts that they lack: those without
+the first part, those with the first and without the second, and so on. A part is banned by the score minus infinity. It is
+demanded by a ban on its exclusions, the parts that no configuration has together with it, which costs no digits, as other
+scores are unchanged. Only if a structure does not name enough exclusions is the search repeated with a bonus for demanded
+parts. Each further configuration costs one search for each of its parts, with up to `_TOGETHER` parts in one batch.
 
-A class is remembered by the numbers of its parts, and only the classes whose best may still be among the k: memory
-grows as a search does, not with the number of searches.
+A class is stored as the indices of its demanded and banned parts, and only while its best may be among the k: memory grows
+with the size of a search, not with their number.
 
-The same partition serves random draws in place of searches (`distinct.py`).
+`distinct.py` uses the same partition with random draws in place of searches.
 """
 
 import math
@@ -33,7 +33,7 @@ class Best(NamedTuple):
     scores: Float[Tensor, "k *batch"]
 
 
-class Found(NamedTuple):
+class Solved(NamedTuple):
     """Best configurations `[M, *batch]` in global ids, the parts of each table that they use, and their scores."""
 
     configurations: Any
@@ -53,9 +53,9 @@ class Constraints(NamedTuple):
     bonus: float | None
 
 
-_TOGETHER = 1 << 22  # parts of all tables that are searched at once
+_TOGETHER = 1 << 22  # parts of all tables in one batch of searches
 
-Solve = Callable[[list[Tensor]], Found]
+Solve = Callable[[list[Tensor]], Solved]
 Limit = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -68,27 +68,27 @@ def k_best(
     solve: Solve,
     limit: Limit = lambda scores, _: scores,
 ) -> tuple[Any, Float[Tensor, "k *batch"]]:
-    """The k best configurations `[k, *batch, ...]`, or as many as exist, of the parts that `tables [*batch, *part]` score.
+    """The k best configurations `[k, *batch, ...]`, or as many as exist, and their scores, best first.
 
-    Their scores, too. `solve` finds the best under tables `[M, *batch, *part]`, and none where all is banned.
-    `limit(scores [M, *batch], bound [1, *batch])` changes the scores of what was found in classes that a configuration of
-    score `bound` was removed from.
+    `tables [*batch, *part]` score the parts. `solve` finds the best configurations under tables `[M, *batch, *part]`, and none
+    where all parts are banned. `limit(scores [M, *batch], bound [1, *batch])` changes the scores of the best in classes from
+    which a configuration of score `bound` was removed.
     """
     search = _Search(tables, batch, constraints, solve)
-    pool, found = search.start(), list[_Solutions]()
-    while len(found) < k:
+    pool, best = search.start(), list[_Solutions]()
+    while len(best) < k:
         if batch.numel() and not (pool.scores[0] > -math.inf).any():
             break
-        found.append(pool.at(slice(0, 1)))
-        pool, wanted = pool.at(slice(1, None)), k - len(found)
-        if wanted:
-            for branch in search.branches(found[-1]):
-                scores = limit(branch.scores, found[-1].scores)
-                pool = pool.and_those_of(branch._replace(scores=scores)).highest(wanted)
-    if not found:
+        best.append(pool.at(slice(0, 1)))
+        pool, missing = pool.at(slice(1, None)), k - len(best)
+        if missing:
+            for branch in search.branches(best[-1]):
+                scores = limit(branch.scores, best[-1].scores)
+                pool = pool.and_those_of(branch._replace(scores=scores)).highest(missing)
+    if not best:
         return stacked([pool.configuration], lambda x: x[0][:0]), pool.scores[:0]
-    best = found[0].and_those_of(*found[1:]).highest(k)  # scores may be rounded
-    return best.configuration, best.scores
+    in_order = best[0].and_those_of(*best[1:]).highest(k)  # scores may be rounded
+    return in_order.configuration, in_order.scores
 
 
 def stacked(configurations: Sequence[Any], combine: Callable[[list[Tensor]], Tensor]) -> Any:
@@ -101,7 +101,7 @@ def stacked(configurations: Sequence[Any], combine: Callable[[list[Tensor]], Ten
 
 
 def at_index(fields: Sequence[Tensor | None], index: Any, lead: int) -> list[Any]:
-    """Every field of configurations at an index of their `lead` leading dimensions, those of samples and batch."""
+    """Every field of configurations at an index into their `lead` leading dimensions, samples and batch."""
     count = len(index) if isinstance(index, tuple) else 1
     if count > lead:
         raise ValueError(f"index must be of the {lead} dimensions of samples and batch: got {index}")
@@ -112,9 +112,9 @@ torch.serialization.add_safe_globals([Best])  # for torch.load(.., weights_only=
 
 
 class _Solutions(NamedTuple):
-    """Solutions `[M, *batch]`, and the numbers of the parts that each uses, `[M, *batch, any]`, and that its class bans.
+    """Solutions `[M, *batch]`, and the indices of the parts that each uses, `[M, *batch, any]`, and that its class bans.
 
-    The first `fixed` of the parts used are those that its class demands; -1 stands after the last.
+    Its class demands the first `fixed` of the parts used. Indices are filled up with -1.
     """
 
     configuration: Any
@@ -127,7 +127,7 @@ class _Solutions(NamedTuple):
         return _Solutions(stacked([self.configuration], lambda x: x[0][place]), *(x[place] for x in self[1:]))
 
     def highest(self, count: int) -> "_Solutions":
-        """Those of the highest scores, in order."""
+        """The solutions with the highest scores, in order."""
         index = self.scores.sort(dim=0, descending=True, stable=True).indices[:count]
 
         def pick(x: Tensor) -> Tensor:
@@ -142,23 +142,23 @@ class _Solutions(NamedTuple):
 
 
 class _Search:
-    """Best configurations with some parts demanded and some banned. `sizes` are the numbers of parts of each table."""
+    """Searches with some parts demanded and some banned. `sizes` are the numbers of parts in each table."""
 
-    def __init__(self, tables: Sequence[Tensor], batch: torch.Size, constraints: Constraints, best: Solve) -> None:
-        self.tables, self.batch, self.constraints, self.best = tables, batch, constraints, best
+    def __init__(self, tables: Sequence[Tensor], batch: torch.Size, constraints: Constraints, solve: Solve) -> None:
+        self.tables, self.batch, self.constraints, self.solve = tables, batch, constraints, solve
         self.sizes = [table.shape[len(batch) :].numel() for table in tables]
         self.together = max(1, _TOGETHER // max(1, batch.numel() * sum(self.sizes)))
 
     def start(self) -> _Solutions:
-        """The best of all."""
+        """The best configuration of all."""
         free = torch.zeros(2, *self.batch, sum(self.sizes), dtype=torch.bool, device=self.tables[0].device)
         banned = free.clone()
         banned[0] = True
-        configuration, scores, used = self._found(free, banned)
+        configuration, scores, used = self._searched(free, banned)
         self.nothing = stacked([configuration], lambda x: x[0][:1])
         none = used.new_zeros(1, *self.batch, dtype=torch.long)
         return self._solutions(
-            stacked([configuration], lambda x: x[0][1:]), scores[1:], none, _numbers(used[1:]), none[..., None] - 1
+            stacked([configuration], lambda x: x[0][1:]), scores[1:], none, _indices(used[1:]), none[..., None] - 1
         )
 
     def branches(self, chosen: _Solutions) -> Iterator[_Solutions]:
@@ -168,21 +168,19 @@ class _Search:
         place = torch.arange(chosen.used.shape[-1], device=count.device)
         for first in range(0, classes, self.together):
             step = torch.arange(first, min(first + self.together, classes), device=count.device)
-            lacking = chosen.fixed + step.reshape(
-                -1, *(1,) * len(self.batch)
-            )  # the place of the part that a class lacks
+            # The place of the part that each class lacks.
+            lacking = chosen.fixed + step.reshape(-1, *(1,) * len(self.batch))
             empty = ((lacking >= count) | (chosen.scores == -math.inf))[..., None]
             demanded = self._flags(torch.where(place < lacking[..., None], chosen.used, -1)) & ~empty
-            lost = chosen.used.expand(len(step), *chosen.used.shape[1:]).gather(
-                -1, lacking.clamp(max=len(place) - 1)[..., None]
-            )
+            lost = chosen.used.expand(len(step), *chosen.used.shape[1:])
+            lost = lost.gather(-1, lacking.clamp(max=len(place) - 1)[..., None])
             banned = torch.cat((chosen.banned.expand(len(step), *chosen.banned.shape[1:]), lost), -1)
-            configuration, scores, used = self._found(demanded, self._flags(banned) | empty)
-            used = _numbers(used & demanded, used & ~demanded)
+            configuration, scores, used = self._searched(demanded, self._flags(banned) | empty)
+            used = _indices(used & demanded, used & ~demanded)
             yield self._solutions(configuration, scores, lacking, used, banned)
 
     def _solutions(self, configuration: Any, scores: Tensor, fixed: Tensor, used: Tensor, banned: Tensor) -> _Solutions:
-        """With no configuration where there is none that counts."""
+        """Solutions, with -1 throughout in place of configurations that do not count."""
         never = scores == -math.inf
 
         def blank(x: list[Tensor]) -> Tensor:
@@ -190,35 +188,37 @@ class _Search:
 
         return _Solutions(stacked([configuration, self.nothing], blank), scores, fixed, used, banned)
 
-    def _flags(self, numbers: Tensor) -> Tensor:
-        """The parts `[.., part]` of some numbers `[.., any]`."""
-        flags = torch.zeros(*numbers.shape[:-1], sum(self.sizes) + 1, dtype=torch.bool, device=numbers.device)
-        return flags.scatter_(-1, torch.where(numbers < 0, sum(self.sizes), numbers), True)[..., :-1]
+    def _flags(self, parts: Tensor) -> Tensor:
+        """Flags `[.., part]` of the parts with the indices `[.., any]`."""
+        flags = torch.zeros(*parts.shape[:-1], sum(self.sizes) + 1, dtype=torch.bool, device=parts.device)
+        return flags.scatter_(-1, torch.where(parts < 0, sum(self.sizes), parts), True)[..., :-1]
 
-    def _found(self, demanded: Tensor, banned: Tensor) -> tuple[Any, Tensor, Tensor]:
+    def _searched(self, demanded: Tensor, banned: Tensor) -> tuple[Any, Tensor, Tensor]:
         """The best configurations, their scores, and the parts that they use, `[M, *batch, part]`."""
         shapes = [(len(demanded), *table.shape) for table in self.tables]
-        wanted, less = (
+        required, removed = (
             [x.reshape(shape) for x, shape in zip(flags.split(self.sizes, -1), shapes, strict=True)]
             for flags in (demanded, banned)
         )
         exclusions, bonus = self.constraints
-        given = zip(self.tables, less, exclusions(wanted), strict=True)
-        tables = [table.masked_fill(out | rival, -math.inf) for table, out, rival in given]
-        found = self._held(tables, demanded)
-        if found is None:
+        masks = zip(self.tables, removed, exclusions(required), strict=True)
+        tables = [table.masked_fill(out | excluded, -math.inf) for table, out, excluded in masks]
+        solved = self._checked(tables, demanded)
+        if solved is None:
             if bonus is None:
                 raise ValueError(
                     "exclusions names too few parts: some configurations have none of them, nor the demanded ones"
                 )
-            tables = [table + more * bonus for table, more in zip(tables, wanted, strict=True)]
-            found = self._held(tables, demanded, strict=False)
-        assert found is not None
-        return found
+            tables = [table + flags * bonus for table, flags in zip(tables, required, strict=True)]
+            solved = self._checked(tables, demanded, strict=False)
+        assert solved is not None
+        return solved
 
-    def _held(self, tables: list[Tensor], demanded: Tensor, strict: bool = True) -> tuple[Any, Tensor, Tensor] | None:
-        """The best under changed tables; those without a demanded part do not count or, if `strict`, nothing does."""
-        configuration, parts, scores = self.best(tables)
+    def _checked(
+        self, tables: list[Tensor], demanded: Tensor, strict: bool = True
+    ) -> tuple[Any, Tensor, Tensor] | None:
+        """The best under changed tables. One without a demanded part does not count; if `strict`, the result is then None."""
+        configuration, parts, scores = self.solve(tables)
         flat = [x.reshape(*demanded.shape[:-1], size) for x, size in zip(parts, self.sizes, strict=True)]
         used = torch.cat([x > 0 for x in flat], -1)
         lacking = (demanded & ~used).any(-1)
@@ -227,20 +227,20 @@ class _Search:
         return configuration, scores.masked_fill(lacking | ~used.any(-1), -math.inf), used
 
 
-def _numbers(*flags: Tensor) -> Tensor:
-    """The numbers of the parts `[.., part]` that are flagged, those of the first flags first; -1 after the last."""
+def _indices(*flags: Tensor) -> Tensor:
+    """The indices of the parts flagged in `[.., part]`, those of the first flags first, filled up with -1."""
     rows = [x.flatten(0, -2) for x in flags]
     row, part = torch.cat([x.nonzero() for x in rows]).unbind(-1)
     order = row.argsort(stable=True)
     row, part = row[order], part[order]
     count = row.bincount(minlength=len(rows[0]))
     place = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]
-    numbers = row.new_full((len(rows[0]), max((1, *count.tolist()))), -1)
-    numbers[row, place] = part
-    return numbers.reshape(*flags[0].shape[:-1], numbers.shape[-1])
+    parts = row.new_full((len(rows[0]), max((1, *count.tolist()))), -1)
+    parts[row, place] = part
+    return parts.reshape(*flags[0].shape[:-1], parts.shape[-1])
 
 
-def _as_wide(numbers: Sequence[Tensor]) -> Tensor:
-    """The rows of all, filled up with -1 to the same width."""
-    width = max(x.shape[-1] for x in numbers)
-    return torch.cat([F.pad(x, (0, width - x.shape[-1]), value=-1) for x in numbers])
+def _as_wide(parts: Sequence[Tensor]) -> Tensor:
+    """The rows of all tensors, filled up with -1 to the same width."""
+    width = max(x.shape[-1] for x in parts)
+    return torch.cat([F.pad(x, (0, width - x.shape[-1]), value=-1) for x in parts])

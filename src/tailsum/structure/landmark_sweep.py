@@ -1,8 +1,8 @@
-"""Lookahead for any structure: beliefs about each state of a node, given landmark states of all the other nodes.
+"""Lookahead for any structure: beliefs about each state of a node, given landmarks at all other nodes.
 
-The model is restricted to landmarks at all nodes but one, and to some of the states of that one; the belief in each of
-these is the log of the sum over all configurations through it. This needs no messages, but costs nodes x N / landmarks
-sums of the restricted model.
+The model is restricted to landmark states at all nodes but one, and to a few states of that one at a time. The belief in a
+state is the log of the sum over all configurations through it. This needs no messages, but nodes x N / landmarks sums of
+the restricted model.
 """
 
 from collections.abc import Callable
@@ -18,10 +18,10 @@ Beliefs = Callable[[int], Tensor]  # from a node (flat index) to beliefs [*batch
 
 
 class LandmarkSweep(Sweep):
-    """Beliefs about the states of every node from landmarks of all the others.
+    """Beliefs about the states of every node from landmarks at all others.
 
-    `nodes [*batch, *node, N]` are the scores of single nodes. `given(kept)` computes beliefs about one node where all
-    others are restricted to the kept states `[*batch, V, K]`.
+    `nodes [*batch, *node, N]` are the scores of single nodes. `given(kept)` has the beliefs about one node if all others are
+    restricted to the kept states `[*batch, V, K]`.
     """
 
     landmarks = 64
@@ -57,22 +57,22 @@ class LandmarkSweep(Sweep):
 def by_restriction(
     nodes: Float[Tensor, "*batch V n"], log_mass: Callable[[Subset], Tensor]
 ) -> Callable[[Subset], Beliefs]:
-    """Beliefs by `log_mass`: log of the sum over all configurations through each state of a subset `[.., V, K]`."""
+    """Beliefs from `log_mass`, which gives the log-sum over all configurations through each state of a subset `[.., V, K]`."""
     n_states = nodes.shape[-1]
 
     def given(kept: Subset) -> Beliefs:
         size = kept.index.shape[-1]
         chunks = -(-n_states // size)
-        some = torch.arange(chunks * size, device=kept.index.device)
-        some = some.reshape(chunks, *(1,) * (kept.index.dim() - 2), size)
+        every = torch.arange(chunks * size, device=kept.index.device)
+        every = every.reshape(chunks, *(1,) * (kept.index.dim() - 2), size)
 
         def beliefs(node: int) -> Tensor:
             index, log_weight = (x.repeat(chunks, *(1,) * x.dim()) for x in (kept.index, kept.log_weight))
-            index[..., node, :] = some.clamp(max=n_states - 1)
-            log_weight[..., node, :] = torch.where(some < n_states, 0.0, -torch.inf)
-            found = log_mass(Subset(index, log_weight))[..., node, :]
-            own = nodes[..., node, :]
-            return torch.where(own > -torch.inf, found.movedim(0, -2).flatten(-2)[..., :n_states] - own, -torch.inf)
+            index[..., node, :] = every.clamp(max=n_states - 1)
+            log_weight[..., node, :] = torch.where(every < n_states, 0.0, -torch.inf)
+            mass = log_mass(Subset(index, log_weight))[..., node, :].movedim(0, -2).flatten(-2)[..., :n_states]
+            scores = nodes[..., node, :]
+            return torch.where(scores > -torch.inf, mass - scores, -torch.inf)
 
         return beliefs
 

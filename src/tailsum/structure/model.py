@@ -1,11 +1,11 @@
-"""What the author of a structure writes.
+"""The methods that the author of a structure writes.
 
-A structure has scores of its parts (a chain: of each state at each position, and of each pair of neighbours), its
-*terms*, a named tuple. Two methods are required: `terms`, the scores, and `total`, which reduces the scores of all
-configurations to one number. `log_sum_exp` gives log Z; the gradient of a total in the first term is the marginals, a
-best configuration or a sample, depending on the reduction. A structure whose nodes have latent states has `gather` too, and
-one whose configurations are not the states of its nodes has `read` and `used`. Every operation follows from these, on a whole
-model and on a sketch alike (`operations/`); methods marked `for_authors` there can be overridden by a faster one.
+A structure has scores of its parts, its *terms*, a named tuple: on a chain, of each state at each position and of each pair
+of neighbouring states. Two methods are required: `terms`, the scores, and `total`, which reduces the scores of all
+configurations to one number. With `log_sum_exp` this is log Z. The gradient of a total in the first term is the marginals, a
+best configuration or a sample, depending on the reduction. A structure with latent states also defines `gather`, and one
+whose configurations are not the states of its nodes defines `read` and `used`. Every operation follows from these, on models
+and sketches alike (`operations/`). Methods marked `for_authors` there can be overridden by faster ones.
 
 States have *local ids* `0 .. n-1` in a model, and *global ids* in the whole model that it is a sketch of.
 """
@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.audience import for_authors
@@ -37,7 +37,6 @@ class StructureModel(Model, Generic[Terms, Configuration]):
     each node, `dtype` (float32 or float64), `device`, and `lengths` where sequences differ in length.
     """
 
-    lengths: Int[Tensor, "*batch"] | None = None
     part_terms = 1  # how many of the terms, from the first, are tables whose parts make up a configuration
     kept: Subset | None = None  # the states of the whole model that a sketch keeps
     _origin: Any = None  # the whole model of a sketch
@@ -54,11 +53,11 @@ class StructureModel(Model, Generic[Terms, Configuration]):
 
     @abstractmethod
     def total(self, terms: Terms, reduce: Reduce) -> Float[Tensor, "*batch"]:
-        """The reduction of the scores of all configurations, with derivatives of every order for `log_sum_exp`.
+        """The scores of all configurations, reduced to one number; with derivatives of every order for `log_sum_exp`.
 
-        A configuration must use each entry that is reduced at most once. Terms have this model's batch shape, which is
-        larger than that of its tensors after `in_batch`. The result may have more digits than the scores: differences of
-        sums are rounded to the model's dtype at the end.
+        A configuration must use each entry of a table at most once. Terms have this model's batch shape, which after
+        `in_batch` is larger than that of its tensors. The result may have more digits than the scores; operations round it to
+        the model's dtype at the end.
         """
 
     # Where nodes have latent states.
@@ -70,7 +69,7 @@ class StructureModel(Model, Generic[Terms, Configuration]):
     # Where a configuration is not the state of each node.
 
     def read(self, used: Sequence[Float[Tensor, "..."]]) -> Configuration:
-        """The configuration in local ids, from the parts of each part term that it uses (ones; else zeros)."""
+        """The configuration in local ids. `used` has ones at the parts of each part term that it uses, else zeros."""
         states = used[0].argmax(-1)
         return states.masked_fill(used[0].sum(-1) == 0, -1)  # pyright: ignore[reportReturnType]
 
@@ -79,13 +78,13 @@ class StructureModel(Model, Generic[Terms, Configuration]):
         one_hot = F.one_hot(configuration.clamp(min=0), self.n_states).to(self.dtype)
         return (one_hot.masked_fill((configuration < 0)[..., None], 0.0),)
 
-    # Where a field has another shape than those of scores, lengths and tables of nodes `[*batch, *node, N]`.
+    # Where fields have batch dimensions beside scores, lengths and tables of nodes `[*batch, *node, N]`.
 
     def after_batch(self) -> dict[str, Any]:
-        """How many dimensions of a field follow those of the batch, if its form does not say so; None: it has no batch."""
+        """For each such field, how many of its dimensions follow those of the batch, or None if it has no batch dimensions."""
         return {}
 
-    # At the author's service.
+    # For use by authors.
 
     @for_authors
     def replaced(self: This, **fields: object) -> This:
@@ -99,16 +98,3 @@ class StructureModel(Model, Generic[Terms, Configuration]):
         """The same model broadcast to a larger batch shape; its tensors stay as they are."""
         shape = torch.Size(shape)
         return self.replaced(batch_shape=shape, lengths=None if self.lengths is None else self.lengths.expand(shape))
-
-    @for_authors
-    def sequence_lengths(self) -> Int[Tensor, " B"]:
-        """The length of each sequence, the batch flattened."""
-        if self.lengths is None:
-            return torch.full((self.batch_shape.numel(),), self.node_shape[0], device=self.device)
-        return self.lengths.reshape(-1)
-
-    @for_authors
-    def inside(self) -> Bool[Tensor, "*batch T"]:
-        """Which positions are not padding."""
-        positions = torch.arange(self.node_shape[0], device=self.device)
-        return positions < self.sequence_lengths().reshape(*self.batch_shape, 1)

@@ -11,9 +11,9 @@ from torch import Tensor
 class RelaxedSample(NamedTuple):
     """A differentiable sample: weights on the parts of a structure in place of zeros and ones.
 
-    On a chain the weights `[.., T, n]` of each position sum to one. `states` are their global ids, and `hard` is the
-    discrete sample that was relaxed, in global ids too. In the padding, and where nothing is possible, all weights are
-    zero and `hard` is -1. `chances`, on a chain, are the probabilities `[.., T, n]` of each state given the `hard` states
+    On a chain the weights `[.., T, n]` of each position sum to one. `states` are the global ids of the states that they
+    refer to, and `hard` is the discrete sample that was relaxed. In the padding, and where nothing is possible, all weights
+    are zero and `hard` is -1. On a chain, `chances` are the probabilities `[.., T, n]` of each state given the `hard` states
     of all later positions: used as weights, they add no noise at one position.
     """
 

@@ -1,4 +1,4 @@
-"""Combined replicates: independent unbiased estimates of Z, and the value of another quantity from each.
+"""Combination of replicates: independent unbiased estimates of Z, each with the value of another quantity.
 
 Replicate r has an estimate `Z_r`, as `log_z [r, *batch]`, and a value `[r, *batch, ...]`. Its *share* is `Z_r` over the sum
 of all. Averages under the model are ratios of sums, so their values are averaged with these shares as weights: the bias of a
@@ -59,7 +59,7 @@ def shares(log_z: Float[Tensor, "r *batch"]) -> Float[Tensor, "r *batch"]:
 
 
 def effective(log_z: Float[Tensor, "r *batch"]) -> Float[Tensor, "*batch"]:
-    """The effective number of replicates, from one to all: how many with equal shares would vary as much."""
+    """The effective number of replicates: as many with equal shares would vary as much."""
     return (-(2 * shares(log_z)).logsumexp(0)).exp()
 
 
@@ -73,7 +73,7 @@ def mean(log_z: Float[Tensor, "r *batch"], values: Float[Tensor, "r *batch_value
 
 
 def student(confidence: float, freedom: int) -> float:
-    """The t within which a variable of Student's distribution, with `freedom` degrees, lies with probability `confidence`.
+    """The t such that a variable of Student's distribution, with `freedom` degrees, is within t with probability `confidence`.
 
     From three degrees on by an expansion around the normal quantile, with a relative error below 0.5%.
 

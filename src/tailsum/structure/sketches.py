@@ -20,7 +20,7 @@ def sketches(
     proposal: Propose | None = None,
     generator: torch.Generator | None = None,
 ) -> Iterator[Structure]:
-    """`count` sketches of `model` in batches `[some, *batch]`, as large as memory allows.
+    """`count` sketches of `model` in batches `[n, *batch]`, as large as memory allows.
 
     >>> from tailsum import LinearChain, Optimal
     >>> model = LinearChain(torch.randn(5, 300), torch.randn(300, 300))
@@ -30,18 +30,18 @@ def sketches(
     chosen = proposal_from(Lookahead() if proposal is None else proposal)
     chosen = chosen.listed(model) if isinstance(chosen, Lookahead) else chosen
     for start in range(0, count, most := _at_a_time(model, selection)):
-        many = model.in_batch((min(most, count - start), *model.batch_shape))
-        yield many.sketch(proposal=_of(model, chosen), selection=selection, generator=generator)
+        copies = model.in_batch((min(most, count - start), *model.batch_shape))
+        yield copies.sketch(proposal=_of(model, chosen), selection=selection, generator=generator)
 
 
 def _of(model: Model, proposal: Propose) -> Propose:
-    """The proposal for a batch of copies of `model`; a user's function sees the model as it was given."""
+    """The proposal for a batch of copies of `model`; a user's function is called with the model itself."""
     if not isinstance(proposal, Custom):
         return proposal
 
-    def propose(many: Model) -> Tensor:
+    def propose(copies: Model) -> Tensor:
         log_q = proposal(model)
-        return log_q.expand(*many.batch_shape, *log_q.shape[len(model.batch_shape) :])
+        return log_q.expand(*copies.batch_shape, *log_q.shape[len(model.batch_shape) :])
 
     return propose
 

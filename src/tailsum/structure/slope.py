@@ -10,13 +10,15 @@ from tailsum.structure.derivatives import differentiating
 from tailsum.structure.terms import Terms, each
 
 
-def log_sum_and_slope(model: Any, own: Terms, values: Terms) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    """The log-partition under `own`, and its slope in the direction of `values`: the mean of their sum.
+def log_sum_and_slope(
+    model: Any, terms: Terms, values: Terms
+) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    """The log-partition under `terms`, and its slope in the direction of `values`: the mean of their sum.
 
-    The slope of the batch's sum is linear in a factor on each sequence. Its gradient in the factors is the slope of
-    each sequence, in one pass.
+    The slope of the batch's sum is linear in a factor on each sequence, and its gradient in these factors is the slope of
+    each sequence: one pass for all.
     """
-    with differentiating(model.device, own, values) as (recording, scores, slopes):
+    with differentiating(model.device, terms, values) as (recording, scores, slopes):
         tilt = torch.zeros((), dtype=scores[0].tensors[0].dtype, device=model.device, requires_grad=True)
         tilted = each(lambda a, b: a.scaled(1.0 + tilt) if a is b else a.plus(b.finite().scaled(tilt)), scores, slopes)
         total = model.log_sum(tilted)

@@ -27,7 +27,7 @@ def _remade(terms: Terms, fields: Any) -> Terms:
 
 
 def recordable(terms: Terms) -> Terms:
-    """The same scores, cloned where they were made in inference mode, which backward passes do not allow."""
+    """The same scores; tensors made in inference mode are cloned, as autograd cannot keep them."""
 
     def cloned(term: Scores) -> Scores:
         return term.map(torch.clone) if any(x.is_inference() for x in term.tensors) else term
@@ -42,7 +42,7 @@ def in_float64(terms: Terms) -> Terms:
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
     """The tensors in a value: in containers, and in the fields of objects."""
-    left = [value]  # the next one last; recursive generators take several times as long
+    left = [value]  # the next value is the last; recursive generators are several times slower
     while left:
         x = left.pop()
         if isinstance(x, Tensor):

@@ -1,7 +1,7 @@
-"""Functions that the transforms of `torch.func` take as they are: called with plain tensors, whatever is around them.
+"""Functions for the transforms of `torch.func` that are called with plain tensors inside any of them.
 
 A `Function` maps tensors to tensors, can be differentiated by autograd any number of times, and can be run for a batch of
-inputs. Its derivatives are functions of the same kind, so transforms may be nested as one likes.
+inputs. Its derivatives are functions of the same kind, so transforms can be nested.
 """
 
 from abc import ABC, abstractmethod
@@ -24,7 +24,7 @@ class Function(ABC):
         """The outputs."""
 
     def batched(self, mapped: Sequence[bool]) -> "Function":
-        """The same function for outputs, and inputs where `mapped`, that have one more dimension, the first."""
+        """The same function with one more dimension, the first, for outputs and for the inputs that are `mapped`."""
         return Looped(self, mapped)
 
 
@@ -48,43 +48,43 @@ class Looped(Function):
 
 
 class _Derivative(Function):
-    """A derivative of a function, from its inputs and from a vector for each output or floating-point input.
+    """A derivative of a function: of its inputs and of a vector for each output or floating-point input.
 
-    `wanted` are the inputs to differentiate in. In a batch, these and the vectors must all be `mapped`.
+    `active` says which inputs to differentiate in. In a batch, these and the vectors must all be `mapped`.
     """
 
-    def __init__(self, function: Function, wanted: Sequence[bool], mapped: Sequence[bool] | None = None) -> None:
-        self.wanted, self.mapped = wanted, mapped
+    def __init__(self, function: Function, active: Sequence[bool], mapped: Sequence[bool] | None = None) -> None:
+        self.active, self.mapped = active, mapped
         if mapped is not None:
-            function = function.batched([a or b for a, b in zip(wanted, mapped, strict=False)])
+            function = function.batched([a or b for a, b in zip(active, mapped, strict=False)])
         self.function = function
 
-    def __call__(self, *given: Tensor) -> list[Tensor]:
+    def __call__(self, *arguments: Tensor) -> list[Tensor]:
+        count = len(self.active)
         if self.mapped is not None:
-            size = mapped_size(given, self.mapped)
-            needed = [*self.wanted, *[True] * (len(given) - len(self.wanted))]
-            rows = zip(given, self.mapped, needed, strict=True)
-            given = tuple(x.expand(size, *x.shape) if want and not here else x for x, here, want in rows)
-        inputs, vectors = given[: len(self.wanted)], given[len(self.wanted) :]
+            size = mapped_size(arguments, self.mapped)
+            needed = [*self.active, *[True] * (len(arguments) - count)]
+            rows = zip(arguments, self.mapped, needed, strict=True)
+            arguments = tuple(x.expand(size, *x.shape) if need and not here else x for x, here, need in rows)
+        inputs, vectors = arguments[:count], arguments[count:]
         recording = torch.is_grad_enabled()
         with torch.enable_grad():
-            pairs = zip(inputs, self.wanted, strict=True)
-            nodes = [tracked(x, recording) if want else x for x, want in pairs]
-            active = [x for x, want in zip(nodes, self.wanted, strict=True) if want]
+            nodes = [tracked(x, recording) if on else x for x, on in zip(inputs, self.active, strict=True)]
+            active = [x for x, on in zip(nodes, self.active, strict=True) if on]
             return self.derivative(self.function(*nodes), active, vectors, recording)
 
     @abstractmethod
     def derivative(
         self, outputs: list[Tensor], active: list[Tensor], vectors: Sequence[Tensor], recording: bool
     ) -> list[Tensor]:
-        """The derivative, itself recorded if it is to be differentiated again."""
+        """The derivative, recorded if it is to be differentiated again."""
 
     def batched(self, mapped: Sequence[bool]) -> Function:
-        return type(self)(self.function, self.wanted, mapped) if self.mapped is None else Looped(self, mapped)
+        return type(self)(self.function, self.active, mapped) if self.mapped is None else Looped(self, mapped)
 
 
 class _Pull(_Derivative):
-    """From a gradient for each output to those of the inputs."""
+    """From gradients of the outputs to gradients of the inputs."""
 
     def derivative(
         self, outputs: list[Tensor], active: list[Tensor], vectors: Sequence[Tensor], recording: bool
@@ -93,7 +93,7 @@ class _Pull(_Derivative):
 
 
 class _Push(_Derivative):
-    """From a tangent of each input to those of the outputs.
+    """From tangents of the inputs to tangents of the outputs.
 
     The gradients of the inputs are linear in those of the outputs, `J' u`; the gradient of `v . J' u` in u is `J v`.
     """
@@ -116,8 +116,8 @@ def _gradients(
     pairs = [(out, weight) for out, weight in zip(outputs, weights, strict=True) if out.requires_grad]
     if not pairs or not inputs:
         return [torch.zeros_like(x) for x in inputs]
-    active, given = zip(*pairs, strict=True)
-    return list(torch.autograd.grad(active, inputs, given, create_graph=recording, materialize_grads=True))
+    active, grads = zip(*pairs, strict=True)
+    return list(torch.autograd.grad(active, inputs, grads, create_graph=recording, materialize_grads=True))
 
 
 class _Transformed(torch.autograd.Function):
@@ -135,19 +135,19 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        inputs, wanted = ctx.saved_tensors, ctx.needs_input_grad[1:]
-        found = iter(transformed(_Pull(ctx.function, wanted), (*inputs, *grads)))
-        return None, *(next(found) if want else None for want in wanted)
+        inputs, active = ctx.saved_tensors, ctx.needs_input_grad[1:]
+        pulled = iter(transformed(_Pull(ctx.function, active), (*inputs, *grads)))
+        return None, *(next(pulled) if on else None for on in active)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
-        wanted = [v is not None for v in tangents[1:]]
-        return transformed(_Push(ctx.function, wanted), (*ctx.saved_tensors, *(v for v in tangents if v is not None)))
+        active = [v is not None for v in tangents[1:]]
+        return transformed(_Push(ctx.function, active), (*ctx.saved_tensors, *(v for v in tangents if v is not None)))
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> Any:  # noqa: ARG004  (as torch calls it)
-        function, *inputs = given
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:  # noqa: ARG004  (as torch calls it)
+        function, *inputs = arguments
         mapped = [dim is not None for dim in in_dims[1:]]
         moved = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(inputs, in_dims[1:], strict=True)]
-        found = transformed(function.batched(mapped), moved)
-        return found, (0,) * len(found)
+        outputs = transformed(function.batched(mapped), moved)
+        return outputs, (0,) * len(outputs)

@@ -1,8 +1,8 @@
 """Structures inside the transforms of `torch.func`: grad, jacrev, jacfwd, hessian, vmap.
 
-The recursions look at the values of scores and call autograd themselves, neither of which a transform allows. So to a
-transform an operation is one function of the tensors of its model, which is called with plain tensors. Its derivatives
-are functions of the same kind. Under `vmap` the dimension that is mapped over becomes the first of the model's batch.
+The recursions read the values of scores and call autograd themselves, and transforms allow neither. So an operation is one
+function of the tensors in its model, called with plain tensors (`transformed.py`). Under `vmap` the dimension that is mapped
+over becomes the first batch dimension of the model.
 """
 
 import functools
@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 
 def with_recordable(value: Any) -> Any:
-    """A model, or what else an operation is given: autograd cannot keep tensors made in inference mode, but copies of them."""
+    """A model, or another argument, with copies of tensors made in inference mode, which autograd cannot keep."""
     fields = vars(value) if isinstance(value, Model) else value
     if not torch.is_grad_enabled() or not any(x.is_inference() for x in tensors_in(fields)):
         return value
@@ -42,12 +42,12 @@ def differentiable(operation: Callable[..., Tensor]) -> Callable[..., Tensor]:
     recorded = _recorded(operation)
 
     @functools.wraps(operation)
-    def call(self: Any, *given: Any, **named: Any) -> Any:
+    def call(self: Any, *arguments: Any, **named: Any) -> Any:
         if not transforming():
-            return recorded(self, *given, **named)
-        given = (*given, *named.values())  # a model to compare with, or configurations
-        models = [_evaluated(x) for x in (self, *given) if isinstance(x, Model)]
-        configurations = [x for x in given if not isinstance(x, Model)]
+            return recorded(self, *arguments, **named)
+        arguments = (*arguments, *named.values())  # a model to compare with, or configurations
+        models = [_evaluated(x) for x in (self, *arguments) if isinstance(x, Model)]
+        configurations = [x for x in arguments if not isinstance(x, Model)]
         function = _OfModels(lambda *inputs: [recorded(*inputs)], models, configurations)
         return transformed(function, function.tensors())[0]
 
@@ -55,30 +55,30 @@ def differentiable(operation: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def chosen_by_value(operation: Callable[..., Result]) -> Callable[..., Result]:
-    """Marks an operation that chooses states or configurations, which have no gradient."""
+    """Marks an operation whose results, states or configurations, have no gradient."""
 
     @functools.wraps(operation)
-    def call(self: Any, *given: Any, **named: Any) -> Any:
-        return by_value(self, lambda model: operation(model, *given, **named), operation.__name__)
+    def call(self: Any, *arguments: Any, **named: Any) -> Any:
+        return by_value(self, lambda model: operation(model, *arguments, **named), operation.__name__)
 
     return _marked(call, chosen_by_value)
 
 
 def outside_transforms(operation: Callable[..., Result]) -> Callable[..., Result]:
-    """Marks an operation that the transforms of `torch.func` cannot take; autograd may differentiate its results."""
+    """Marks an operation that does not run inside transforms of `torch.func`; autograd may differentiate its results."""
     recorded = _recorded(operation)
 
     @functools.wraps(operation)
-    def call(self: Any, *given: Any, **named: Any) -> Any:
+    def call(self: Any, *arguments: Any, **named: Any) -> Any:
         if transforming():
             raise RuntimeError(_advice(operation.__name__, "the transforms of torch.func"))
-        return recorded(self, *given, **named)
+        return recorded(self, *arguments, **named)
 
     return _marked(call, outside_transforms)
 
 
 def keep_decorators(structure: type) -> None:
-    """Decorate what a class of structures overrides as the operations that it overrides are."""
+    """Decorate the methods of a class of structures as the operations that they override."""
     for name in dir(structure):
         owner, *bases = (kind for kind in structure.__mro__ if name in vars(kind))
         if not hasattr(vars(owner)[name], _MARK):
@@ -96,7 +96,7 @@ def _marked(call: Callable[..., Any], decorator: Callable[..., Any]) -> Callable
 
 
 def by_value(model: Any, operation: Callable[[Any], Result], name: str) -> Result:
-    """`operation(model)`, whose result has no gradient; inside a transform, of plain tensors."""
+    """`operation(model)`, whose result has no gradient; inside a transform, on plain tensors."""
     if not transforming():
         return operation(model)
     result = list[Any]()
@@ -114,11 +114,11 @@ def by_value(model: Any, operation: Callable[[Any], Result], name: str) -> Resul
 
 
 def _recorded(operation: Callable[..., Result]) -> Callable[..., Result]:
-    """The operation on tensors that autograd can keep."""
+    """The operation with arguments that autograd can keep."""
 
     @functools.wraps(operation)
-    def call(self: Any, *given: Any, **named: Any) -> Result:
-        kept = [with_recordable(x) for x in (self, *given)]
+    def call(self: Any, *arguments: Any, **named: Any) -> Result:
+        kept = [with_recordable(x) for x in (self, *arguments)]
         return operation(*kept, **{name: with_recordable(x) for name, x in named.items()})
 
     return call
@@ -126,15 +126,15 @@ def _recorded(operation: Callable[..., Result]) -> Callable[..., Result]:
 
 def _advice(name: str, where: str) -> str:
     return (
-        f"{name} does not run inside {where}: call it outside, on one model with a batch dimension for what would be "
-        f"mapped over, or differentiate by torch.autograd.grad"
+        f"{name} does not run inside {where}: call it outside, on one model with a batch dimension in place of "
+        f"the mapped one, or differentiate by torch.autograd.grad"
     )
 
 
 def _evaluated(model: Any) -> Any:
-    """The model with tables in place of functions, whose own tensors a transform would not see, and gates multiplied in."""
+    """The model with tables in place of gates and functions, as a transform does not see the tensors that functions use."""
 
-    def filled(x: Tensor) -> Tensor:  # NaN may stand in the padding, and its scores would be rejected
+    def filled(x: Tensor) -> Tensor:  # the padding may have NaN, whose scores would be rejected
         return x.masked_fill(~(x < math.inf), 0.0) if x.is_floating_point() else x
 
     def tables(value: Any) -> Any:
@@ -156,27 +156,27 @@ def _remade(model: Any, fields: dict[str, Any], change: Callable[[Any], Any]) ->
 
 
 class _OfModels(Function):
-    """A function of models and configurations, as one of the tensors in them."""
+    """A function of models and configurations, seen as a function of the tensors in them."""
 
     def __init__(self, run: Callable[..., list[Tensor]], models: Sequence[Any], configurations: Sequence[Any]) -> None:
         self.run, self.models, self.configurations = run, models, configurations
 
     def tensors(self) -> list[Tensor]:
         """The tensors, in the order of the arguments of this function."""
-        found = list[Tensor]()
+        tensors = list[Tensor]()
 
         def note(x: Tensor, _: int) -> Tensor:
-            found.append(x)
+            tensors.append(x)
             return x
 
         for model in self.models:
             _with_tensors(model, note)
-        return [*found, *tensors_in(self.configurations)]
+        return [*tensors, *tensors_in(self.configurations)]
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
-        given = iter(inputs)
-        models = [_with_tensors(model, lambda *_: next(given)) for model in self.models]
-        filled = changed(self.configurations, lambda x: next(given) if isinstance(x, Tensor) else x, {})
+        tensors = iter(inputs)
+        models = [_with_tensors(model, lambda *_: next(tensors)) for model in self.models]
+        filled = changed(self.configurations, lambda x: next(tensors) if isinstance(x, Tensor) else x, {})
         return self.run(*models, *filled)
 
     def batched(self, mapped: Sequence[bool]) -> Function:
@@ -190,27 +190,27 @@ class _OfBatches(Function):
         self.run, self.models, self.mapped = run, models, mapped
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
-        size, given = mapped_size(inputs, self.mapped), zip(inputs, self.mapped, strict=True)
-        return self.run(*(_wider(model, given, size) for model in self.models))
+        size, tensors = mapped_size(inputs, self.mapped), zip(inputs, self.mapped, strict=True)
+        return self.run(*(_wider(model, tensors, size) for model in self.models))
 
 
-def _wider(model: Any, given: Iterator[tuple[Tensor, bool]], size: int) -> Any:
+def _wider(model: Any, tensors: Iterator[tuple[Tensor, bool]], size: int) -> Any:
     """The model with a new first batch dimension, which the mapped tensors have before all of their own dimensions."""
     dims = len(model.batch_shape)
 
     def wider(x: Tensor, after: int) -> Tensor:
-        new, mapped = next(given)
+        new, mapped = next(tensors)
         new = new if mapped else new.expand(size, *x.shape)
         return new.reshape(size, *(1,) * (dims + after - x.dim()), *x.shape)
 
     def shared(x: Tensor, after: int) -> Tensor:
-        new, mapped = next(given)
+        new, mapped = next(tensors)
         return new.reshape(size, *(1,) * (dims + after - x.dim()), *x.shape) if mapped else new
 
     fields = over_batch(model, wider, shared) | {"batch_shape": torch.Size((size, *model.batch_shape))}
-    return _remade(model, fields, lambda whole: _wider(whole, given, size))
+    return _remade(model, fields, lambda whole: _wider(whole, tensors, size))
 
 
 def _with_tensors(model: Any, change: Callable[[Tensor, int], Tensor]) -> Any:
-    """The model, and the one that it is a sketch of, with other tensors."""
+    """The model with other tensors, in the whole model of a sketch too."""
     return _remade(model, over_batch(model, change, change), lambda whole: _with_tensors(whole, change))

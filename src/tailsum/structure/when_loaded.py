@@ -1,4 +1,4 @@
-"""Hooks that run when another library is imported, so that importing this one does not load it."""
+"""Hooks that run when another library is imported, so that this one need not import it."""
 
 import importlib.util
 import sys
@@ -11,7 +11,7 @@ Act = Callable[[ModuleType], object]
 
 
 def when_loaded(name: str, act: Act) -> None:
-    """Calls `act(module)` now if the module of this name is loaded, or else as soon as it is loaded.
+    """Calls `act(module)` now if the module of this name is loaded, else as soon as it is.
 
     >>> when_loaded("math", lambda math: print(math.floor(1.5)))
     1
@@ -23,7 +23,7 @@ def when_loaded(name: str, act: Act) -> None:
 
 
 class _Watch(MetaPathFinder):
-    """Finds one module by the usual way, and acts on it once it is loaded."""
+    """Finds one module as usual, and acts on it once it is loaded."""
 
     def __init__(self, name: str, act: Act) -> None:
         self.name, self.act = name, act

@@ -129,9 +129,8 @@ def check_tree(tree: Trees, lengths: Int[Tensor, "*batch"], longest: int) -> Tre
     valid = (within | ~present).all(-1) & (empty | (present.sum(-1) == 2 * lengths - 1))
     if valid.all():
         once = tree_parts(Trees(spans, torch.where(present, 0, -1)), longest, 1, torch.float32)[..., 0]
-        splits = once @ F.pad(
-            once[..., 1:, :], (0, 0, 0, 1)
-        )  # the number of pairs of neighbouring spans that make up each span
+        # The number of pairs of neighbouring spans that make up each span.
+        splits = once @ F.pad(once[..., 1:, :], (0, 0, 0, 1))
         whole = once[..., 0, :].gather(-1, lengths.expand(shape)[..., None] - 1)[..., 0]
         made = (once <= 1) & ((splits == 1) | (once.triu(1) == 0))
         valid = empty | (made.all((-2, -1)) & (whole == 1))

@@ -21,7 +21,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.numerics.charts import by_width
-from tailsum.numerics.check import check_broadcast, check_device, check_floating, check_in_range, check_scores
+from tailsum.numerics.check import (
+    check_broadcast,
+    check_device,
+    check_floating,
+    check_in_range,
+    check_scores,
+    shape_or_type,
+)
 from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.tensors import working_type
@@ -68,8 +75,7 @@ class PCFG(TreeStructure[GrammarTerms]):
     ) -> None:
         for name, tensor, least, form in (("root", root, 1, "N"), ("emission", emission, 2, "T, P")):
             if not isinstance(tensor, Tensor) or tensor.dim() < least or 0 in tensor.shape[-least:]:
-                got = list(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
-                raise ValueError(f"{name} must be [*batch, {form}], none of them zero: got {got}")
+                raise ValueError(f"{name} must be [*batch, {form}], none of them zero: got {shape_or_type(tensor)}")
         self.device = emission.device
         check_device("root", root, self.device)
         length, self.n_leaves = emission.shape[-2:]

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
 from tailsum.audience import for_authors
-from tailsum.numerics.noise import Choose, gumbel
+from tailsum.numerics.noise import Choose, drawn_by, most_likely
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
 from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import finite
@@ -52,11 +52,11 @@ class TreeStructure(Structure[Terms, Trees]):
 
     @torch.no_grad()
     def best(self, terms: Terms) -> Trees:
-        tree = self._read(self.reader(terms, highest, lambda logits: logits.argmax(-1)), 1)
+        tree = self._read(self.reader(terms, highest, most_likely), 1)
         return Trees(tree.spans[0], tree.states[0])
 
     def drawn(self, terms: Terms, sample_shape: Sequence[int], generator: torch.Generator | None) -> Trees:
-        reader = self.reader(terms, log_sum_exp, lambda logits: gumbel(logits, generator).argmax(-1))
+        reader = self.reader(terms, log_sum_exp, drawn_by(generator))
         chunk = max(1, tile_rows(reader.width, self.device) // max(1, self.batch_shape.numel()))
         return self.chunked(lambda count: self._read(reader, count), math.prod(sample_shape), chunk, sample_shape)
 
@@ -75,8 +75,8 @@ class TreeStructure(Structure[Terms, Trees]):
         torch.Size([9, 2])
         """
         counts = self.scatter(self.marginals()).reshape(self.batch_shape.numel(), *self.node_shape, -1)
-        length, best = self.sequence_lengths(), lambda logits: logits.argmax(-1)
-        reader = SpanReader(counts if labelled else counts.sum(-1, keepdim=True), length, highest, best)
+        length = self.sequence_lengths()
+        reader = SpanReader(counts if labelled else counts.sum(-1, keepdim=True), length, highest, most_likely)
         reader.possible = counts[torch.arange(len(length), device=self.device), 0, length - 1].sum(-1) > 0
         spans, states = (x[0] for x in self._read(reader, 1))
         if not labelled:

@@ -1,4 +1,4 @@
-"""What users call on a structure, by kind: each file has a base class of `Structure` with a few operations.
+"""The operations of structures, by kind: each file has a base class of `Structure` with a few of them.
 
-Operations stand beside the methods `for_authors` that they rest on, which a structure may override by faster ones.
+It also has the methods `for_authors` that these operations use, which a structure may override by faster ones.
 """

@@ -10,7 +10,7 @@ from tailsum.audience import for_authors
 from tailsum.numerics.check import at_least
 from tailsum.numerics.reduce import Reduce, highest
 from tailsum.structure.derivatives import differentiating
-from tailsum.structure.k_best import Best, Constraints, Found, k_best
+from tailsum.structure.k_best import Best, Constraints, Solved, k_best
 from tailsum.structure.model import Configuration
 from tailsum.structure.operations.scores import Scoring
 from tailsum.structure.terms import Terms, in_float64, with_tables
@@ -30,8 +30,8 @@ class Searches(Scoring[Terms, Configuration]):
     def max(self) -> Float[Tensor, "*batch"]:
         """The score of the configuration that `argmax` finds; minus infinity where none is possible.
 
-        Differentiable: the gradient is one for each part of that configuration, and zero for the others. As `argmax`, of
-        the kept states of a sketch, without their weights; on graphs with loops that are not exact, of the best found.
+        Differentiable: the gradient is one for each part of that configuration, and zero for the others. A sketch is searched
+        as by `argmax`. On graphs with loops that are not exact, it is the score of the best configuration found.
 
         >>> from tailsum import LinearChain
         >>> LinearChain(torch.eye(3), torch.zeros(3, 3)).max()
@@ -43,16 +43,16 @@ class Searches(Scoring[Terms, Configuration]):
     def topk(self, k: int) -> Best:
         """The k configurations of highest score, best first, and their scores (Lawler's partition).
 
-        Fewer where fewer exist. Each costs one search for the best per part of a configuration; some are made at a time, so
-        that memory grows as that of one search does.
+        Fewer where fewer exist. Each costs one search for each part of a configuration. A few searches are made at a time, so
+        that memory stays near that of one.
         """
         at_least(1, k=k)
 
-        def solve(tables: list[Tensor]) -> Found:
+        def solve(tables: list[Tensor]) -> Solved:
             model = self.in_batch((len(tables[0]), *self.batch_shape)).replaced(dtype=torch.float64)
             best = model.best(with_tables(terms, tables))
             configurations = self.to_global(best)
-            return Found(configurations, model.used(best), self.score(configurations))
+            return Solved(configurations, model.used(best), self.score(configurations))
 
         with torch.no_grad():
             terms = in_float64(self.distinct())
@@ -68,7 +68,7 @@ class Searches(Scoring[Terms, Configuration]):
 
     @for_authors
     def chosen(self, terms: Terms, reduce: Reduce) -> list[Tensor]:
-        """The parts of each part term that the best or a random configuration uses; none if it is impossible."""
+        """Which parts of each part term the best or a random configuration uses; all zero where none is possible."""
         with differentiating(self.device, terms) as (_, scores):
             tables = [term.tensors[0].detach().clone().requires_grad_() for term in scores[: self.part_terms]]
             total = self.total(with_tables(scores, tables), reduce)
@@ -78,11 +78,12 @@ class Searches(Scoring[Terms, Configuration]):
 
     @for_authors
     def exclusions(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
-        """Parts of each part term that no configuration has beside the demanded ones; they are banned to demand parts.
+        """Parts of each part term that no configuration has together with the demanded ones; bans of these demand them.
 
-        At best so many that whatever has none of them has the demanded parts: by default, if each node has one state.
+        Ideally all of them, so that a configuration with none of them must have the demanded parts. The default is right if
+        each node has one state.
         """
-        return [wanted.any(-1, keepdim=True) & ~wanted for wanted in demanded]
+        return [parts.any(-1, keepdim=True) & ~parts for parts in demanded]
 
     @for_authors
     def n_scores(self) -> int:

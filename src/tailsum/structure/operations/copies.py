@@ -1,4 +1,4 @@
-"""Copies of a model: of some of its batch, of a larger batch, on another device, in another precision."""
+"""Copies of a model: a part of its batch, a larger batch, on another device, in another precision."""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tailsum.audience import for_authors
+from tailsum.structure.check import broadcasts_to
 from tailsum.structure.fields import changed, over_batch
 from tailsum.structure.model import Configuration, StructureModel
 from tailsum.structure.terms import Terms, tensors_in
@@ -18,10 +19,10 @@ This = TypeVar("This", bound="Copies")
 
 
 class Copies(StructureModel[Terms, Configuration]):
-    """A model that can be indexed, expanded, moved and copied. The copies share what need not change."""
+    """A model that can be indexed, expanded, moved and copied. Copies share tensors that do not change."""
 
     def __deepcopy__(self: This, memo: dict[int, Any]) -> This:
-        # Tensors that were computed stay in the graph: torch refuses to copy them.
+        # torch refuses to copy tensors that were computed; their clones stay in the graph.
         for tensor in tensors_in(vars(self)):
             if not tensor.is_leaf:
                 memo.setdefault(id(tensor), tensor.clone())
@@ -36,16 +37,16 @@ class Copies(StructureModel[Terms, Configuration]):
         >>> LinearChain(torch.randn(5, 3), torch.randn(3, 3)).expand((4, 2)).sample().shape
         torch.Size([4, 2, 5])
         """
-        before, given = self.batch_shape, list(batch_shape) if isinstance(batch_shape, Sequence) else batch_shape
-        if not isinstance(given, list) or not _broadcasts(before, given):
-            raise ValueError(f"batch_shape must be one that {list(before)} broadcasts to: got {given}")
-        shape = torch.Size(given)
+        before, after = self.batch_shape, list(batch_shape) if isinstance(batch_shape, Sequence) else batch_shape
+        if not isinstance(after, list) or min(after, default=0) < 0 or not broadcasts_to(before, after):
+            raise ValueError(f"batch_shape must be one that {list(before)} broadcasts to: got {after}")
+        shape = torch.Size(after)
         fields = over_batch(self, lambda x, after: x.expand(*shape, *x.shape[x.dim() - after :]))
         whole = None if self._origin is None else self._origin.expand(shape)
         return self.replaced(**fields).replaced(batch_shape=shape, _origin=whole)
 
     def __getitem__(self: This, index: Item | tuple[Item, ...]) -> This:
-        """The models of some places of the batch, by an index as of a tensor of the batch's shape.
+        """The models at some places of the batch. The index is one into a tensor of the batch's shape.
 
         >>> from tailsum import LinearChain
         >>> chain = LinearChain(torch.randn(7, 5, 3), torch.randn(3, 3))
@@ -58,7 +59,7 @@ class Copies(StructureModel[Terms, Configuration]):
             if x.dim() < after:
                 return x
             lead, rest = x.shape[: x.dim() - after], x.shape[x.dim() - after :]
-            if lead != batch and lead.numel() == 1:  # the batch shares it
+            if lead != batch and lead.numel() == 1:  # shared by the batch
                 return x.reshape(rest)
             return x.expand(*batch, *rest)[place]
 
@@ -71,12 +72,12 @@ class Copies(StructureModel[Terms, Configuration]):
             raise TypeError(f"{self} has no batch to iterate over")
         return (self[i] for i in range(self.batch_shape[0]))
 
-    # Places and types of numbers.
+    # Devices and dtypes.
 
     def to(self: This, *to: Any, **named: Any) -> This:
-        """The model on another device, in float32 or float64, or both, as of a tensor: `to("cuda", torch.float64)`.
+        """The model on another device, in float32 or float64, or both, as for a tensor: `to("cuda", torch.float64)`.
 
-        Functions that compute scores are the user's: what they use has to be moved by hand.
+        Tensors that a user's scoring function uses have to be moved by hand.
         """
         example = torch.empty((), dtype=self.dtype, device=self.device).to(*to, **named)  # torch reads the arguments
         dtype, device = example.dtype, example.device
@@ -96,7 +97,7 @@ class Copies(StructureModel[Terms, Configuration]):
 
     @for_authors
     def with_leaves(self: This, change: Callable[[Any], Any], memo: dict[int, Any]) -> This:
-        """The model, and the one that it is a sketch of, with `change` applied to all tensors, dtypes and devices."""
+        """A copy with `change` applied to all tensors, dtypes and devices, in the whole model of a sketch too."""
         fields = {name: value for name, value in vars(self).items() if name != "_origin"}
         whole = None if self._origin is None else self._origin.with_leaves(change, memo)
         return self.replaced(**changed(fields, change, memo), _origin=whole)
@@ -120,11 +121,6 @@ class Copies(StructureModel[Terms, Configuration]):
     def detach(self: This) -> This:
         """The model without gradients in its tensors; a function that computes scores keeps its own."""
         return self.with_leaves(lambda x: x.detach() if isinstance(x, Tensor) else x, {})
-
-
-def _broadcasts(before: Sequence[int], after: Sequence[int]) -> bool:
-    pairs = zip(before[::-1], after[::-1], strict=False)
-    return len(after) >= len(before) and min(after, default=0) >= 0 and all(a in (1, b) for a, b in pairs)
 
 
 def _explicit(index: Any, dims: int) -> tuple[Any, ...]:

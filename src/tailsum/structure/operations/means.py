@@ -26,7 +26,7 @@ class Means(Sums[Terms, Configuration]):
     def entropy(self) -> Float[Tensor, "*batch"]:
         """Shannon entropy in nats: `log Z - E[score]`; minus infinity, as log Z, for an impossible model.
 
-        In a sketch the weights enter the sums and not the score: algebraically the paper's Algorithm 3, Eqs. 19 to 22.
+        In a sketch the weights enter the sums and not the score: the same as the paper's Algorithm 3, Eqs. 19 to 22.
         """
         with full_precision(self.device):
             terms = self.centred(self.unmasked())
@@ -35,13 +35,13 @@ class Means(Sums[Terms, Configuration]):
 
     @differentiable
     def cross_entropy(self, other: "Means[Terms, Configuration]") -> Float[Tensor, "*batch"]:
-        """`E[-log_prob of other]` under this model, in nats; infinite where other forbids what this one allows."""
+        """`E[-log_prob of other]` under this model, in nats; infinite if other forbids what this one allows."""
         with full_precision(self.device):
             other = matching(self, other)
-            own, terms = self.weighted(self.centred(self.unmasked())), other.centred(other.unmasked())
-            _, mean = self.log_sum_and_mean(own, terms)
-            cross = other.log_sum(other.weighted(terms)) - mean
-            return infinite_where_forbidden(self, cross, own, terms).to(self.dtype)
+            mine, theirs = self.weighted(self.centred(self.unmasked())), other.centred(other.unmasked())
+            _, mean = self.log_sum_and_mean(mine, theirs)
+            cross = other.log_sum(other.weighted(theirs)) - mean
+            return infinite_where_forbidden(self, cross, mine, theirs).to(self.dtype)
 
     @differentiable
     def kl(self, other: "Means[Terms, Configuration]") -> Float[Tensor, "*batch"]:
@@ -53,18 +53,18 @@ class Means(Sums[Terms, Configuration]):
             other = matching(self, other)
             mine, theirs = self.centred(self.unmasked()), other.centred(other.unmasked())
             difference = each(lambda a, b: a.finite().plus(b.finite().scaled(-1.0)), mine, theirs)
-            own = self.weighted(mine)
-            log_sum, mean = self.log_sum_and_mean(own, difference)
+            mine = self.weighted(mine)
+            log_sum, mean = self.log_sum_and_mean(mine, difference)
             divergence = mean - log_sum + other.log_sum(other.weighted(theirs))
-            divergence = infinite_where_forbidden(self, divergence, own, theirs)
+            divergence = infinite_where_forbidden(self, divergence, mine, theirs)
             return divergence.masked_fill(log_sum == -math.inf, math.inf).to(self.dtype)
 
     @differentiable
     def expectation(self, values: "Tensor | Means[Terms, Configuration]") -> Float[Tensor, "*sample_batch"]:
         """The mean under the model of a sum of values over the parts of a configuration, such as a count or a risk.
 
-        `values` are those of the parts that `marginals` counts, in the same shape, over all N states also in a sketch, or
-        a model of the same kind whose scores are the values: `chain.expectation(LinearChain(values, pair_values))`.
+        `values` has one value for each part, in the shape of `scattered_marginals()` (all N states, also for a sketch), or is a
+        model of the same kind whose scores are the values: `chain.expectation(LinearChain(values, pair_values))`.
         Differentiable in scores and values: the gradient in the scores is the covariance of the values with each part.
 
         >>> from tailsum import LinearChain
@@ -82,7 +82,7 @@ class Means(Sums[Terms, Configuration]):
         return self._expectation_of_scores(values)
 
     def _expectation_of_parts(self, values: Tensor) -> Tensor:
-        """By the marginals. What is impossible does not count, so values of padding may be anything."""
+        """By the marginals. Values of impossible parts, as in the padding, may be anything."""
         check_floating("values", values)
         check_device("values", values, self.device)
         chances = self.scattered_marginals()
@@ -100,16 +100,16 @@ class Means(Sums[Terms, Configuration]):
         return (chances * values.masked_fill(never, 0.0)).sum(dims).masked_fill(never.any(dims), -math.inf)
 
     def _expectation_of_scores(self, values: "Means[Terms, Configuration]") -> Tensor:
-        """By the slope of the log-partition. Values without lengths have the model's."""
+        """By the slope of the log-partition. Values without lengths get the model's."""
         model = self.in_batch(check_broadcast("values", values.batch_shape, self.batch_shape, "the model's"))
         if values.lengths is None:
             values = values.in_batch(model.batch_shape).replaced(lengths=model.lengths)
         with full_precision(model.device):
             terms = matching(model, values, "values").unmasked()
             terms = each(lambda term: term.map(lambda x: x.to(model.dtype) if x.is_floating_point() else x), terms)
-            own = model.summed()
-            _, mean = model.log_sum_and_mean(own, terms)
-            return -infinite_where_forbidden(model, -mean, own, terms).to(model.dtype)
+            scores = model.summed()
+            _, mean = model.log_sum_and_mean(scores, terms)
+            return -infinite_where_forbidden(model, -mean, scores, terms).to(model.dtype)
 
     @for_authors
     def log_sum_and_mean(self, own: Terms, values: Terms) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
@@ -120,22 +120,22 @@ class Means(Sums[Terms, Configuration]):
     def log_sum_and_mean_of_parts(
         self, own: Terms, values: Terms
     ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-        """`log_sum_and_mean` if the first term alone scores configurations: the mean of its values under the marginals."""
-        with differentiating(self.device, own, values) as (recording, scores, wanted):
+        """`log_sum_and_mean` for models with scores in the first term only: the mean of its values under the marginals."""
+        with differentiating(self.device, own, values) as (recording, scores, numbers):
             table = tracked(scores[0].tensors[0], recording)
             total = self.log_sum(with_tables(scores, [table]))
             if not total.requires_grad:  # nothing is summed
                 return total, torch.zeros_like(total)
             (chance,) = torch.autograd.grad(total.sum(), table, create_graph=recording, materialize_grads=True)
-            mean = (chance * wanted[0].finite().tensors[0]).flatten(len(self.batch_shape)).sum(-1, dtype=torch.float64)
+            mean = (chance * numbers[0].finite().tensors[0]).flatten(len(self.batch_shape)).sum(-1, dtype=torch.float64)
         return (total, mean) if recording else (total.detach(), mean.detach())
 
     @for_authors
     def centred(self, terms: Terms) -> Terms:
-        """The same distribution by scores without a common offset, which would cost digits in differences of sums."""
+        """Scores of the same distribution without a common offset, which would cost digits in differences of sums."""
         return terms
 
     @for_authors
     def form(self) -> tuple[object, ...]:
-        """What two models must share to be compared, beside positions and states."""
+        """Settings that two models must share to be compared, beside positions and states."""
         return ()

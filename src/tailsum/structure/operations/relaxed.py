@@ -1,4 +1,4 @@
-"""Relaxed samples, which have gradients."""
+"""Relaxed samples, which are differentiable."""
 
 from collections.abc import Sequence
 
@@ -30,8 +30,8 @@ class Relaxations(Searches[Terms, Configuration]):
     ) -> RelaxedSample:
         """Relaxed samples, differentiable in all scores: the stochastic softmax trick (Paulus et al. 2020).
 
-        The weights are the marginals of `(scores + Gumbel noise) / temperature`; towards temperature zero they become
-        those of the best configuration under the noisy scores. `hard=True` gives these, with the relaxed gradient
+        The weights are the marginals of `(scores + Gumbel noise) / temperature`. As the temperature goes to zero, they go
+        to zeros and ones: the best configuration under the noisy scores. `hard=True` gives these, with the relaxed gradient
         (straight-through). Noise on parts does not give exact samples of the model; `sample` does.
         """
         weights, best = self.relaxed(temperature, hard, generator, sample_shape)

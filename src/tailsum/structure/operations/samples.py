@@ -31,7 +31,7 @@ class Samples(Searches[Terms, Configuration]):
 
     @outside_transforms
     def sample_distinct(self, k: int, generator: torch.Generator | None = None) -> Distinct:
-        """Draw k different configurations one after the other, without replacement, in global ids.
+        """Draw k different configurations, without replacement, in global ids.
 
         Fewer where fewer exist. Each costs one sum and one draw per part of a configuration.
 
@@ -60,6 +60,6 @@ class Samples(Searches[Terms, Configuration]):
     def chunked(
         self, draw: Callable[[int], Configuration], count: int, chunk: int, sample_shape: Sequence[int]
     ) -> Configuration:
-        """`count` configurations `[*sample_shape, *batch, ..]` from `draw(some) [some, *batch, ..]`, by chunks."""
+        """`count` configurations `[*sample_shape, *batch, ..]`, by calls of `draw(n) [n, *batch, ..]` for chunks of them."""
         drawn = [draw(min(chunk, count - start)) for start in range(0, max(1, count), chunk)]
         return stacked(drawn, lambda x: torch.cat(x).reshape(*sample_shape, *x[0].shape[1:]))

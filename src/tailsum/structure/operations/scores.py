@@ -18,7 +18,7 @@ from tailsum.structure.transforms import differentiable
 
 
 class Scoring(Sums[Terms, Configuration]):
-    """What a model says of given configurations, and their conversion between local and global ids."""
+    """Scores of given configurations, and conversions between local and global ids."""
 
     @differentiable
     def score(self, configuration: Configuration) -> Float[Tensor, "*sample_batch"]:
@@ -29,17 +29,17 @@ class Scoring(Sums[Terms, Configuration]):
     def log_prob(self, configuration: Configuration) -> Float[Tensor, "*sample_batch"]:
         """Log-probability of given configurations under the whole model.
 
-        A sketch estimates its log-partition: `-small.log_prob(gold)` is a loss to train with. What a sketch draws has
-        another density, `sample_log_prob`.
+        A sketch estimates its log-partition: `-small.log_prob(gold)` is a loss to train with. Samples of a sketch have another
+        density, `sample_log_prob`.
         """
         score = self.score(configuration)
         return (score - self.log_partition()).masked_fill(score == -math.inf, -math.inf)
 
     def sample_log_prob(self, configuration: Configuration) -> Float[Tensor, "*sample_batch"]:
-        """Log-probability that `sample` draws given configurations, in global ids; `log_prob` unless in a sketch.
+        """Log-probability that `sample` draws given configurations, in global ids; without a sketch, the same as `log_prob`.
 
-        A sketch draws from its kept states in proportion to `exp(score)` and to the weights of all states, those of
-        copies of a state added up; minus infinity where a state was not kept.
+        A sketch draws from its kept states in proportion to `exp(score)` times the weights of the states, those of copies
+        added up; minus infinity where a state was not kept.
 
         >>> from tailsum import LinearChain, TopK
         >>> chain = LinearChain(torch.tensor([[0.0, 0.0, -9.0]]), torch.zeros(3, 3))
@@ -59,7 +59,7 @@ class Scoring(Sums[Terms, Configuration]):
     def score_of(self, configuration: Configuration) -> Float[Tensor, "*sample_batch"]:
         """The score of checked configurations; minus infinity where their parts do not make up one configuration.
 
-        It is the sum over all configurations that use no other parts, valid if the largest of them uses all parts.
+        It is the sum over all configurations that use no other parts; there is only one if the largest uses all parts.
         """
         used, terms = self.used(configuration), self.terms()
         tables = [torch.where(u > 0, x.tensors[0], -math.inf) for x, u in zip(terms, used, strict=False)]
@@ -91,7 +91,7 @@ class Scoring(Sums[Terms, Configuration]):
         if isinstance(configuration, Tensor):
             inside = self.inside().reshape(*self.batch_shape, -1, *(1,) * (len(self.node_shape) - 1))
             return torch.where(inside, configuration, -1)
-        used = self.used(configuration)[0]  # durations or the like may stand between nodes and states
+        used = self.used(configuration)[0]  # dimensions such as durations may be between nodes and states
         used = used.flatten(used.dim() - len(self.part_shape) + len(self.node_shape), -2).sum(-2)
         return used.argmax(-1).masked_fill(used.sum(-1) == 0, -1)
 

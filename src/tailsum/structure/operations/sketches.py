@@ -27,7 +27,7 @@ class Sketches(Sums[Terms, Configuration]):
     """Restrictions of a model to some of its states, given or chosen."""
 
     def restrict(self: This, subset: Subset) -> This:
-        """The model over the states `subset.index [*batch, *node, K]` alone, weighted: the paper's Eq. 8.
+        """The model over the weighted states `subset.index [*batch, *node, K]` only: the paper's Eq. 8.
 
         >>> from tailsum import LinearChain
         >>> chain = LinearChain(torch.randn(5, 9), torch.randn(9, 9))
@@ -73,8 +73,8 @@ class Sketches(Sums[Terms, Configuration]):
     def sweep(self) -> Sweep:
         """Beliefs from sums of restricted models; a structure that can pass messages has a faster sweep."""
         nodes = self.weighted_nodes()
-        given = by_restriction(nodes.flatten(-len(self.node_shape) - 1, -2), self._log_mass_of_states)
-        return LandmarkSweep(nodes, self.node_shape, given)
+        beliefs = by_restriction(nodes.flatten(-len(self.node_shape) - 1, -2), self._log_mass_of_states)
+        return LandmarkSweep(nodes, self.node_shape, beliefs)
 
     def _log_mass_of_states(self, subset: Subset) -> Tensor:
         """Log of the sum over all configurations through each state of `subset [chunk, *batch, V, K]`."""

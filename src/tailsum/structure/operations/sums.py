@@ -23,12 +23,12 @@ class Sums(Weights[Terms, Configuration]):
 
     @property
     def is_exact(self) -> bool:
-        """Whether sums are exact given the scores, so that those of sketches are unbiased."""
+        """Whether sums are exact given the scores, so that sketches are unbiased."""
         return True
 
     @differentiable
     def log_partition(self) -> Float[Tensor, "*batch"]:
-        """Log of the sum of `exp(score)` over all configurations; in a sketch, of its unbiased estimate."""
+        """Log of the sum of `exp(score)` over all configurations; in a sketch, of an unbiased estimate of this sum."""
         with full_precision(self.device):
             return self.log_sum(self.summed()).to(self.dtype)
 
@@ -38,12 +38,12 @@ class Sums(Weights[Terms, Configuration]):
         return self.term_gradients(0)[0]
 
     def scattered_marginals(self) -> Float[Tensor, "*batch_part"]:
-        """The marginals over all N states; zero for those that a sketch does not keep."""
+        """The marginals over all N states; zero for states that a sketch does not keep."""
         return self.scatter(self.marginals())
 
     @for_authors
     def diagnostics(self) -> list[str]:
-        """Reasons to distrust this model's sums, whatever states are kept: none where they are exact."""
+        """Reasons to distrust this model's sums, whichever states are kept; none where sums are exact."""
         return []
 
     @for_authors
@@ -57,21 +57,21 @@ class Sums(Weights[Terms, Configuration]):
         return self.gradients_of_terms({which: expand})[0]
 
     @for_authors
-    def gradients_of_terms(self, wanted: Mapping[int, Callable[[Tensor], Tensor]]) -> list[list[Tensor]]:
-        """The same for several terms in one pass: each by its number, with a function that its tables pass through."""
+    def gradients_of_terms(self, expansions: Mapping[int, Callable[[Tensor], Tensor]]) -> list[list[Tensor]]:
+        """The same for several terms in one pass: from the number of each term to its `expand`."""
         with differentiating(self.device, self.summed()) as (recording, terms):
             changed, targets = list[Scores](terms), list[list[Tensor]]()
-            for which, expand in wanted.items():
+            for which, expand in expansions.items():
                 tabled = terms[which].tabled()
                 targets.append([tracked(expand(x), recording) for x in tabled.tensors])
                 tables = iter(targets[-1])
                 changed[which] = tabled.map(lambda _, tables=tables: next(tables))
-            every = [x for tensors in targets for x in tensors]
+            inputs = [x for tensors in targets for x in tensors]
             new = iter(changed)
             total = self.log_sum(each(lambda _: next(new), terms))
-            if not total.requires_grad or not every:  # a single position has no pairs
+            if not total.requires_grad or not inputs:  # a single position has no pairs
                 return [[torch.zeros_like(x) for x in tensors] for tensors in targets]
-            grads = iter(torch.autograd.grad(total.sum(), every, create_graph=recording, materialize_grads=True))
+            grads = iter(torch.autograd.grad(total.sum(), inputs, create_graph=recording, materialize_grads=True))
             return [[next(grads) for _ in tensors] for tensors in targets]
 
     @for_authors

@@ -1,4 +1,4 @@
-"""The states of a model, and their weights if it is a sketch: what every other operation starts from."""
+"""The states of a model, and their weights if it is a sketch; all other operations use these."""
 
 from typing import TypeVar
 
@@ -21,7 +21,7 @@ class Weights(StructureModel[Terms, Configuration]):
 
     @property
     def whole(self: This) -> This:
-        """The model that this one is a sketch of; itself if it is none."""
+        """The model that this one is a sketch of; this one itself if it is no sketch."""
         return self if self._origin is None else self._origin  # pyright: ignore[reportReturnType]
 
     def __repr__(self) -> str:
@@ -83,7 +83,7 @@ class Weights(StructureModel[Terms, Configuration]):
 
     @for_authors
     def unmasked(self) -> Terms:
-        """The scores, minus infinity in place of finite masks (below -1e29), in every operation alike."""
+        """The scores, minus infinity in place of finite masks (below -1e29). Every operation starts from these."""
         return each(lambda term: term.unmasked(), self.terms())
 
     @for_authors
@@ -93,7 +93,7 @@ class Weights(StructureModel[Terms, Configuration]):
 
     @for_authors
     def summed(self) -> Terms:
-        """The weighted scores. Call it in the user's grad mode: parameters may be inference tensors."""
+        """The weighted scores. Call this in the user's grad mode, as parameters may be inference tensors."""
         with full_precision(self.device):
             return self.weighted(self.unmasked())
 

@@ -74,9 +74,8 @@ class _Search:
         before, after = chosen // len(right), chosen % len(right)
         weights = pairs[chosen] + self.tops[1][before] + self.tops[2][after]
         shift = finite(weights.amax())
-        vectors = (
-            left.index_select(0, before).mul_(right.index_select(0, after)).mul_((weights - shift).exp_()[:, None])
-        )  # [pair, R]
+        vectors = left.index_select(0, before).mul_(right.index_select(0, after))  # [pair, R]
+        vectors.mul_((weights - shift).exp_()[:, None])
         total, limits = product(head[heads], vectors.mT).amax(-1), torch.finfo(pairs.dtype)
         if (total < limits.tiny / limits.eps * head.shape[-1]).any():
             head, left, right = self.factors

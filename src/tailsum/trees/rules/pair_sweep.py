@@ -161,9 +161,8 @@ class PairSweep(Sweep):
         size = math.prod(one.shape[2:]) * other.shape[-1] * guides.index.shape[-1]
 
         def tile(start: int, stop: int) -> Parts:
-            scores = self.between(*(x[:, start:stop] for x in triple)).movedim(
-                3 + role, 3
-            )  # [B, n, split, guide, m, m]
+            scores = self.between(*(x[:, start:stop] for x in triple))
+            scores = scores.movedim(3 + role, 3)  # [B, n, split, guide, m, m]
             return Parts(((scores + guides.value[:, start:stop, None, :, None, None]).logsumexp(3).flatten(2),))
 
         chunk = max(1, 16 * tile_size(one.device) // max(1, len(one) * size))

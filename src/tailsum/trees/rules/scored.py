@@ -1,6 +1,5 @@
 """Rules scored by a function."""
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -8,8 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.numerics.table import fits_budget, tile_size
-from tailsum.numerics.transforms import every
 from tailsum.scores.potential import Dense, Potential
+from tailsum.scores.scored import check_result
 from tailsum.sketch.sweep import Sweep
 from tailsum.trees.rules.dense import DenseRule
 from tailsum.trees.rules.pair_sweep import PairSweep
@@ -92,14 +91,5 @@ class ScoredRule(WholeRule):
     ) -> Float[Tensor, "*shape"]:
         """Scores of triples of states, by one call of the function; a ValueError if its result is invalid."""
         scores = self.function(head, left, right)
-        if not isinstance(scores, Tensor):
-            raise ValueError(f"function must give a tensor of scores: got {type(scores).__name__}")
-        shape = torch.broadcast_shapes(head.shape, left.shape, right.shape)
-        if not scores.is_floating_point() or scores.shape != shape:
-            raise ValueError(
-                f"function must give one floating-point score for each triple, {list(shape)}: "
-                f"got {scores.dtype} {list(scores.shape)}"
-            )
-        if not every(scores < math.inf):
-            raise ValueError("function gave a score that is NaN or +inf: scores must be finite, or -inf for forbidden")
+        check_result(scores, torch.broadcast_shapes(head.shape, left.shape, right.shape), "triple")
         return scores if self.dtype is None else scores.to(self.dtype)
