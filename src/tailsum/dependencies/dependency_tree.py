@@ -72,7 +72,9 @@ class DependencyTree(Arcs):
         if node is None or transition is None:
             raise ValueError("node and transition give words latent states together: got one without the other")
         if not self.stateful:
-            raise ValueError(f"{type(self).__name__} must derive from DependencyTreeWithStates: got node and transition")
+            raise ValueError(
+                f"{type(self).__name__} must derive from DependencyTreeWithStates: got node and transition"
+            )
         if not projective:
             raise ValueError(
                 "latent states need projective=True: sums over states of non-projective trees are intractable"
