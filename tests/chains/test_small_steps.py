@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tailsum as ts
-from tailsum.chains import scan
+from tailsum.chains import scan, time_blocks
 from tailsum.chains.small_steps import small_forward
 from tailsum.numerics import table
 
@@ -25,6 +25,11 @@ def scores(kind, length=6, batch=3, n=4):
             node, pairs = node - 1e4, pairs + 300.0
         case "impossible":
             node[0, 3] = -math.inf
+        case "left to right":
+            pairs[torch.ones(n, n).tril(-1).bool()] = -math.inf
+        case "masked":
+            node[torch.rand(node.shape) < 0.3] = -1e4
+            pairs[torch.rand(n, n) < 0.3] = -1e9
     return [x.double().requires_grad_() for x in (node, pairs)]
 
 
@@ -60,3 +65,52 @@ def test_only_a_narrow_range_is_taken():
     log_mass, _, total = scan._forward_steps(node, node.amax(-1), table.Table((pairs[None, None],)), None)
     torch.testing.assert_close(found(node, pairs)[0], log_mass)
     torch.testing.assert_close(found(node, pairs)[2], total)
+
+
+KINDS = ["plain", "wide", "forbidden", "offset", "impossible", "left to right", "masked"]
+
+
+@pytest.fixture
+def in_blocks(monkeypatch):
+    """Short chains are cut into blocks too, and this says how often."""
+    cuts, cut = [], time_blocks.Blocks.cut
+    monkeypatch.setattr(time_blocks, "SHORTEST", 2)
+    monkeypatch.setattr(time_blocks, "STEPS_A_BLOCK", 1.0)
+    monkeypatch.setattr(time_blocks.Blocks, "cut", lambda self, x: cuts.append(self) or cut(self, x))
+    return cuts
+
+
+@pytest.mark.parametrize("length", [6, 41])
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_of_time_agree_with_steps(kind, length, in_blocks, monkeypatch):
+    given, lengths = scores(kind, length), torch.tensor([length, length // 2, 1])
+    together = answers(*given, lengths)
+    if kind not in {"wide", "impossible", "masked"}:  # those go to another gauge, or to log space
+        assert len(in_blocks) > 8
+        assert {cut.length for cut in in_blocks} == {{6: 3, 41: 7}[length]}
+    monkeypatch.setattr(table, "SMALL", 0)
+    monkeypatch.setattr("tailsum.chains.best_paths.tile_size", lambda _: 0)
+    for one, other in zip(together, answers(*given, lengths), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("operation", [ts.LinearChain.log_partition, ts.LinearChain.entropy, ts.LinearChain.marginals])
+def test_derivatives_of_blocks(operation, in_blocks):
+    leaves = [x.detach()[:1].requires_grad_() if x.dim() == 3 else x for x in scores("plain", length=9, n=3)]
+    function = lambda node, pairs: operation(ts.LinearChain(node, pairs)).sin()  # noqa: E731
+    assert torch.autograd.gradcheck(function, leaves)
+    assert torch.autograd.gradgradcheck(function, leaves)
+    assert in_blocks
+
+
+def test_a_long_chain_in_float32():
+    """The longest that users have: as many digits as step by step."""
+    generator = torch.Generator().manual_seed(0)
+    node, pairs = torch.randn(1, 20_000, 4, generator=generator), 2 * torch.randn(4, 4, generator=generator)
+    assert time_blocks.blocks(19_999, 1, 4) is not None
+    answers = [
+        ts.LinearChain(x.to(dtype), y.to(dtype)) for x, y in [(node, pairs)] for dtype in (torch.float32, torch.float64)
+    ]
+    narrow, wide = ((chain.log_partition(), chain.marginals(), chain.entropy()) for chain in answers)
+    for one, other in zip(narrow, wide, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-6, atol=1e-5)
