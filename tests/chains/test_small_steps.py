@@ -16,6 +16,10 @@ def scores(kind, length=6, batch=3, n=4):
     match kind:
         case "steps of their own":
             pairs = torch.randn(length - 1, n, n)
+        case "sequences of their own":
+            pairs = torch.randn(batch, 1, n, n)
+        case "steps of sequences of their own":
+            pairs = torch.randn(batch, length - 1, n, n)
         case "wide":
             node, pairs = 40 * node, 40 * pairs
         case "forbidden":
@@ -41,7 +45,11 @@ def answers(node, pairs, lengths):
     return total, entropy, chain.marginals(), chain.argmax(), *gradients
 
 
-@pytest.mark.parametrize("kind", ["plain", "steps of their own", "wide", "forbidden", "offset", "impossible"])
+OWN = ["steps of their own", "sequences of their own", "steps of sequences of their own"]
+KINDS = ["plain", *OWN, "wide", "forbidden", "offset", "impossible", "left to right", "masked"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_both_ways_agree(kind, monkeypatch):
     given, lengths = scores(kind), torch.tensor([6, 4, 1])
     short = answers(*given, lengths)
@@ -67,9 +75,6 @@ def test_only_a_narrow_range_is_taken():
     torch.testing.assert_close(found(node, pairs)[2], total)
 
 
-KINDS = ["plain", "wide", "forbidden", "offset", "impossible", "left to right", "masked"]
-
-
 @pytest.fixture
 def in_blocks(monkeypatch):
     """Short chains are cut into blocks too, and this says how often."""
@@ -85,7 +90,7 @@ def in_blocks(monkeypatch):
 def test_blocks_of_time_agree_with_steps(kind, length, in_blocks, monkeypatch):
     given, lengths = scores(kind, length), torch.tensor([length, length // 2, 1])
     together = answers(*given, lengths)
-    if kind not in {"wide", "impossible", "masked"}:  # those go to another gauge, or to log space
+    if kind not in {"wide", "impossible"}:  # those may go to log space
         assert len(in_blocks) > 8
         assert {cut.length for cut in in_blocks} == {{6: 3, 41: 7}[length]}
     monkeypatch.setattr(table, "SMALL", 0)
@@ -94,9 +99,10 @@ def test_blocks_of_time_agree_with_steps(kind, length, in_blocks, monkeypatch):
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize("kind", ["plain", "steps of sequences of their own"])
 @pytest.mark.parametrize("operation", [ts.LinearChain.log_partition, ts.LinearChain.entropy, ts.LinearChain.marginals])
-def test_derivatives_of_blocks(operation, in_blocks):
-    leaves = [x.detach()[:1].requires_grad_() if x.dim() == 3 else x for x in scores("plain", length=9, n=3)]
+def test_derivatives_of_blocks(operation, kind, in_blocks):
+    leaves = scores(kind, length=7, batch=2, n=2)
     function = lambda node, pairs: operation(ts.LinearChain(node, pairs)).sin()  # noqa: E731
     assert torch.autograd.gradcheck(function, leaves)
     assert torch.autograd.gradgradcheck(function, leaves)
@@ -107,7 +113,7 @@ def test_a_long_chain_in_float32():
     """The longest that users have: as many digits as step by step."""
     generator = torch.Generator().manual_seed(0)
     node, pairs = torch.randn(1, 20_000, 4, generator=generator), 2 * torch.randn(4, 4, generator=generator)
-    assert time_blocks.blocks(19_999, 1, 4) is not None
+    assert time_blocks.blocks(19_999, 1, 4, one_table=True) is not None
     answers = [
         ts.LinearChain(x.to(dtype), y.to(dtype)) for x, y in [(node, pairs)] for dtype in (torch.float32, torch.float64)
     ]

@@ -1,8 +1,8 @@
 """The recursions of `scan.py` for few states and sequences, where the number of calls takes the time.
 
-They need three or four calls a step in place of a dozen: states come before sequences, `[T, N, B]`, so that a step is one
-product without transpositions, and messages stay probabilities from one step to the next. Long chains are cut into blocks
-that run side by side (`time_blocks.py`).
+They need three or four calls a step in place of a dozen: states come before sequences, so that a step is one product without
+transpositions, and messages stay probabilities from one step to the next. Long chains are cut into blocks that run side by
+side (`time_blocks.py`). There are R sequences for each of G tables: `[steps, G, N, R]`.
 """
 
 import torch
@@ -19,80 +19,94 @@ def small_forward(node: Tensor, peak: Tensor, table: Table) -> tuple[Tensor, Ten
     None if there are too many states, or if their range is too wide: products of probabilities underflow where the
     `log_mass` of `scan.py` does not.
     """
-    shared = table.small
-    if shared is None:
+    tables = table.small
+    if tables is None or not node.numel():
         return None
     scores = node - peak[..., None]
     scores[1:] += table.column_scale
-    weight = scores.transpose(1, 2).exp()
-    total, highest = torch.ones_like(weight), torch.empty_like(peak)
+    weight = _by_table(scores, table.groups).exp()  # in the order of `scores` in memory
+    total, highest = torch.ones_like(weight), torch.empty_like(weight[:, :, 0])
     limits, steps = torch.finfo(node.dtype), len(node) - 1
     with full_precision(node.device):
-        torch.amax(weight[0], 0, out=highest[0])
-        first = weight[0] / highest[0]
-        cut = blocks(steps, *node.shape[1:]) if len(shared) == 1 else None
+        torch.amax(weight[0], 1, out=highest[0])
+        first = weight[0] / highest[0, :, None]
+        cut = blocks(steps, *node.shape[1:], one_table=tables.shape[:2] == (1, 1))
         if cut is None:
-            _masses(first, weight[1:], shared, total[1:], highest[1:])
+            _masses(first, weight[1:], tables, total[1:], highest[1:])
         else:
-            here = cut.cut(weight[1:])
-            entered, top = torch.empty_like(here), torch.empty_like(here[:, 0])
-            _masses(starts_of_masses(first, here, shared[0], cut), here, shared, entered, top)
-            total[1:], highest[1:] = cut.joined(entered, steps), cut.joined(top[:, None], steps)[:, 0]
+            here, tables = cut.cut(weight[1:]), cut.of_tables(tables, steps)
+            entered, top = torch.empty_like(here), torch.empty_like(here[:, :, 0])
+            _masses(starts_of_masses(first, here, tables, cut), here, tables, entered, top)
+            total[1:], highest[1:] = cut.joined(entered, steps), cut.joined(top[:, :, None], steps)[:, :, 0]
     # A message below `tiny / highest` has lost digits. It matters in sums that are not much larger.
-    if node.numel() and bool(
-        ((total < table.floor / highest.min()) & (total > 0)).any() | (highest <= limits.tiny).any()
-    ):
+    if bool(((total < table.floor / highest.min()) & (total > 0)).any() | (highest <= limits.tiny).any()):
         return None
-    total, highest = total.transpose(1, 2).contiguous(), highest.log_()
+    total, highest = _by_sequence(total), highest.log_().flatten(1)
     return scores.add_(total.log()).sub_(highest[..., None]), highest, total
 
 
-def _masses(mass: Tensor, weight: Tensor, shared: Tensor, total: Tensor, highest: Tensor) -> None:
-    """Fill in `total [steps, N, B]` and `highest [steps, B]` of the steps after `mass [N, B]`."""
-    columns = shared.mT.expand(len(weight), -1, -1).unbind()
+def _by_table(x: Tensor, groups: int) -> Tensor:
+    """`[T, B, N]` as `[T, G, N, R]`."""
+    return x.unflatten(1, (groups, -1)).transpose(2, 3)
+
+
+def _by_sequence(x: Tensor) -> Tensor:
+    """The inverse of `_by_table`."""
+    return x.transpose(2, 3).flatten(1, 2).contiguous()
+
+
+def _masses(mass: Tensor, weight: Tensor, tables: Tensor, total: Tensor, highest: Tensor) -> None:
+    """Fill in `total [steps, G, N, R]` and `highest [steps, G, R]` of the steps after `mass [G, N, R]`."""
+    times, steps = torch.bmm, (tables.mT.expand(len(weight), -1, -1, -1), weight, total, highest)
+    if len(mass) == 1:  # a product of two matrices takes less time than one of two batches of one
+        times, mass, steps = torch.mm, mass[0], tuple(x[:, 0] for x in steps)
     sent = torch.empty_like(mass)
-    for column, here, entered, top in zip(columns, weight.unbind(), total.unbind(), highest.unbind(), strict=True):
-        torch.mm(column, mass, out=entered)
+    for column, here, entered, top in zip(*(x.unbind() for x in steps), strict=True):
+        times(column, mass, out=entered)
         mass = torch.mul(entered, here, out=sent)
-        torch.amax(mass, 0, out=top)
-        mass.div_(top)
+        torch.amax(mass, -2, out=top)
+        mass.div_(top.unsqueeze(-2))
 
 
 def small_flow(
     table: Table, reverse: bool, source: Tensor, inlet: Tensor | None, after: Tensor, before: Tensor
 ) -> tuple[Tensor, Tensor] | None:
     """The recursion of `Flow`: x and h `[T, B, N]`. None if there are too many states."""
-    shared = table.small
-    if shared is None:
+    tables = table.small
+    if tables is None or not source.numel():
         return None
-    turned = (lambda x: x.flip(0)) if reverse else (lambda x: x)  # in the order of the recursion
-    tables = turned(shared if reverse else shared.mT)
-    steps = Steps(source[1:], after[1:], before[:-1], None if inlet is None else inlet[:-1])
-    if reverse:
-        steps = Steps(source[:-1], after[:-1], before[1:], None if inlet is None else inlet[1:])
-    steps = steps.each(lambda x: turned(x.transpose(1, 2)).contiguous())
-    x, h = (torch.zeros(len(source), *source.shape[:0:-1], dtype=source.dtype, device=source.device) for _ in range(2))
-    x[0] = source[-1 if reverse else 0].mT
+    tables, count = tables if reverse else tables.mT, len(source) - 1
+    given = Steps(source, after, before, inlet).each(lambda x: _by_table(x, table.groups).contiguous())
+    x, h = torch.empty_like(given.source), torch.zeros_like(given.source)
+    to, since = (slice(None, -1), slice(1, None)) if reverse else (slice(1, None), slice(None, -1))
+    enters = None if given.inlet is None else given.inlet[since]
+    steps = Steps(given.source[to], given.after[to], given.before[since], enters)
+    first = x[-1 if reverse else 0].copy_(given.source[-1 if reverse else 0])
     with full_precision(source.device):
-        cut = blocks(len(source) - 1, *source.shape[1:]) if len(shared) == 1 else None
+        cut = blocks(count, *source.shape[1:], one_table=tables.shape[:2] == (1, 1))
         if cut is None:
-            _flow(x[0], steps, tables, x[1:], h[1:])
+            _flow(first, steps, tables, x[to], h[to], reverse)
         else:
-            pieces = steps.each(cut.cut)
-            reached, entered = torch.empty_like(pieces.source), torch.empty_like(pieces.source)
-            _flow(starts_of_flow(x[0], pieces, tables[0], cut), pieces, tables, reached, entered)
-            x[1:], h[1:] = (cut.joined(y, len(source) - 1) for y in (reached, entered))
-    return turned(x).transpose(1, 2).contiguous(), turned(h).transpose(1, 2).contiguous()
+            turned = (lambda y: y.flip(0)) if reverse else (lambda y: y)
+            steps, tables = steps.each(lambda y: cut.cut(turned(y))), cut.of_tables(turned(tables), count)
+            reached, entered = torch.empty_like(steps.source), torch.empty_like(steps.source)
+            _flow(starts_of_flow(first, steps, tables, cut), steps, tables, reached, entered)
+            x[to], h[to] = (turned(cut.joined(y, count)) for y in (reached, entered))
+    return _by_sequence(x), _by_sequence(h)
 
 
-def _flow(value: Tensor, steps: Steps, tables: Tensor, x: Tensor, h: Tensor) -> None:
-    """Fill in x and h of the steps after `value [N, B]`."""
-    tables = tables.expand(len(x), -1, -1)
-    rows = zip(*(part.unbind() for part in (*steps[:3], tables, x, h)), strict=True)
-    inlets = None if steps.inlet is None else steps.inlet.unbind()
+def _flow(value: Tensor, steps: Steps, tables: Tensor, x: Tensor, h: Tensor, reverse: bool = False) -> None:
+    """Fill in x and h of the steps after `value [G, N, R]`; the last of them comes first if `reverse`."""
+    times, tables = torch.bmm, tables.expand(len(x), -1, -1, -1)
+    if len(value) == 1:
+        times, value, steps = torch.mm, value[0], steps.each(lambda x: x[:, 0])
+        tables, x, h = (y[:, 0] for y in (tables, x, h))
+    order = slice(None, None, -1 if reverse else 1)
+    rows = zip(*(part.unbind()[order] for part in (*steps[:3], tables, x, h)), strict=True)
+    inlets = None if steps.inlet is None else steps.inlet.unbind()[order]
     for t, (source, after, before, matrix, reached, entered) in enumerate(rows):
         sent = before * value
         if inlets is not None:
             sent += inlets[t]
-        torch.mm(matrix, sent, out=entered)
+        times(matrix, sent, out=entered)
         value = torch.addcmul(source, after, entered, out=reached)

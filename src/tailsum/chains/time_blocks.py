@@ -5,7 +5,8 @@ once, which gives what each block does to any start. Then from block to block, w
 blocks at once, as a batch (`small_steps.py`). A chain of T positions takes some 3 sqrt(T) steps in place of T, at N times the
 arithmetic.
 
-Here states come before sequences, `[T, N, B]`, and the K blocks of L steps stand before the batch: `[L, N, K * B]`.
+As in `small_steps.py` there are R sequences for each of G tables, `[steps, G, N, R]`. The K blocks of L steps become more
+sequences where all share one table, `[L, 1, N, K R]`, and more tables elsewhere, `[L, K G, N, R]`: in both, `[L, P, N, Q]`.
 """
 
 import math
@@ -21,24 +22,8 @@ LARGEST = 25_000  # of B N^2 (N + 10): where a step has more to compute, the loo
 STEPS_A_BLOCK = 7.0  # how much longer a step takes for all blocks than from one block to the next
 
 
-class Blocks(NamedTuple):
-    """K blocks of L steps."""
-
-    blocks: int
-    length: int
-
-    def cut(self, x: Tensor) -> Tensor:
-        """`[steps, N, B]` as `[L, N, K B]`; steps after the last are zero."""
-        padded = F.pad(x, (0, 0, 0, 0, 0, self.blocks * self.length - len(x)))
-        return padded.unflatten(0, self).permute(1, 2, 0, 3).flatten(2)
-
-    def joined(self, x: Tensor, steps: int) -> Tensor:
-        """The inverse of `cut`."""
-        return x.unflatten(2, (self.blocks, -1)).permute(2, 0, 1, 3).flatten(0, 1)[:steps]
-
-
 class Steps(NamedTuple):
-    """The steps `x_t = source_t + after_t * table (before_t * x_{t-1} + inlet_t)`: each `[steps, N, B]`."""
+    """The steps `x_t = source_t + after_t * table (before_t * x_{t-1} + inlet_t)`: each `[steps, G, N, R]`."""
 
     source: Tensor
     after: Tensor
@@ -51,61 +36,92 @@ class Steps(NamedTuple):
         return Steps(source, after, before, None if self.inlet is None else change(self.inlet))
 
 
-def blocks(steps: int, batch: int, n: int) -> Blocks | None:
+class Blocks(NamedTuple):
+    """K blocks of L steps, all by one table or each by tables of its own."""
+
+    blocks: int
+    length: int
+    one_table: bool
+
+    def cut(self, x: Tensor) -> Tensor:
+        """`[steps, G, N, R]` as `[L, P, N, Q]`; steps after the last are zero."""
+        padded = F.pad(x, (0, 0) * (x.dim() - 1) + (0, self.blocks * self.length - len(x)))
+        cut = padded.unflatten(0, (self.blocks, self.length))
+        return cut.permute(1, 2, 3, 0, 4).flatten(3) if self.one_table else cut.transpose(0, 1).flatten(1, 2)
+
+    def joined(self, x: Tensor, steps: int) -> Tensor:
+        """The inverse of `cut`."""
+        if self.one_table:
+            x = x.unflatten(3, (self.blocks, -1)).permute(3, 0, 1, 2, 4)
+        else:
+            x = x.unflatten(1, (self.blocks, -1)).transpose(0, 1)
+        return x.flatten(0, 1)[:steps]
+
+    def of_tables(self, tables: Tensor, steps: int) -> Tensor:
+        """Tables `[steps or 1, G, N, N]` as `[L or 1, P, N, N]`."""
+        return tables if self.one_table else self.cut(tables.expand(steps, -1, -1, -1))
+
+    def by_block(self, moved: Tensor) -> Tensor:
+        """`[P, Q, ..]` as `[K, G, R, ..]`."""
+        return moved[0].unflatten(0, (self.blocks, 1, -1)) if self.one_table else moved.unflatten(0, (self.blocks, -1))
+
+    def starts(self, values: list[Tensor]) -> Tensor:
+        """The values `[G, R, N]` at the start of each block, as `[P, N, Q]`."""
+        return self.cut(torch.stack(values).repeat_interleave(self.length, 0).transpose(2, 3))[0]
+
+
+def blocks(steps: int, batch: int, n: int, *, one_table: bool) -> Blocks | None:
     """How to cut a chain of so many steps; None where it is faster as it is."""
     if steps < SHORTEST or batch * n**2 * (n + 10) > LARGEST:
         return None
     length = math.ceil(math.sqrt(steps / STEPS_A_BLOCK))
-    return Blocks(-(-steps // length), length)
+    return Blocks(-(-steps // length), length, one_table)
 
 
-def starts_of_masses(first: Tensor, weight: Tensor, table: Tensor, cut: Blocks) -> Tensor:
-    """Messages before every block, their highest one: `[N, K B]`, of `mass_t = weight_t * (table' mass_{t-1})`.
+def starts_of_masses(first: Tensor, weight: Tensor, tables: Tensor, cut: Blocks) -> Tensor:
+    """Messages before every block, their highest one: `[P, N, Q]`, of `mass_t = weight_t * (table' mass_{t-1})`.
 
-    `first [N, B]` is the message before the first block, `weight [L, N, K B]` and `table [N, N]` (from, to).
+    `first [G, N, R]` is the message before the first block, `weight [L, P, N, Q]` and `tables [L or 1, P, N, N]` (from, to).
     """
-    (n, batch), count = first.shape, cut.blocks
-    by_row, table = weight.double().transpose(1, 2)[:, :, None], table.double()  # [L, K B, 1, N]
-    moved = torch.eye(n, dtype=torch.float64, device=first.device).repeat(
-        count * batch, 1, 1
-    )  # from each state to each
-    scale = moved.new_zeros(count * batch, n, 1)
-    for here in by_row:
-        moved = torch.mm(moved.view(-1, n), table).view_as(moved).mul_(here)
+    weight = weight.double().transpose(2, 3)[..., None, :]
+    length, tables_, rows, _, n = weight.shape
+    moved = torch.eye(n, dtype=torch.float64, device=first.device).repeat(tables_, rows, 1, 1)  # from each state
+    scale = moved.new_zeros(tables_, rows, n, 1)
+    for here, table in zip(weight, tables.double().expand(length, -1, -1, -1), strict=True):
+        moved = torch.bmm(moved.flatten(1, 2), table).view_as(moved).mul_(here)
         highest = moved.amax(-1, keepdim=True)
         highest.masked_fill_(highest == 0, 1.0)
         moved.div_(highest)
         scale += highest.log()
-    moved, scale = moved.view(count, batch, n, n), scale.view(count, batch, n)
-    message, starts = first.mT.double().log(), list[Tensor]()
-    for block in range(count):
+    message, starts = first.transpose(1, 2).double().log(), list[Tensor]()
+    for onward, lost in zip(cut.by_block(moved), cut.by_block(scale[..., 0]), strict=True):
         message = message - message.amax(-1, keepdim=True).nan_to_num_(neginf=0.0)
-        starts.append(message)
-        ahead = message + scale[block]
+        starts.append(message.exp())
+        ahead = message + lost
         highest = ahead.amax(-1, keepdim=True).nan_to_num_(neginf=0.0)
-        sent = (ahead - highest).exp_()[:, None] @ moved[block]
-        message = sent[:, 0].log_() + highest
-    return torch.stack(starts).exp().to(first.dtype).permute(2, 0, 1).flatten(1)
+        sent = (ahead - highest).exp_()[..., None, :] @ onward
+        message = sent[..., 0, :].log_() + highest
+    return cut.starts(starts).to(first.dtype)
 
 
-def starts_of_flow(first: Tensor, steps: Steps, table: Tensor, cut: Blocks) -> Tensor:
-    """Values before every block, `[N, K B]`.
+def starts_of_flow(first: Tensor, steps: Steps, tables: Tensor, cut: Blocks) -> Tensor:
+    """Values before every block, `[P, N, Q]`.
 
-    `first [N, B]` is the value before the first block, the steps are `[L, N, K B]`, and `table` is `[N, N]` (to, from).
+    `first [G, N, R]` is the value before the first block, the steps are `[L, P, N, Q]`, and `tables [L or 1, P, N, N]` (to,
+    from).
     """
-    (n, batch), count = first.shape, cut.blocks
-    source, after, before, inlet = steps.each(lambda x: x.double().transpose(1, 2))  # [L, K B, N]
-    units, table = torch.eye(n, dtype=torch.float64, device=first.device).repeat(count * batch, 1, 1), table.double()
-    moved = F.pad(units, (0, 0, 0, 1))  # from each state, and from nothing: [K B, N + 1, N]
-    for t in range(cut.length):
-        moved = moved * before[t, :, None]
+    source, after, before, inlet = steps.each(lambda x: x.double().transpose(2, 3))
+    length, tables_, rows, n = source.shape
+    units = torch.eye(n, dtype=torch.float64, device=first.device).repeat(tables_, rows, 1, 1)
+    moved = F.pad(units, (0, 0, 0, 1))  # from each state, and from nothing: [P, Q, N + 1, N]
+    for t, table in enumerate(tables.double().mT.expand(length, -1, -1, -1)):
+        moved = moved * before[t, :, :, None]
         if inlet is not None:
-            moved[:, -1] += inlet[t]
-        moved = torch.mm(moved.view(-1, n), table.mT).view_as(moved).mul_(after[t, :, None])
-        moved[:, -1] += source[t]
-    moved = moved.view(count, batch, n + 1, n)
-    value, starts = first.mT.double(), list[Tensor]()
-    for block in range(count):
+            moved[:, :, -1] += inlet[t]
+        moved = torch.bmm(moved.flatten(1, 2), table).view_as(moved).mul_(after[t, :, :, None])
+        moved[:, :, -1] += source[t]
+    value, starts = first.transpose(1, 2).double(), list[Tensor]()
+    for onward in cut.by_block(moved):
         starts.append(value)
-        value = (value[:, None] @ moved[block, :, :n])[:, 0] + moved[block, :, n]
-    return torch.stack(starts).to(first.dtype).permute(2, 0, 1).flatten(1)
+        value = (value[..., None, :] @ onward[..., :n, :])[..., 0, :] + onward[..., n, :]
+    return cut.starts(starts).to(first.dtype)

@@ -129,9 +129,10 @@ class Table:
 
     @property
     def small(self) -> Tensor | None:
-        """The tables `[S, N, M]`, if all sequences share them and they are so small that calls take the time of a step."""
+        """The tables `[S, G, N, M]`, if they are kept and so small that calls take the time of a step."""
         few = max(self.n_from, self.n_to) <= SMALL and self.device.type == "cpu"
-        return self.kept[0] if few and self.kept is not None and self.groups == 1 else None
+        few &= self.groups == 1 or self.groups * self.n_from * self.n_to <= SMALL**2
+        return self.kept.transpose(0, 1) if few and self.kept is not None else None
 
     # Reductions over all states, which a table distributed over several devices overrides.
 
