@@ -161,3 +161,11 @@ def test_divergence_between_segments_of_other_durations():
     same = "other must have the same positions and states as (.*): got (?!\\1).*"  # and shows in what they differ
     fails(lambda: one.kl(other), same)
     fails(lambda: other.kl(one), same)
+
+
+@pytest.mark.parametrize("pairs", [torch.randn(3, 3), torch.randn(4, 3, 3)], ids=["shared", "own"])
+def test_an_empty_batch(pairs):
+    model = ts.SemiMarkov(torch.randn(0, 5, 2, 3), pairs)
+    assert model.log_partition().shape == model.entropy().shape == (0,)
+    assert model.marginals().shape == (0, 5, 2, 3)
+    assert model.argmax().labels().shape == (0, 5)

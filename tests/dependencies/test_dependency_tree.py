@@ -1,5 +1,7 @@
 """Dependency trees in particular: invalid trees, labels, other conventions for heads, precision, memory."""
 
+import copy
+import inspect
 import math
 
 import pytest
@@ -70,3 +72,44 @@ def test_scores_of_many_trees_look_up_only_the_arcs_they_use(kind):
     # 8 bytes for each id of a tree; ancestors are booleans, some at once.
     assert memory.largest <= max(8 * count * length, count * length * length, 4 * arc.numel())
     assert memory.peak < 12 * count * length * length
+
+
+class Named(ts.DependencyTree):
+    """A user's own class."""
+
+    def entropy(self):
+        return super().entropy() + 1.0
+
+
+@pytest.mark.parametrize("kind", [ts.DependencyTree, Named])
+def test_trees_with_states_are_of_the_class_that_was_constructed(kind, tmp_path):
+    arc, node, transition = torch.randn(2, 4, 4), torch.randn(2, 4, 3), torch.randn(3, 3)
+    plain, tree = kind(arc), kind(arc, None, True, False, node, transition)
+    assert isinstance(tree, kind)
+    assert type(tree) is type(kind(arc, node=node, transition=transition))
+    assert type(plain) is kind
+    assert str(tree).startswith(f"{kind.__name__}(batch=[2]")
+    close(tree.entropy() - float(kind is Named), ts.DependencyTree(arc, node=node, transition=transition).entropy())
+    for model in (plain, tree):
+        torch.save(model, tmp_path / "model.pt")
+        loaded = torch.load(tmp_path / "model.pt", weights_only=False)
+        assert type(loaded) is type(model)
+        close(loaded.entropy(), model.entropy())
+        close(copy.copy(model).entropy(), model.entropy())
+    with pytest.raises(ValueError, match=f"other must be a {kind.__name__}: got int"):
+        tree.kl(3)
+    assert "transition" in inspect.signature(kind).parameters
+
+
+def test_trees_of_earlier_versions_are_read():
+    tree = ts.DependencyTree(torch.randn(4, 4), node=torch.randn(4, 3), transition=torch.randn(3, 3))
+    for states, model in ((True, tree), (False, ts.DependencyTree(torch.randn(4, 4)))):
+        state = {"_node": torch.zeros(4, 1), **vars(model), "stateful": states}  # as they were written
+        read = ts.DependencyTree.__new__(ts.DependencyTree)
+        read.__setstate__(state)
+        close(read.entropy(), model.entropy())
+
+
+def test_chances_of_the_one_state():
+    with pytest.raises(RuntimeError):
+        ts.DependencyTree(torch.randn(3, 3)).state_chances()

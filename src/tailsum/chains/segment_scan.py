@@ -145,7 +145,9 @@ class _Scan:
         params = tuple(p[..., : self.longest, :, :] if p.dim() > 2 else p for p in params)
         if all(p.dim() == 2 for p in params):
             shared = self._product(params)
-            return lambda scores: shared(reduce(scores, -2).reshape(-1, self.size)).reshape(*scores.shape[:-2], -1)
+            return lambda scores: shared(reduce(scores, -2).reshape(-1, self.size)).reshape(
+                *scores.shape[:-2], self.size
+            )
         if all(p.shape[-3] == 1 for p in params if p.dim() > 2):
             of_sequence = self._product(tuple(p[..., 0, :, :] if p.dim() > 2 else p for p in params))
             return lambda scores: of_sequence(reduce(scores, -2)[..., None, :])[..., 0, :]

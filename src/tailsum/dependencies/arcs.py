@@ -22,7 +22,7 @@ from tailsum.numerics.tensors import finite, take, working_type
 from tailsum.scores.potential import Dense, Potential
 from tailsum.structure.base import Structure
 from tailsum.structure.check import checked_lengths
-from tailsum.structure.transforms import outside_transforms
+from tailsum.structure.transforms import differentiable, outside_transforms
 
 
 class DependencyTerms(NamedTuple):
@@ -84,6 +84,24 @@ class Arcs(Structure[DependencyTerms, Dependencies]):
     def terms(self) -> DependencyTerms:
         arc = self.arc.expand(*self.batch_shape, *self.arc.shape[-3 if self.labelled else -2 :])
         return DependencyTerms(Dense(arc), Dense(self.node_scores()), Dense(arc.new_zeros(1, 1)))
+
+    @property
+    def node(self) -> Float[Tensor, "*batch T n"]:
+        """Scores of the states of words, zero in the padding."""
+        return self.node_scores()
+
+    @property
+    def transition(self) -> Potential:
+        """Scores of the pairs of states of head and child, zero in the padding."""
+        return self.terms().pairs
+
+    @differentiable
+    def state_marginals(self) -> Float[Tensor, "*batch T n"]:
+        """The probability of each state of each word."""
+        raise ValueError("the words of this tree have no states: give node and transition")
+
+    def add_to_states(self, terms: DependencyTerms, extra: Float[Tensor, "*batch T n"]) -> DependencyTerms:
+        return terms._replace(nodes=Dense(terms.nodes.scores + extra))
 
     def gather(self, index: Int[Tensor, "*#batch T k"]) -> "Arcs":
         raise ValueError("this tree has no latent states to restrict: give node and transition")

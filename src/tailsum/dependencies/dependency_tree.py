@@ -12,6 +12,7 @@ and T^4 K^2 in a sketch. *Non-projective* trees are any trees: the matrix-tree t
 subtracts and is exact for scores of any range (`arborescence.py`); the best tree by Chu-Liu-Edmonds.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ from tailsum.numerics.noise import most_likely
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
 from tailsum.numerics.tensors import flattened, take, without_common, working_type
 from tailsum.scores.factored import embedding_norms
-from tailsum.scores.potential import Dense, Potential
+from tailsum.scores.potential import Potential
 from tailsum.structure.base import Structure
 from tailsum.structure.check import check_potential
 from tailsum.structure.terms import each
@@ -50,11 +51,6 @@ class DependencyTree(Arcs):
     (30, 55, 64, 125)
     """
 
-    def __new__(cls, *arguments: Any, **named: Any) -> "DependencyTree":  # noqa: PYI034  (a subclass of it)
-        # A tree with states if there is a `node`, by its name or as the fifth argument.
-        node = named.get("node", arguments[4] if len(arguments) > 4 else None)
-        return object.__new__(DependencyTreeWithStates if cls is DependencyTree and node is not None else cls)
-
     def __init__(
         self,
         arc: Float[Tensor, "*#batch_part"],
@@ -65,16 +61,12 @@ class DependencyTree(Arcs):
         transition: Float[Tensor, "*#lead N N"] | Potential | None = None,
         labelled: bool = False,
     ) -> None:
-        check_arc(arc, labelled)
         if node is None and transition is None:
             super().__init__(arc, lengths, projective, multiroot, labelled)
             return
+        check_arc(arc, labelled)
         if node is None or transition is None:
             raise ValueError("node and transition give words latent states together: got one without the other")
-        if not self.stateful:
-            raise ValueError(
-                f"{type(self).__name__} must derive from DependencyTreeWithStates: got node and transition"
-            )
         if not projective:
             raise ValueError(
                 "latent states need projective=True: sums over states of non-projective trees are intractable"
@@ -83,6 +75,7 @@ class DependencyTree(Arcs):
         pairs = check_words(node, transition, arc.shape[-trailing], arc.device)
         shape = check_broadcast("node", node.shape[:-2], arc.shape[:-trailing], "arc's")
         shape = check_broadcast("transition", pairs.lead[:-2], shape, "that of arc and node,")
+        self.__class__ = _with_states(type(self))  # pyright: ignore[reportAttributeAccessIssue]
         super().__init__(arc, lengths, projective, multiroot, labelled, shape)
         self.dtype = working_type(arc, node, *pairs.tensors)
         self._node, self._transition, self.n_states = node, pairs, node.shape[-1]
@@ -90,30 +83,24 @@ class DependencyTree(Arcs):
             check_scores("node", self.node)
             check_potential("transition", self.transition)
 
-    @property
-    def node(self) -> Float[Tensor, "*batch T n"]:
-        """Scores of the states of words, zero in the padding."""
-        return self.node_scores()
-
-    @property
-    def transition(self) -> Potential:
-        """Scores of the pairs of states of head and child, zero in the padding."""
-        return self.terms().pairs
-
-    @differentiable
-    def state_marginals(self) -> Float[Tensor, "*batch T n"]:
-        """The probability of each state of each word."""
-        raise ValueError("the words of this tree have no states: give node and transition")
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if state.get("stateful", "_node" in state):
+            self.__class__ = _with_states(type(self))  # pyright: ignore[reportAttributeAccessIssue]
 
 
-class DependencyTreeWithStates(DependencyTree):
-    """A projective dependency tree whose words have latent states; `DependencyTree` constructs it."""
+class States(Arcs):
+    """What is different where words have latent states; such trees are projective."""
 
     part_terms = 2
     stateful = True
+    _constructed_as: type[DependencyTree]
+    _node: Tensor
+    _transition: Potential
 
-    def __repr__(self) -> str:
-        return super().__repr__().replace(type(self).__name__, DependencyTree.__name__, 1)
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Files have the name of the class that was constructed; `__setstate__` finds this one again.
+        return _empty, (self._constructed_as,), vars(self)
 
     @property
     def node(self) -> Float[Tensor, "*batch T n"]:
@@ -134,7 +121,7 @@ class DependencyTreeWithStates(DependencyTree):
     def terms(self) -> DependencyTerms:
         return super().terms()._replace(pairs=self.transition.evaluated())
 
-    def gather(self, index: Int[Tensor, "*#batch T k"]) -> "DependencyTreeWithStates":
+    def gather(self, index: Int[Tensor, "*#batch T k"]) -> "States":
         nodes = self.node_scores()
         return self.replaced(
             _node=nodes.gather(-1, index.expand(*nodes.shape[:-1], -1)),
@@ -144,9 +131,6 @@ class DependencyTreeWithStates(DependencyTree):
     def after_batch(self) -> dict[str, int]:
         pairs = self._transition.after_batch + 1  # head and child
         return super().after_batch() | {"_node": 2, "_transition": pairs}
-
-    def add_to_states(self, terms: DependencyTerms, extra: Float[Tensor, "*batch T n"]) -> DependencyTerms:
-        return terms._replace(nodes=Dense(terms.nodes.scores + extra))
 
     def total(self, terms: DependencyTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
         before = self._charts(terms, reduce).before
@@ -233,3 +217,14 @@ class DependencyTreeWithStates(DependencyTree):
 
     def to_global(self, configuration: Dependencies) -> Dependencies:
         return configuration._replace(states=Structure.to_global(self, configuration.states))
+
+
+def _empty(kind: type[DependencyTree]) -> DependencyTree:
+    return object.__new__(kind)
+
+
+@functools.cache
+def _with_states(kind: type[DependencyTree]) -> type[DependencyTree]:
+    """The class of `kind(arc, node=.., transition=..)`, where `kind` may be a user's subclass."""
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "_constructed_as": kind}
+    return kind if issubclass(kind, States) else type(kind.__name__, (kind, States), names)
