@@ -8,6 +8,6 @@ Method = TypeVar("Method")
 def for_authors(method: Method) -> Method:
     """Marks a method that structures override or call, and users do not need.
 
-    The pages about structures leave it and its overrides out (`site_hooks/authors.py`); `docs/api/extend.md` has those that matter.
+    The pages about structures leave it and its overrides out; `docs/api/extend.md` has those that matter.
     """
     return method
