@@ -46,8 +46,7 @@ class Blocks(NamedTuple):
     def cut(self, x: Tensor) -> Tensor:
         """`[steps, G, N, R]` as `[L, P, N, Q]`; steps after the last are zero."""
         padded = F.pad(x, (0, 0) * (x.dim() - 1) + (0, self.blocks * self.length - len(x)))
-        cut = padded.unflatten(0, (self.blocks, self.length))
-        return cut.permute(1, 2, 3, 0, 4).flatten(3) if self.one_table else cut.transpose(0, 1).flatten(1, 2)
+        return self._side_by_side(padded.unflatten(0, (self.blocks, self.length)))
 
     def joined(self, x: Tensor, steps: int) -> Tensor:
         """The inverse of `cut`."""
@@ -67,7 +66,11 @@ class Blocks(NamedTuple):
 
     def starts(self, values: list[Tensor]) -> Tensor:
         """The values `[G, R, N]` at the start of each block, as `[P, N, Q]`."""
-        return self.cut(torch.stack(values).repeat_interleave(self.length, 0).transpose(2, 3))[0]
+        return self._side_by_side(torch.stack(values).transpose(2, 3)[:, None])[0]
+
+    def _side_by_side(self, x: Tensor) -> Tensor:
+        """`[K, L, G, N, R]` as `[L, P, N, Q]`."""
+        return x.permute(1, 2, 3, 0, 4).flatten(3) if self.one_table else x.transpose(0, 1).flatten(1, 2)
 
 
 def blocks(steps: int, batch: int, n: int, *, one_table: bool) -> Blocks | None:
@@ -84,9 +87,9 @@ def starts_of_masses(first: Tensor, weight: Tensor, tables: Tensor, cut: Blocks)
     `first [G, N, R]` is the message before the first block, `weight [L, P, N, Q]` and `tables [L or 1, P, N, N]` (from, to).
     """
     weight = weight.double().transpose(2, 3)[..., None, :]
-    length, tables_, rows, _, n = weight.shape
-    moved = torch.eye(n, dtype=torch.float64, device=first.device).repeat(tables_, rows, 1, 1)  # from each state
-    scale = moved.new_zeros(tables_, rows, n, 1)
+    length, count, rows, _, n = weight.shape
+    moved = torch.eye(n, dtype=torch.float64, device=first.device).repeat(count, rows, 1, 1)  # from each state
+    scale = moved.new_zeros(count, rows, n, 1)
     for here, table in zip(weight, tables.double().expand(length, -1, -1, -1), strict=True):
         moved = torch.bmm(moved.flatten(1, 2), table).view_as(moved).mul_(here)
         highest = moved.amax(-1, keepdim=True)
@@ -111,8 +114,8 @@ def starts_of_flow(first: Tensor, steps: Steps, tables: Tensor, cut: Blocks) -> 
     from).
     """
     source, after, before, inlet = steps.each(lambda x: x.double().transpose(2, 3))
-    length, tables_, rows, n = source.shape
-    units = torch.eye(n, dtype=torch.float64, device=first.device).repeat(tables_, rows, 1, 1)
+    length, count, rows, n = source.shape
+    units = torch.eye(n, dtype=torch.float64, device=first.device).repeat(count, rows, 1, 1)
     moved = F.pad(units, (0, 0, 0, 1))  # from each state, and from nothing: [P, Q, N + 1, N]
     for t, table in enumerate(tables.double().mT.expand(length, -1, -1, -1)):
         moved = moved * before[t, :, :, None]

@@ -31,7 +31,10 @@ def differentiating(device: torch.device, *terms: tuple[Scores, ...]) -> Iterato
 
 @contextmanager
 def recording_as_before(device: torch.device, terms: Terms) -> Iterator[Terms]:
-    """The same for sums with an autograd function of their own, in the caller's grad mode: it yields the terms."""
+    """A context for operations whose derivatives are autograd functions of their own: gradients are recorded as before.
+
+    It yields the terms, in tensors that autograd can keep.
+    """
     recording = torch.is_grad_enabled()
     with torch.inference_mode(False), torch.set_grad_enabled(recording), full_precision(device):
         yield recordable(terms)

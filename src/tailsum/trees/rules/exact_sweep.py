@@ -52,8 +52,7 @@ class ExactSweep(Sweep):
         self.belief = torch.where(here, belief, inside + guess)
 
     def log_q(self, landmarks: int, generator: torch.Generator | None) -> Float[Tensor, "*batch T T n"]:
-        belief = self.belief
-        return belief.reshape(*self.batch, *belief.shape[1:])
+        return self.belief.reshape(*self.batch, *self.belief.shape[1:])
 
     def sequence(self, selection: Selection, generator: torch.Generator | None) -> Subset:
         assert self.outside is not None
