@@ -18,11 +18,16 @@ from tailsum.graphs.pairwise_graph import PairwiseGraph, grid_edges
 from tailsum.graphs.uai import read_uai
 from tailsum.numerics.kernels import kernels, precision
 from tailsum.numerics.memory import PeakMemory
-from tailsum.numerics.table import table_budget
+from tailsum.numerics.tiles import table_budget
+from tailsum.scores.banded import Banded
 from tailsum.scores.factored import Factored
 from tailsum.scores.gated import Gated
+from tailsum.scores.kronecker import Kronecker
+from tailsum.scores.low_rank import LowRank
+from tailsum.scores.monarch import Monarch
 from tailsum.scores.potential import Dense, Potential
 from tailsum.scores.scored import Scored
+from tailsum.scores.sparse import Sparse
 from tailsum.sketch.model import Propose
 from tailsum.sketch.neighbours import Neighbours
 from tailsum.sketch.proposal import Global, Local, LocalGlobal, Lookahead, Proposal, Uniform
@@ -47,6 +52,7 @@ __all__ = [
     "HMM",
     "PCFG",
     "Alignment",
+    "Banded",
     "Best",
     "ByDuration",
     "Convergence",
@@ -64,11 +70,14 @@ __all__ = [
     "Gated",
     "Global",
     "Graph",
+    "Kronecker",
     "LinearChain",
     "Local",
     "LocalGlobal",
     "Lookahead",
+    "LowRank",
     "LowRankRule",
+    "Monarch",
     "Neighbours",
     "Optimal",
     "PairwiseGraph",
@@ -87,6 +96,7 @@ __all__ = [
     "SemiMarkov",
     "SketchWarning",
     "SpanTree",
+    "Sparse",
     "Structure",
     "Subset",
     "TopAndSample",

@@ -43,7 +43,7 @@ def test_exact(operation, kind, lead, lengths):
 @pytest.mark.parametrize("kind", [pytest.param("dense", marks=SLOW), "factored"])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_streamed_tiles(operation, kind, budget, monkeypatch):
-    monkeypatch.setattr("tailsum.numerics.table.tile_rows", lambda *_: 2)  # more tiles than one
+    monkeypatch.setattr("tailsum.scores.table.tile_rows", lambda *_: 2)  # more tiles than one
     leaves, make = potential(kind, ())
 
     def run(nodes, *leaves):
@@ -93,7 +93,7 @@ def test_scores_beyond_the_range_of_float64(operation, way, monkeypatch):
     monkeypatch.setattr("tailsum.chains.forward.in_range", lambda *_: False)
     if way == "log space":
         monkeypatch.setattr("tailsum.chains.forward.has_room", lambda *_: False)
-    monkeypatch.setattr("tailsum.chains.forward.tile_rows", lambda *_: 2)
+    monkeypatch.setattr("tailsum.scores.potential.tile_rows", lambda *_: 2)
     for kind in ("dense", "factored"):
         leaves, make = potential(kind, ())
 

@@ -42,7 +42,7 @@ def test_exact_inference_never_builds_a_table_for_every_step():
 
 @pytest.mark.parametrize("operation", [ts.LinearChain.log_partition, ts.LinearChain.entropy])
 def test_streamed_factors_never_build_the_table(operation, monkeypatch):
-    monkeypatch.setattr("tailsum.numerics.table._TILE", {"cpu": 1 << 14})
+    monkeypatch.setattr("tailsum.numerics.tiles._TILE", {"cpu": 1 << 14})
     n = 1000
     context, left, right = leaves(n, 2, 4, 8)
     with PeakMemory() as memory, ts.table_budget(0):

@@ -100,7 +100,7 @@ def test_offsets_and_large_scores_cost_no_digits(offset, pair_offset, scale):
 def test_kept_streamed_gauged_and_log_space_agree(monkeypatch):
     nodes, left, right = torch.randn(2, 7, 40).double(), torch.randn(40, 3).double(), torch.randn(40, 3).double()
     chain = ts.LinearChain(nodes, ts.Factored(left, right))
-    monkeypatch.setattr("tailsum.numerics.table.tile_rows", lambda *_: 16)
+    monkeypatch.setattr("tailsum.scores.table.tile_rows", lambda *_: 16)
     kept = chain.log_partition(), chain.marginals(), chain.entropy()
     with ts.table_budget(0):
         streamed = chain.log_partition(), chain.marginals(), chain.entropy()

@@ -198,7 +198,7 @@ def test_rows_of_a_large_transition_are_checked_in_tiles(monkeypatch):
     n = 400
     uniform = ts.Factored(torch.full((n, 1), -math.log(n)), torch.ones(n, 1))
     model = torch.randn(n).log_softmax(-1), uniform, torch.randn(n, 5).log_softmax(-1)
-    monkeypatch.setattr("tailsum.numerics.table._TILE", {"cpu": 16 * n})
+    monkeypatch.setattr("tailsum.numerics.tiles._TILE", {"cpu": 16 * n})
     with PeakMemory() as memory:
         ts.HMM(*model, torch.tensor([0, 1]))
     assert memory.largest < 4 * n * n // 10

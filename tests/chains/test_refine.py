@@ -17,8 +17,8 @@ from harness.chains import ChainCase
 from harness.potentials import potential, rand
 from harness.statistics import Broken, z_score
 from tailsum.numerics.memory import PeakMemory
-from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import scaled
+from tailsum.numerics.tiles import tile_rows
 
 PROPOSALS = [None, ts.Uniform(), ts.Local(), ts.Lookahead(2, 1, sequential=False), ts.Lookahead(1, 0)]
 
@@ -383,7 +383,7 @@ def test_tiles_change_nothing(kind, monkeypatch):
         return values + tuple(g for x in values for g in grad(x.square().sum(), (nodes, *leaves)))
 
     whole = run()
-    monkeypatch.setattr("tailsum.numerics.table._TILE", {"cpu": 64})
+    monkeypatch.setattr("tailsum.numerics.tiles._TILE", {"cpu": 64})
     assert tile_rows(16, torch.device("cpu")) == 16
     for a, b in zip(whole, run(), strict=True):
         close(a, b)

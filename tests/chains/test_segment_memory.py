@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 import tailsum as ts
-from tailsum.numerics import table
+from tailsum.numerics import tiles as table
 
 LENGTH, LONGEST, SIZE = 2, 2, 8
 

@@ -7,7 +7,6 @@ import tailsum as ts
 from tailsum.chains import chain_sweep, refine
 from tailsum.chains.expected_message import expected_message
 from tailsum.chains.shared_products import SharedProducts, shared_products
-from tailsum.scores.message import message
 
 N, K, BATCH = 60, 7, 3
 
@@ -24,7 +23,7 @@ def case(scale=1.0, dtype=torch.float64):
 def test_sums_are_those_of_messages():
     pairs, index, value, _ = case()
     found = SharedProducts(pairs.block()).sums(index, value)
-    torch.testing.assert_close(found, message(pairs, index, value))
+    torch.testing.assert_close(found, pairs.message(index, value))
 
 
 def test_means_and_gradients_are_those_of_messages_apart():

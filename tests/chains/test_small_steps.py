@@ -8,7 +8,7 @@ import torch
 import tailsum as ts
 from tailsum.chains import scan, time_blocks
 from tailsum.chains.small_steps import small_forward
-from tailsum.numerics import table
+from tailsum.scores import table
 
 
 def scores(kind, length=6, batch=3, n=4):
@@ -61,7 +61,7 @@ def test_both_ways_agree(kind, monkeypatch):
 
 def test_only_a_narrow_range_is_taken():
     def found(node, pairs):
-        made = table.Table((pairs[None, None],))
+        made = table.Table(ts.Dense(pairs[None, None]))
         return small_forward(node, node.amax(-1), made)
 
     node, pairs = torch.randn(5, 2, 3), torch.randn(3, 3)
@@ -70,7 +70,7 @@ def test_only_a_narrow_range_is_taken():
     apart.fill_diagonal_(0.0)
     best = torch.tensor([[0.0, -60.0, -60.0], [-60.0, 0.0, -60.0]])[:, None]  # the best states are far apart
     assert found(best, apart) is None
-    log_mass, _, total = scan._forward_steps(node, node.amax(-1), table.Table((pairs[None, None],)), None)
+    log_mass, _, total = scan._forward_steps(node, node.amax(-1), table.Table(ts.Dense(pairs[None, None])), None)
     torch.testing.assert_close(found(node, pairs)[0], log_mass)
     torch.testing.assert_close(found(node, pairs)[2], total)
 

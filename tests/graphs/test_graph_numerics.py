@@ -8,7 +8,7 @@ import torch
 import tailsum as ts
 from tailsum.graphs.factors import PairFactors
 from tailsum.graphs.propagate import Propagation
-from tailsum.numerics import table
+from tailsum.numerics import tiles as table
 from tailsum.numerics.memory import PeakMemory
 from tailsum.numerics.reduce import log_sum_exp
 

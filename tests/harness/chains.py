@@ -77,8 +77,13 @@ class ChainCase(PathCase):
         "half factored": {"n": 2, "pairs": "half factored", "lead": "time"},
         "gated": {"n": 3, "pairs": "gated", "lead": "both"},
         "scored": {"n": 2, "pairs": "scored", "lead": "both"},
+        "banded": {"n": 3, "pairs": "banded"},
+        "sparse": {"n": 3, "pairs": "sparse", "lead": "time"},
+        "low rank": {"n": 3, "pairs": "low rank", "lead": "batch"},
+        "kronecker": {"n": 4, "pairs": "kronecker", "lead": "both"},
+        "monarch": {"n": 4, "pairs": "monarch"},
     }
-    few = ("dense", "factored", "gated", "scored")
+    few = ("dense", "factored", "gated", "scored", "sparse", "monarch")
     large = {
         "dense": {"length": 4, "n": 6, "scale": 0.7},
         "factored": {"length": 3, "n": 6, "pairs": "factored", "emission": "factored", "scale": 0.8},

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import tailsum as ts
-from tailsum.numerics import table
+from tailsum.numerics import tiles as table
 
 BATCH, LENGTH, SIZE, BUDGET = 8, 3, 8, 16 << 20
 TILE, SEARCH_TILE = 1 << 18, 1 << 21  # a small one; and one with which the heap keeps what lies between small results

@@ -250,7 +250,6 @@ def test_selection_is_that_of_the_reference(scale, ordered, monkeypatch):
 def test_messages_of_landmarks_and_neighbours(dense):
     from tailsum.chains.fused_sweep import _near, _params  # noqa: PLC0415
     from tailsum.numerics.fused.landmarks import Excess, Sender  # noqa: PLC0415
-    from tailsum.scores.message import message  # noqa: PLC0415
 
     n, k = 150, 12
     pairs = Factored(torch.randn(n, 6), torch.randn(n, 6))
@@ -258,7 +257,7 @@ def test_messages_of_landmarks_and_neighbours(dense):
     value, index = torch.randn(2, n), torch.stack([torch.randperm(n)[:k] for _ in range(2)])
     kept = Subset(index, torch.rand(2, k))
     near = Near(pairs, pairs.transposed(), Neighbours(pairs, 4), value.device).onward
-    plain = message(pairs, index, value.gather(-1, index) + kept.log_weight)
+    plain = pairs.message(index, value.gather(-1, index) + kept.log_weight)
     mass = (value - value.amax(-1, keepdim=True)).exp()
     rest = mass.scatter_add(-1, index, -mass.gather(-1, index) * kept.log_weight.exp())
     out, log_q, add = torch.empty(2, n), torch.empty(2, n), torch.randn(2, n)

@@ -10,7 +10,7 @@ from harness.poison import poison
 from tailsum import Factored, LinearChain, kernels, precision, table_budget
 from tailsum.numerics import kernels as settings
 from tailsum.numerics.kernels import fused_long_sums
-from tailsum.numerics.table import Table
+from tailsum.scores.table import Table
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, in the interpreter: the logarithm of zero
@@ -70,7 +70,7 @@ def test_steps_have_no_bias(kept, mode, monkeypatch):
     monkeypatch.setattr(shared_steps, "_table_tile", lambda *_: wide)
     node, params = positive_scores(n)
     with kernels("always"), precision(mode), table_budget(1 << 30 if kept else 0):
-        table = Table(params)
+        table = Table(Factored(*params))
         entered = forward_steps(node, table)[2][1]
         one = torch.ones_like(node)
         flowed = flow_steps(table, True, one, None, one, node.exp())[1][0]
@@ -130,7 +130,7 @@ def test_fast_products_do_not_touch_scores():
     params = 3 * torch.randn(1, 1, n, size) / math.sqrt(size), torch.randn(1, 1, n, size)
     for budget in (0, 1 << 30):
         with kernels("always"), precision("fast"), table_budget(budget):
-            table = Table(params)
+            table = Table(Factored(*params))
             entered = forward_steps(node, table)[2][1, 0]
         expected = params[0][0, 0, 3].double() @ params[1][0, 0].double().mT - table.scale[0, 0, 0].double()
         assert (entered.double().log() - expected).abs().max() < 2**-11

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tailsum as ts
-import tailsum.numerics.table as table_module
+import tailsum.numerics.tiles as table_module
 from harness.statistics import z_score
 from tailsum.chains.chain_sweep import ChainSweep
 from tailsum.numerics.memory import PeakMemory

@@ -18,7 +18,7 @@ def test_a_sketched_grammar_builds_no_table_of_rules():
 
 
 def test_rules_beyond_the_budget_are_built_a_few_heads_at_a_time(monkeypatch):
-    monkeypatch.setattr("tailsum.numerics.table._TILE", {"cpu": 1 << 10})
+    monkeypatch.setattr("tailsum.numerics.tiles._TILE", {"cpu": 1 << 10})
     n, p, size = 24, 8, 4
     head, left, right = (torch.randn(m, size).double().requires_grad_() for m in (n, n + p, n + p))
     for kind in (ts.FactoredRule, ts.LowRankRule):

@@ -9,9 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.chains.forward import forward_messages
-from tailsum.numerics.kernels import fits_tiles, fused
+from tailsum.numerics.kernels import fused
 from tailsum.numerics.noise import gumbel, seed_from
-from tailsum.numerics.table import tile_rows
+from tailsum.numerics.tiles import tile_rows
 from tailsum.scores.potential import Potential
 
 
@@ -23,14 +23,14 @@ class BackwardWalk:
     """
 
     def __init__(self, node: Float[Tensor, "T B N"], pairs: Potential, lengths: Int[Tensor, "*batch"]) -> None:
-        self.pairs, self.params = pairs, pairs.flat_params(lengths.shape)
+        self.pairs, self.flat = pairs, pairs.flat(lengths.shape)
         self.last = lengths - 1
-        self.log_mass = forward_messages(node, self.params, self.last.reshape(-1)).log_mass
+        self.log_mass = forward_messages(node, self.flat, self.last.reshape(-1)).log_mass
         self.messages = self.log_mass.reshape(len(node), *lengths.shape, node.shape[-1], 1)
         final = self.messages.take_along_dim(self.last[None, ..., None, None], 0)[0]
         inside = torch.arange(len(node), device=node.device) <= self.last[..., None]
         self.inside = inside & (final > -math.inf).any(-2)  # [*batch, T]
-        self.in_kernel = bool(node.numel()) and fits_tiles(self.params) and fused(node, *self.params)
+        self.in_kernel = bool(node.numel()) and self.flat.for_kernels is not None and fused(node, *self.flat.tensors)
 
     def at_a_time(self, count: int) -> int:
         """How many of `count` samples to draw together."""
@@ -43,7 +43,7 @@ class BackwardWalk:
             from tailsum.numerics.fused.scores import Pairs  # noqa: PLC0415
 
             last, seed = self.last.reshape(-1), seed_from(generator)
-            paths = walk(self.log_mass.contiguous(), Pairs(self.params), last, count, seed)
+            paths = walk(self.log_mass.contiguous(), Pairs(self.flat.tensors), last, count, seed)
             paths = paths.reshape(count, *self.inside.shape)
         else:
             paths = self._states(count, lambda logits: gumbel(logits, generator).argmax(-2)).movedim(-1, 0)

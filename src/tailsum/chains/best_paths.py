@@ -14,31 +14,34 @@ import torch
 from torch import Tensor
 
 from tailsum.chains.fused_messages import suits_log_steps
-from tailsum.numerics.kernels import fits_tiles, fused
+from tailsum.numerics.kernels import fused
 from tailsum.numerics.precision import product
 from tailsum.numerics.stream import Parts, in_tiles
-from tailsum.numerics.table import block_scores, fits_budget, tile_rows, tile_size, transposed
 from tailsum.numerics.tensors import finite, unmasked
+from tailsum.numerics.tiles import block_scores, fits_budget, tile_rows, tile_size, transposed
+from tailsum.scores.potential import Potential
 
 
 @torch.no_grad()
-def best_paths(node: Tensor, params: tuple[Tensor, ...], last: Tensor, k: int) -> Tensor:
+def best_paths(node: Tensor, pairs: Potential, last: Tensor, k: int) -> Tensor:
     """The k best paths of each sequence, best first, to its last position `last [B]`; fewer if N^T is less than k."""
+    params = pairs.tensors
     node = unmasked(node)
     node = node - finite(node.amax(-1, keepdim=True))
-    if k == 1 and node.numel() and fits_tiles(params) and fused(node, *params):
-        return _fused_best_path(node, params, last)
+    if k == 1 and node.numel() and pairs.for_kernels is not None and fused(node, *params):
+        return _fused_best_path(node, pairs, last)
     steps = _Steps(params)
     return _best_path(node, steps, last) if k == 1 else _ranked_paths(node, steps, last, k)
 
 
-def _fused_best_path(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Tensor:
+def _fused_best_path(node: Tensor, scores: Potential, last: Tensor) -> Tensor:
     from tailsum.numerics.fused.log_steps import enter  # noqa: PLC0415
     from tailsum.numerics.fused.paths import best_messages, walk  # noqa: PLC0415
     from tailsum.numerics.fused.scores import Pairs  # noqa: PLC0415
 
-    pairs = Pairs(params if len(params) == 2 else (unmasked(params[0]),))
-    if suits_log_steps(node.shape[1], node.shape[2], params):
+    scores = scores.unmasked()
+    pairs = Pairs(scores.tensors)
+    if suits_log_steps(node.shape[1], node.shape[2], scores):
         best = enter(node.transpose(0, 1), pairs, last, maximum=True).alpha
     else:
         best = best_messages(node, pairs)

@@ -9,9 +9,8 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from tailsum.chains.shared_products import SharedProducts, shared_products
-from tailsum.numerics.kernels import fits_tiles, fused
-from tailsum.scores.factored import Factored
-from tailsum.scores.potential import Dense, Potential
+from tailsum.numerics.kernels import fused
+from tailsum.scores.potential import Potential
 from tailsum.sketch.neighbours import Near, Neighbours
 from tailsum.sketch.selection import Landmarks, Optimal, Selection, Subset
 from tailsum.sketch.sweep import Sweep, fill_unreached, send, together
@@ -80,7 +79,7 @@ class ChainSweep(Sweep):
         pairs = self.onward
         if not fused(self.nodes) or not self.nodes.numel() or pairs.lead.numel() != 1:
             return False
-        if not isinstance(pairs, Dense | Factored) or not fits_tiles(pairs.tensors):
+        if pairs.for_kernels is None:
             return False
         return isinstance(selection, Optimal | Landmarks) and selection.k < self.nodes.shape[-1]
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from tailsum.numerics.precision import product
 from tailsum.numerics.reduce import log_or_never
 from tailsum.numerics.stream import Parts, streamed
-from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import as_values, finite
+from tailsum.numerics.tiles import tile_rows
 
 TILES = 4  # the backward pass holds about six tiles at once: smaller ones are as fast and need less memory
 

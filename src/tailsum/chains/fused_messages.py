@@ -1,56 +1,62 @@
 """Log-partition and messages by kernels in log space; first derivatives by kernels too, higher ones by a reference."""
 
-import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from tailsum.chains.scan import Forward, regained
-from tailsum.numerics.kernels import fits_tiles, fused, kernels
-from tailsum.numerics.precision import product
-from tailsum.numerics.table import fits_budget
+from tailsum.numerics.kernels import fused, kernels
 from tailsum.numerics.tensors import finite
+from tailsum.scores.potential import Potential
 
 if TYPE_CHECKING:
     from tailsum.numerics.fused.log_steps import Messages
 
 ALONE = 512  # up to this many states, the kernels in log space are faster than matrix products
 
-Params = tuple[Tensor, ...]
+Value = TypeVar("Value")
+Params = tuple[Tensor, ...]  # a table, or factors, as kernels take them
 
 
-def suits_log_steps(batch: int, n: int, params: Params) -> bool:
+def suits_log_steps(batch: int, n: int, pairs: Potential) -> bool:
     """Whether to use the kernels in log space: with few states, or if each sequence has pair scores of its own."""
-    if not batch or not fused(*params):
+    if not batch or not fused(*pairs.tensors):
         return False
-    few, apart = n <= ALONE, len(params[0]) == batch
-    return (few or apart) and (fits_tiles(params) or (few and not apart))  # few states that all share get a table
+    few, apart = n <= ALONE, pairs.lead[0] == batch
+    return (few or apart) and (
+        pairs.for_kernels is not None or (few and not apart)
+    )  # few states that all share get a table
 
 
-def fused_log_partition(node: Tensor, params: Params, last: Tensor, reference: Callable[..., Tensor]) -> Tensor:
-    """Log Z `[B]` in float64 from scores `node [B, T, N]` and the `params` of a `Table`; `last [B]` is each last position."""
-    return _LogPartition.apply(reference, last, node, *_tabled(node, params))
+def fused_log_partition(node: Tensor, pairs: Potential, last: Tensor, reference: Callable[..., Tensor]) -> Tensor:
+    """Log Z `[B]` in float64 from scores `node [B, T, N]` and a flat potential; `last [B]` is each last position."""
+    pairs = _tabled(node, pairs)
+    return _LogPartition.apply(_of_tensors(reference, pairs), last, node, *pairs.tensors)
 
 
-def fused_messages(node: Tensor, params: Params, last: Tensor, reference: Callable[..., Forward]) -> Forward:
+def fused_messages(node: Tensor, pairs: Potential, last: Tensor, reference: Callable[..., Forward]) -> Forward:
     """Forward messages; arguments as of `fused_log_partition`."""
-    log_mass, gain = _Messages.apply(reference, last, node, *_tabled(node, params))
+    pairs = _tabled(node, pairs)
+    log_mass, gain = _Messages.apply(_of_tensors(reference, pairs), last, node, *pairs.tensors)
     return Forward(log_mass, gain.cumsum(0))
 
 
-def _tabled(node: Tensor, params: Params) -> Params:
+def _of_tensors(reference: Callable[..., Value], pairs: Potential) -> Callable[..., Value]:
+    """The reference as a function of the tensors of the pair scores."""
+    return lambda node, *tensors: reference(node, pairs.with_tensors(tensors))
+
+
+def _tabled(node: Tensor, pairs: Potential) -> Potential:
     """With few states, a table in place of factors, for the batch or for each step of each sequence.
 
     One product makes them all, whereas each step of a kernel would have to wait for its scores.
     """
-    if len(params) == 1:
-        return params
-    (batch, _, n), size = node.shape, math.prod(params[0].shape[:2]) * node.shape[-1] ** 2 * node.element_size()
-    if len(params[0]) == batch and not (n <= ALONE and fits_budget(4 * size)):
-        return params
-    return (product(params[0], params[1].mT),)
+    batch, _, n = node.shape
+    if pairs.lead[0] == batch:
+        return pairs.within(4) if n <= ALONE else pairs
+    return pairs.tabled()
 
 
 class _LogPartition(torch.autograd.Function):
@@ -69,7 +75,7 @@ class _LogPartition(torch.autograd.Function):
             total = flow.sum(-1)
             return flow.mul_(torch.where(total == 0, 1.0, grad.to(flow.dtype)[:, None] / total)[..., None])
 
-        return _gradients(ctx, grad, lambda x, *y: ctx.reference(x, y), rescaled, grad=grad.contiguous())
+        return _gradients(ctx, grad, ctx.reference, rescaled, grad=grad.contiguous())
 
 
 class _Messages(torch.autograd.Function):
@@ -92,7 +98,7 @@ class _Messages(torch.autograd.Function):
         def rescaled(flow: Tensor) -> Tensor:
             return flow.mul_(regained(grad, flow.transpose(0, 1)).transpose(0, 1))
 
-        return _gradients(ctx, grad, lambda x, *y: ctx.reference(x, y).log_mass, rescaled, source=grad)
+        return _gradients(ctx, grad, lambda *x: ctx.reference(*x).log_mass, rescaled, source=grad)
 
 
 def _entered(ctx: Any, reference: Callable[..., Any], last: Tensor, node: Tensor, params: Params) -> "Messages":

@@ -105,7 +105,7 @@ class FusedSweep:
 
 def _params(potential: Potential) -> tuple[Tensor, ...]:
     """A table `[N, N]`, or factors `[N, d]`."""
-    return tuple(x.reshape(x.shape[-2:]) for x in potential.table_params())
+    return tuple(x.reshape(x.shape[-2:]) for x in potential.operator().tensors)
 
 
 def _near(near: NearMessages) -> Near:

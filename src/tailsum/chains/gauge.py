@@ -17,18 +17,19 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from tailsum.numerics.table import block_scores, fits_budget
 from tailsum.numerics.tensors import exponentials, finite
+from tailsum.numerics.tiles import fits_budget
+from tailsum.scores.potential import Dense, Potential
 
 TABLES = 4  # of all steps that exist at the same time, with derivatives
 LOWEST = -1e15  # of the numbers c: lower ones would have no digits left beside the scores of pairs
 
 
 class Gauged(NamedTuple):
-    """Scores as of a `Table`, and what to add to their messages: `left_out [T, B, N]` and `offset [T, B]`."""
+    """Scores as of `Products`, and what to add to their messages: `left_out [T, B, N]` and `offset [T, B]`."""
 
     node: Tensor
-    scores: Tensor
+    pairs: Dense
     left_out: Tensor
     offset: Tensor
 
@@ -38,16 +39,16 @@ def has_room(node: Tensor) -> bool:
     return fits_budget(TABLES * node.numel() * node.shape[-1] * node.element_size())
 
 
-def gauged(node: Tensor, params: tuple[Tensor, ...], last: Tensor) -> Gauged:
-    """The chain with scores `node [T, B, N]` and the `params` of a `Table`, in another gauge."""
+def gauged(node: Tensor, pairs: Potential, last: Tensor) -> Gauged:
+    """The chain with scores `node [T, B, N]` and a flat potential, in another gauge."""
     length = len(node)
-    scores = block_scores(params)
+    scores = pairs.block()
     log_mass, gain = _log_messages(node.detach(), scores.detach())
     inside = torch.arange(length, device=node.device)[:, None, None] < last[:, None]
     left_out = torch.where(inside, log_mass, 0.0)
     nodes = node - finite(left_out) - gain[..., None]
-    pairs = scores + left_out[:-1].transpose(0, 1)[..., None] + nodes[1:].transpose(0, 1)[..., None, :]
-    return Gauged(F.pad(nodes[:1], (0, 0, 0, 0, 0, length - 1)), pairs, left_out, gain.cumsum(0))
+    moved = scores + left_out[:-1].transpose(0, 1)[..., None] + nodes[1:].transpose(0, 1)[..., None, :]
+    return Gauged(F.pad(nodes[:1], (0, 0, 0, 0, 0, length - 1)), Dense(moved), left_out, gain.cumsum(0))
 
 
 @torch.no_grad()

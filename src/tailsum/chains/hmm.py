@@ -12,8 +12,8 @@ from torch import Tensor
 
 from tailsum.chains.linear_chain import LinearChain
 from tailsum.numerics.check import as_whole, check_broadcast, check_device, check_floating, check_scores
-from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import working_type
+from tailsum.numerics.tiles import tile_rows
 from tailsum.numerics.transforms import some, values_of
 from tailsum.scores.potential import Dense, Potential
 from tailsum.scores.scored import Scored

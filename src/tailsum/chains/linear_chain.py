@@ -29,8 +29,8 @@ from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape
 from tailsum.numerics.kernels import fused
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Reduce, log_sum_exp
-from tailsum.numerics.table import fits_budget
 from tailsum.numerics.tensors import as_values, flattened, without_common, working_type
+from tailsum.numerics.tiles import fits_budget
 from tailsum.scores.factored import Factored, embedding_norms
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Subset
@@ -134,20 +134,19 @@ class LinearChain(Structure[ChainTerms, Tensor]):
     def gather(self, index: Int[Tensor, "*#batch T k"]) -> "LinearChain":
         pairs = self.transition.gather(index[..., :-1, :], index[..., 1:, :])
         # Each pass over the chain would multiply the factors again: a table is several times faster, if there is room.
-        count = TABLES_ON_CPU if self.device.type == "cpu" else TABLES
-        room = isinstance(pairs, Factored) and fits_budget(count * self._table_bytes(pairs, pairs.lead))
-        return self.replaced(_emission=self.emission.gather(None, index), _transition=pairs.tabled() if room else pairs)
+        pairs = pairs.within(TABLES_ON_CPU if self.device.type == "cpu" else TABLES)
+        return self.replaced(_emission=self.emission.gather(None, index), _transition=pairs)
 
     def total(self, terms: ChainTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
         assert reduce is log_sum_exp  # best paths and samples have recursions of their own
-        nodes, params = terms.nodes.scores, terms.pairs.flat_params(self.batch_shape)
+        nodes, pairs = terms.nodes.scores, terms.pairs.flat(self.batch_shape)
         nodes = nodes.reshape(self.batch_shape.numel(), *nodes.shape[-2:])
-        return log_partition(nodes, params, self.sequence_lengths() - 1).reshape(self.batch_shape)
+        return log_partition(nodes, pairs, self.sequence_lengths() - 1).reshape(self.batch_shape)
 
     def log_partition(self) -> Float[Tensor, "*batch"]:
         if self.n_nodes > 1 and fused(*self._emission.tensors, *self._transition.tensors):
             terms = self.terms()
-            if suits_log_steps(self.batch_shape.numel(), self.n_states, terms.pairs.flat_params(self.batch_shape)):
+            if suits_log_steps(self.batch_shape.numel(), self.n_states, terms.pairs.flat(self.batch_shape)):
                 with full_precision(self.device):  # the kernels handle finite masks
                     return self.log_sum(self.weighted(terms)).to(self.dtype)
         return super().log_partition()
@@ -159,7 +158,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
 
     def centred(self, terms: ChainTerms) -> ChainTerms:
         nodes, pairs = terms  # factors as a table, if there is room for it; else `mean_score` centres them
-        pairs = pairs.tabled() if fits_budget(3 * self._table_bytes(pairs, pairs.lead)) else pairs
+        pairs = pairs.within(3) if pairs.by_parts else pairs
         return ChainTerms(nodes.map(lambda x: without_common(x, 1)), pairs.centred())
 
     def log_sum_and_mean(
@@ -168,12 +167,14 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         """By messages that carry means (`mean_score`), unless the scores differ too much for that."""
         if self.n_nodes == 1:
             return super().log_sum_and_mean(own, values)
+        if not own.pairs.by_parts:
+            return self._wide_log_sum_and_mean(own, values)
         same, lead = values.pairs is own.pairs, torch.broadcast_shapes(own.pairs.lead, values.pairs.lead)
         kept = fits_budget((3 if same else 4) * self._table_bytes(own.pairs, lead))
 
-        def flat(pairs: Potential) -> tuple[Tensor, ...]:
-            pairs = (pairs.tabled() if kept else pairs).to(self.dtype)
-            return tuple(flattened(x.expand(*lead, -1, -1), 2, self.batch_shape) for x in pairs.table_params())
+        def flat(pairs: Potential) -> Potential:
+            pairs = (pairs.tabled() if kept else pairs.operator()).to(self.dtype)
+            return pairs.map(lambda x: flattened(x.expand(*lead, -1, -1), 2, self.batch_shape))
 
         means = mean_score(
             self._time_first(own.nodes.scores),
@@ -183,12 +184,16 @@ class LinearChain(Structure[ChainTerms, Tensor]):
             self.sequence_lengths() - 1,
             kept,
         )
-        if means is None:  # the range is too wide: in float32, differences of such sums would have no digits
-            wide = each(lambda term: term.to(torch.float64), own)
-            also = each(lambda term, mine, same: same if term is mine else term.to(torch.float64), values, own, wide)
-            return super().log_sum_and_mean(wide, also)
+        if means is None:  # the range is too wide
+            return self._wide_log_sum_and_mean(own, values)
         log_sum, mean = means  # in float64: sums of long chains are far larger than their differences
         return log_sum.reshape(self.batch_shape), mean.reshape(self.batch_shape)
+
+    def _wide_log_sum_and_mean(self, own: ChainTerms, values: ChainTerms) -> tuple[Tensor, Tensor]:
+        """By the slope of the log-partition: in float32, differences of such sums would have no digits."""
+        wide = each(lambda term: term.to(torch.float64), own)
+        also = each(lambda term, mine, same: same if term is mine else term.to(torch.float64), values, own, wide)
+        return super().log_sum_and_mean(wide, also)
 
     def _table_bytes(self, pairs: Potential, lead: torch.Size) -> int:
         return lead.numel() * pairs.n_from * pairs.n_to * self.dtype.itemsize
@@ -285,8 +290,8 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         return Best(paths, self.score(paths))
 
     def _best_paths(self, terms: ChainTerms, k: int) -> Int[Tensor, "k *batch T"]:
-        nodes, params = self._time_first(terms.nodes.scores), terms.pairs.flat_params(self.batch_shape)
-        paths = best_paths(nodes, params, self.sequence_lengths() - 1, k)
+        nodes, pairs = self._time_first(terms.nodes.scores), terms.pairs.flat(self.batch_shape)
+        paths = best_paths(nodes, pairs, self.sequence_lengths() - 1, k)
         return paths.reshape(len(paths), *self.batch_shape, self.n_nodes)
 
     def drawn(

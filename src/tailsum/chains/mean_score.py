@@ -10,6 +10,7 @@ follow from the recursion `scan.Flow`. Both leave out `gain_t`, the mean of what
 along the chain.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,31 +18,51 @@ from torch import Tensor
 
 from tailsum.chains.forward import final_log_sum, summed
 from tailsum.chains.scan import Flow, Forward, forward_scan, inverse_total
-from tailsum.chains.weighed import Params, Weighed, WeighedTable, WeighedTiles
-from tailsum.numerics.table import Table, block_scores
+from tailsum.chains.weighed import Weighed, WeighedTable, WeighedTiles
 from tailsum.numerics.tensors import as_values
+from tailsum.scores.potential import Dense, Potential
+from tailsum.scores.products import Products
 
 
 def mean_score(
-    node: Tensor, params: Params, value: Tensor, values: Params | None, last: Tensor, kept: bool
+    node: Tensor, pairs: Potential, value: Tensor, values: Potential | None, last: Tensor, kept: bool
 ) -> tuple[Tensor, Tensor] | None:
     """Log-partition and mean over paths of `value [T, B, N]` of states plus `values` of pairs, `[B]` in float64.
 
-    The chain has the scores `node [T, B, N]` of states and `params` of pairs; `params` and `values` are parameters of a
-    `Table` with the same G and S. It ends at `last [B]` and has two positions or more. `values=None` means the scores of
+    The chain has the scores `node [T, B, N]` of states and `pairs` of pairs; `pairs` and `values` are flat, with the same
+    G and S. It ends at `last [B]` and has two positions or more. `values=None` means the scores of
     pairs themselves; only finite values count. Differentiable any number of times. With `kept`, two tables of all pairs
     are kept; else everything is streamed. Returns None if the range of the scores is too wide for products.
     """
-    chain = summed(node, params, last)
+    chain = summed(node, pairs, last)
     if chain is None:
         return None
     if chain.left_out is not None:  # the pair scores in another gauge are not the values
-        values = (as_values(block_scores(params if values is None else values)).expand_as(chain.params[0]),)
-    dtype, count = chain.node.dtype, len(chain.params)
-    value, values = value.to(dtype), tuple(x.to(dtype) for x in values or ())
-    kept = kept and chain.table.kept is not None and count == 1
+        values = Dense(as_values((pairs if values is None else values).block()).expand_as(chain.pairs.tensors[0]))
+    dtype = chain.node.dtype
+    weighed = Weighing(kept and chain.table.kept is not None, chain.pairs, None if values is None else values.to(dtype))
     forward = Forward(*(x.detach() for x in chain.messages)), chain.total.detach()
-    return _MeanScore.apply(chain.table, kept, forward, last, count, chain.node, value, *chain.params, *values)
+    return _MeanScore.apply(chain.table, weighed, forward, last, chain.node, value.to(dtype), *weighed.tensors)
+
+
+class Weighing(NamedTuple):
+    """Which pair scores and which values of them, and whether by a kept table."""
+
+    kept: bool
+    pairs: Potential
+    values: Potential | None
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All tensors, of the scores first."""
+        return self.pairs.tensors + (() if self.values is None else self.values.tensors)
+
+    def of(self, tensors: Sequence[Tensor], table: Products) -> Weighed:
+        """Products weighed by the values, from other tensors."""
+        rest = iter(tensors)
+        pairs = self.pairs.map(lambda _: next(rest))
+        values = None if self.values is None else self.values.map(lambda _: next(rest))
+        return (WeighedTable if self.kept else WeighedTiles)(table, pairs, values)
 
 
 class _Chances(NamedTuple):
@@ -58,50 +79,48 @@ class _MeanScore(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        table: Table,
-        kept: bool,
+        table: Products,
+        weighing: Weighing,
         forward: tuple[Forward, Tensor],
         last: Tensor,
-        count: int,
         node: Tensor,
         value: Tensor,
-        *pairs: Tensor,
+        *tensors: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        params, values = pairs[:count], pairs[count:] or None
-        weighed = WeighedTable(table, params, values) if kept else WeighedTiles(table, params, values)
-        chances = _chances(table, weighed, forward, last, node, value, params)
-        ctx.table, ctx.last, ctx.weighed, ctx.chances, ctx.count = table, last, weighed, chances, count
-        ctx.save_for_backward(node, value, *pairs)
+        weighed = weighing.of(tensors, table)
+        chances = _chances(table, weighed, forward, last, node, value)
+        ctx.table, ctx.last, ctx.weighed, ctx.chances = table, last, weighed, chances
+        ctx.weighing = weighing._replace(pairs=weighing.pairs.map(torch.detach), values=_detached(weighing.values))
+        ctx.save_for_backward(node, value, *tensors)
         return final_log_sum(forward[0], last), chances.gain.double().sum((0, 2)) + weighed.common(last)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         table, last, weighed, chances = ctx.table, ctx.last, ctx.weighed, ctx.chances
-        node, value, *pairs = ctx.saved_tensors
-        params, values = tuple(pairs[: ctx.count]), tuple(pairs[ctx.count :]) or None
+        node, value, *tensors = ctx.saved_tensors
         if torch.is_grad_enabled():  # the gradient will be differentiated: recompute everything, recorded
-            weighed = type(weighed)(table, params, values)
-            chances = _chances(table, weighed, forward_scan(node, table, params), last, node, value, params)
+            weighed = ctx.weighing.of(tensors, table)
+            forward = forward_scan(node, table, weighed.pairs.tensors)
+            chances = _chances(table, weighed, forward, last, node, value)
         mass, chance = chances.mass, chances.chance
-        before, after, entering, entering_after = _excesses(table, weighed, chances, value, params)
+        before, after, entering, entering_after = _excesses(table, weighed, chances, value)
         of_log_z, of_mean = (grad.to(node.dtype)[:, None] for grad in grads)
         # The probability of a pair is mass_t(i) plain(i, j) entering_{t+1}(j); its gradient has it times `mean_t(i, j) - mean`.
-        x, constant = mass[:-1], of_log_z if values is not None else of_log_z + of_mean
+        x, constant = mass[:-1], of_log_z if weighed.values is not None else of_log_z + of_mean
         first, second = table.by_table(of_mean * x), table.by_table(x * (of_mean * before[:-1] + constant))
         z, y = table.by_table(entering_after[1:]), table.by_table(entering[1:])
-        of_pairs = weighed.gradients(first, second, z, y, ctx.needs_input_grad[7:])
+        of_pairs = weighed.gradients(first, second, z, y, ctx.needs_input_grad[6:])
         of_node = of_log_z * chance + of_mean * (chance * before + after)
-        return None, None, None, None, None, of_node, of_mean * chance, *of_pairs
+        return None, None, None, None, of_node, of_mean * chance, *of_pairs
 
 
 def _chances(
-    table: Table,
+    table: Products,
     weighed: Weighed,
     forward: tuple[Forward, Tensor],
     last: Tensor,
     node: Tensor,
     value: Tensor,
-    params: Params,
 ) -> _Chances:
     """The pass back, which carries the probability of each state, and what the positions add."""
     (log_mass, _), total = forward
@@ -111,7 +130,7 @@ def _chances(
     final = final.masked_fill(impossible, 0.0).softmax(-1).masked_fill(impossible, 0.0)
     ends = last == torch.arange(len(mass), device=last.device)[:, None]  # [T, B]
     source = torch.where(ends[..., None], final, 0.0)
-    chance, _ = Flow.apply(table, True, source, None, mass, inverse, *params)
+    chance, _ = Flow.apply(table, True, source, None, mass, inverse, *weighed.pairs.tensors)
     sums = chance.detach().sum(-1, keepdim=True)  # one but for rounding, which adds up, or zero
     chance = chance / sums.masked_fill(sums == 0, 1.0)
     led = table.by_step(weighed.push(table.by_table(mass[:-1])), len(mass) - 1)
@@ -119,19 +138,24 @@ def _chances(
     return _Chances(mass, inverse, chance, added, (chance * added).sum(-1, keepdim=True))
 
 
-def _excesses(table: Table, weighed: Weighed, chances: _Chances, value: Tensor, params: Params) -> tuple[Tensor, ...]:
+def _excesses(table: Products, weighed: Weighed, chances: _Chances, value: Tensor) -> tuple[Tensor, ...]:
     """Conditional means less the unconditional ones, by a pass along the chain and one back.
 
     `before`; `after` times the probability of the state; `entering`, the probability of the state divided by the sum that
     entered it; and `entering` times the mean of the state's value and of all positions after it: each `[T, B, N]`.
     """
     mass, inverse, chance, added, gain = chances
-    before, _ = Flow.apply(table, False, added - gain, None, inverse, mass, *params)
+    tensors = weighed.pairs.tensors
+    before, _ = Flow.apply(table, False, added - gain, None, inverse, mass, *tensors)
     before = before - (chance * before).sum(-1, keepdim=True)  # zero but for rounding
     entering = inverse * chance
     inlet = entering * (value - gain)
     led = table.by_step(weighed.pull(table.by_table(entering[1:])), len(mass) - 1)
     source = torch.cat((mass[:-1] * led, torch.zeros_like(mass[:1])))
-    after, _ = Flow.apply(table, True, source, inlet, mass, inverse, *params)
+    after, _ = Flow.apply(table, True, source, inlet, mass, inverse, *tensors)
     after = after - chance * after.sum(-1, keepdim=True)
     return before, after, entering, inverse * after + inlet
+
+
+def _detached(values: Potential | None) -> Potential | None:
+    return None if values is None else values.map(torch.detach)

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from tailsum.chains.small_steps import small_flow, small_forward
 from tailsum.numerics.kernels import fused_long_sums
-from tailsum.numerics.table import Table, tile_size
+from tailsum.numerics.tiles import tile_size
+from tailsum.scores.products import Products
 
 
 class Forward(NamedTuple):
@@ -35,20 +36,20 @@ class Forward(NamedTuple):
 
 
 def forward_scan(
-    node: Tensor, table: Table, params: tuple[Tensor, ...], floor: Tensor | None = None
+    node: Tensor, table: Products, tensors: tuple[Tensor, ...], floor: Tensor | None = None
 ) -> tuple[Forward, Tensor]:
-    """Forward messages of every step, differentiable in `node [T, B, N]` and in the table's `params`.
+    """Forward messages of every step, differentiable in `node [T, B, N]` and in the `tensors` of the pair scores.
 
     Also returns `total [T, B, N]`, the scaled sum that entered each state (one at the first step): where it is tiny, the
     products may have underflowed. A `floor [T, B, N]` raises it where it is lower.
     """
-    log_mass, gain, total = _Forward.apply(table, floor, node, *params)
+    log_mass, gain, total = _Forward.apply(table, floor, node, *tensors)
     return Forward(log_mass, gain.cumsum(0)), total
 
 
 class _Forward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, table: Table, floor: Tensor | None, node: Tensor, *params: Tensor) -> Any:
+    def forward(ctx: Any, table: Products, floor: Tensor | None, node: Tensor, *tensors: Tensor) -> Any:
         lowest = torch.finfo(node.dtype).min  # in place of minus infinity, which less itself is NaN
         peak = table.highest(node).clamp_(min=lowest)
         if floor is None and table.suits_kernels and fused_long_sums(node) and node.numel():
@@ -61,7 +62,7 @@ class _Forward(torch.autograd.Function):
         gain = peak.double() + highest.double()
         gain[1:] += table.centre
         ctx.table = table
-        ctx.save_for_backward(node, log_mass, total, *params)
+        ctx.save_for_backward(node, log_mass, total, *tensors)
         ctx.mark_non_differentiable(gain, total)
         ctx.set_materialize_grads(False)
         return log_mass, gain, total
@@ -70,17 +71,17 @@ class _Forward(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         grad = grads[0]
         if grad is None:
-            return None, None, None, *(None for _ in ctx.table.params)
-        table: Table = ctx.table
-        node, log_mass, total, *params = ctx.saved_tensors
+            return None, None, None, *(None for _ in ctx.table.pairs.tensors)
+        table: Products = ctx.table
+        node, log_mass, total, *tensors = ctx.saved_tensors
         mass, inverse = log_mass.exp(), inverse_total(table, node, log_mass, total)
-        flow, _ = Flow.apply(table, True, grad, None, mass, inverse, *params)
+        flow, _ = Flow.apply(table, True, grad, None, mass, inverse, *tensors)
         factor = regained(grad, flow, table.summed)
         flow = flow * factor if torch.is_grad_enabled() else flow.mul_(factor)
-        return None, None, flow, *_table_gradient(ctx, table, mass, inverse * flow, params, first=3)
+        return None, None, flow, *_table_gradient(ctx, table, mass, inverse * flow, tensors, first=3)
 
 
-def _forward_steps(node: Tensor, peak: Tensor, table: Table, floor: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _forward_steps(node: Tensor, peak: Tensor, table: Products, floor: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Messages `[T, B, N]` less their highest, the highest `[T, B]`, and the sum that entered each state."""
     log_mass, total, highest = torch.empty_like(node), torch.ones_like(node), torch.empty_like(peak)
     lowest = torch.finfo(node.dtype).min
@@ -111,7 +112,7 @@ def regained(source: Tensor, flow: Tensor, summed: Callable[[Tensor], Tensor] = 
     return torch.where((factor - 1.0).abs() < 0.05, factor, 1.0).to(flow.dtype)[..., None]
 
 
-def inverse_total(table: Table, node: Tensor, log_mass: Tensor, total: Tensor) -> Tensor:
+def inverse_total(table: Products, node: Tensor, log_mass: Tensor, total: Tensor) -> Tensor:
     """One over the sum that entered each state, zero where it is below the table's floor; differentiable."""
     usable = total >= table.floor
     inverse = torch.where(usable, total.reciprocal(), 0.0)
@@ -132,13 +133,13 @@ class Flow(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        table: Table,
+        table: Products,
         reverse: bool,
         source: Tensor,
         inlet: Tensor | None,
         after: Tensor,
         before: Tensor,
-        *params: Tensor,
+        *tensors: Tensor,
     ) -> Any:
         if table.suits_kernels and fused_long_sums(source) and source.numel():
             from tailsum.numerics.fused.shared_steps import flow_steps  # noqa: PLC0415
@@ -148,23 +149,23 @@ class Flow(torch.autograd.Function):
             small = small_flow(table, reverse, source, inlet, after, before)
             x, h = small or _flow_steps(table, reverse, source, inlet, after, before)
         ctx.table, ctx.reverse = table, reverse
-        ctx.save_for_backward(x, h, inlet, after, before, *params)
+        ctx.save_for_backward(x, h, inlet, after, before, *tensors)
         return x, h
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         grad_x, grad_h = grads
-        x, h, inlet, after, before, *params = ctx.saved_tensors
-        flow, drawn = Flow.apply(ctx.table, not ctx.reverse, grad_x, grad_h, before, after, *params)
+        x, h, inlet, after, before, *tensors = ctx.saved_tensors
+        flow, drawn = Flow.apply(ctx.table, not ctx.reverse, grad_x, grad_h, before, after, *tensors)
         sent = before * x if inlet is None else before * x + inlet
         received = after * flow + grad_h
         early, late = (received, sent) if ctx.reverse else (sent, received)
-        table_gradient = _table_gradient(ctx, ctx.table, early, late, params, first=6)
+        table_gradient = _table_gradient(ctx, ctx.table, early, late, tensors, first=6)
         return None, None, flow, None if inlet is None else drawn, flow * h, drawn * x, *table_gradient
 
 
 def _flow_steps(
-    table: Table, reverse: bool, source: Tensor, inlet: Tensor | None, after: Tensor, before: Tensor
+    table: Products, reverse: bool, source: Tensor, inlet: Tensor | None, after: Tensor, before: Tensor
 ) -> tuple[Tensor, Tensor]:
     x, h = torch.empty_like(source), torch.zeros_like(source)
     order = range(len(source) - 1, -1, -1) if reverse else range(len(source))
@@ -179,11 +180,11 @@ def _flow_steps(
 
 
 def _table_gradient(
-    ctx: Any, table: Table, early: Tensor, late: Tensor, params: list[Tensor], first: int
+    ctx: Any, table: Products, early: Tensor, late: Tensor, tensors: list[Tensor], first: int
 ) -> tuple[Tensor | None, ...]:
-    """The gradient in `params` where state i of step t meets state j of step t+1 as `early_t(i) E(i, j) late_{t+1}(j)`."""
+    """The gradient in the pair scores where state i of step t meets state j of step t+1 as `early_t(i) E(i, j) late_{t+1}(j)`."""
     if not any(ctx.needs_input_grad[first:]):
-        return (None,) * len(params)
+        return (None,) * len(tensors)
     if len(early) == 1:
-        return tuple(torch.zeros_like(p) for p in params)
-    return table.gradient(early[:-1], late[1:], tuple(params))
+        return tuple(map(torch.zeros_like, tensors))
+    return table.gradient(early[:-1], late[1:], tuple(tensors))

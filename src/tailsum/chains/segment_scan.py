@@ -20,8 +20,8 @@ from torch import Tensor
 from tailsum.chains.durations import Durations
 from tailsum.numerics.reduce import LogProduct, Reduce, StreamedLogProduct, log_sum_exp
 from tailsum.numerics.stream import Parts, streamed
-from tailsum.numerics.table import block_scores, fits_budget
 from tailsum.numerics.tensors import finite
+from tailsum.numerics.tiles import block_scores, fits_budget
 from tailsum.scores.potential import Dense, Potential
 
 _KEPT = 1 << 25  # entries of all windows that a backward pass may keep; more are recomputed
@@ -140,8 +140,8 @@ class _Scan:
 
     def _enter(self, tensors: Sequence[Tensor]) -> Enter:
         """The transition at a boundary."""
-        here, reduce = iter(tensors), self.reduce
-        params = self.pairs.map(lambda _: next(here)).table_params()  # [n, n or d] or [*batch, D or 1, n, n or d]
+        reduce = self.reduce
+        params = self.pairs.with_tensors(tensors).operator().tensors  # [n, n or d] or [*batch, D or 1, n, n or d]
         params = tuple(p[..., : self.longest, :, :] if p.dim() > 2 else p for p in params)
         if all(p.dim() == 2 for p in params):
             shared = self._product(params)

@@ -5,7 +5,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.numerics.tensors import at_step
-from tailsum.scores.message import message
 from tailsum.scores.potential import Potential
 from tailsum.sketch.neighbours import Near, Neighbours
 from tailsum.sketch.selection import Landmarks, Selection, Subset
@@ -61,7 +60,7 @@ class SegmentSweep(Sweep):
         """The messages to all states at a start, from the values of some states by duration, `[*batch, D, k]`."""
         if not self.by_duration:
             index, value = index.flatten(-2)[..., None, :], value.flatten(-2)[..., None, :]
-        return message(self._at(self.onward, start, value.shape[-2]), index, value).logsumexp(-2)
+        return self._at(self.onward, start, value.shape[-2]).message(index, value).logsumexp(-2)
 
     def _entering(self, selection: Selection, generator: torch.Generator | None) -> Tensor:
         """Messages to the states of every start, from landmarks among the segments that end there."""
@@ -95,7 +94,7 @@ class SegmentSweep(Sweep):
                 pairs = self._at(self.back, start, min(longest, start))
                 value = (leaving[start].gather(-1, kept.index) + kept.log_weight)[..., None, :]
                 shape = (*value.shape[:-2], pairs.lead[-1] if self.by_duration else 1, value.shape[-1])
-                sent = message(pairs, kept.index[..., None, :].expand(shape), value.expand(shape))
+                sent = pairs.message(kept.index[..., None, :].expand(shape), value.expand(shape))
                 if self.near is not None:
                     back = self.near.back.at_step(start - 1)
                     sent = back.joined(sent[..., 0, :], leaving[start], kept)[..., None, :]

@@ -35,8 +35,8 @@ from tailsum.numerics.check import check_broadcast, check_in_range, check_whole
 from tailsum.numerics.gradients import tracked
 from tailsum.numerics.noise import drawn_by, most_likely
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
-from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import unmasked, working_type
+from tailsum.numerics.tiles import tile_rows
 from tailsum.scores.factored import embedding_norms
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.sweep import Sweep

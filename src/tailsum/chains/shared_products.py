@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tailsum.chains.expected_message import PathMass
 from tailsum.numerics.reduce import column_tops, log_or_never
-from tailsum.numerics.table import fits_budget, times
 from tailsum.numerics.tensors import finite
+from tailsum.numerics.tiles import fits_budget, times
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Potential
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from tailsum.chains.time_blocks import Steps, blocks, starts_of_flow, starts_of_masses
 from tailsum.numerics.precision import full_precision
-from tailsum.numerics.table import Table
+from tailsum.scores.products import Products
 
 
-def small_forward(node: Tensor, peak: Tensor, table: Table) -> tuple[Tensor, Tensor, Tensor] | None:
+def small_forward(node: Tensor, peak: Tensor, table: Products) -> tuple[Tensor, Tensor, Tensor] | None:
     """Messages `[T, B, N]` less their highest, the highest `[T, B]`, and the sum that entered each state.
 
     None if there are too many states, or if their range is too wide: products of probabilities underflow where the
@@ -69,7 +69,7 @@ def _masses(mass: Tensor, weight: Tensor, tables: Tensor, total: Tensor, highest
 
 
 def small_flow(
-    table: Table, reverse: bool, source: Tensor, inlet: Tensor | None, after: Tensor, before: Tensor
+    table: Products, reverse: bool, source: Tensor, inlet: Tensor | None, after: Tensor, before: Tensor
 ) -> tuple[Tensor, Tensor] | None:
     """The recursion of `Flow`: x and h `[T, B, N]`. None if there are too many states."""
     tables = table.small

@@ -11,17 +11,17 @@ from torch import Tensor
 
 from tailsum.numerics.precision import product
 from tailsum.numerics.stream import Parts, streamed
-from tailsum.numerics.table import Table, block_scores, tile_rows, times
 from tailsum.numerics.tensors import as_values, exponentials
-
-Params = tuple[Tensor, ...]  # of a `Table`
+from tailsum.numerics.tiles import tile_rows, times
+from tailsum.scores.potential import Potential
+from tailsum.scores.products import Products
 
 
 class Weighed(ABC):
-    """`plain(i, j) value(i, j)`, where `plain` are the exponentials of a table; `values=None` means its scores."""
+    """`plain(i, j) value(i, j)`, where `plain` are the entries of a table; `values=None` means its scores."""
 
-    def __init__(self, table: Table, params: Params, values: Params | None) -> None:
-        self.table, self.params, self.values = table, params, values
+    def __init__(self, table: Products, pairs: Potential, values: Potential | None) -> None:
+        self.table, self.pairs, self.values = table, pairs, values
 
     @abstractmethod
     def push(self, x: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ class Weighed(ABC):
     def gradients(
         self, first: Tensor, second: Tensor, z: Tensor, y: Tensor, wanted: Sequence[bool]
     ) -> tuple[Tensor | None, ...]:
-        """The gradients in the parameters of the scores and of the values, of those that are `wanted`.
+        """The gradients in the tensors of the scores and of the values, of those that are `wanted`.
 
         The gradient in a score is `plain (first' z + second' y + value first' y)`, in a value `plain first' y`.
         """
@@ -48,12 +48,12 @@ class Weighed(ABC):
 class WeighedTable(Weighed):
     """Both tables are kept."""
 
-    def __init__(self, table: Table, params: Params, values: Params | None) -> None:
-        super().__init__(table, params, values)
+    def __init__(self, table: Products, pairs: Potential, values: Potential | None) -> None:
+        super().__init__(table, pairs, values)
         assert table.kept is not None
-        (scores,) = params
+        scores = pairs.block()
         self.plain = (scores - table.scale).exp() if torch.is_grad_enabled() else table.kept
-        self.weighed = self.plain * as_values(scores if values is None else block_scores(values))
+        self.weighed = self.plain * as_values(scores if values is None else values.block())
 
     def push(self, x: Tensor) -> Tensor:
         return times(x, self.weighed)
@@ -79,33 +79,33 @@ class WeighedTiles(Weighed):
     The highest value of each table is subtracted from all, so that a common offset costs no digits.
     """
 
-    def __init__(self, table: Table, params: Params, values: Params | None) -> None:
-        super().__init__(table, params, values)
+    def __init__(self, table: Products, pairs: Potential, values: Potential | None) -> None:
+        super().__init__(table, pairs, values)
         self.chunk = tile_rows(table.groups * table.steps * table.n_to, table.device)
-        first, *factors = params if values is None else values
-        self.rows = (params[0],) if values is None else (params[0], values[0])
-        self.whole = (*params[1:], *(values or ())[1:])
+        self.given = [x.parts() for x in (pairs, values) if x is not None]
+        self.rows, self.whole = (tuple(x for parts in self.given for x in parts[k]) for k in (0, 1))
         with torch.no_grad():
-            self.top = as_values(first.new_zeros(first.shape[:2]) if factors else first.amax((-2, -1)))  # [G, S]
+            self.top = (pairs if values is None else values).common_part()  # [G, S]
 
-    def _read(self, parts: Parts) -> tuple[Tensor, Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Exponentials and values of a tile, and its other rows and whole tensors."""
-        rows, whole, count = parts.rows, parts.whole, len(self.params) - 1
-        scores = block_scores((rows[0], *whole[:count]))
-        value = scores if self.values is None else block_scores((rows[1], *whole[count : len(self.whole)]))
+    def _read(self, parts: Parts) -> tuple[list[Parts], Tensor, Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """The parts of a tile, its exponentials and values, and the other rows and whole tensors."""
+        rows, whole = iter(parts.rows), iter(parts.whole)
+        own = [Parts(tuple(next(rows) for _ in x.rows), tuple(next(whole) for _ in x.whole)) for x in self.given]
+        scores = self.pairs.scores_of(own[0])
+        value = scores if self.values is None else self.values.scores_of(own[1])
         plain, value = exponentials(scores - self.table.scale), as_values(value) - self.top[..., None, None]
-        return plain, value, rows[len(self.rows) :], whole[len(self.whole) :]
+        return own, plain, value, tuple(rows), tuple(whole)
 
     def push(self, x: Tensor) -> Tensor:
         def tile(parts: Parts) -> Parts:
-            plain, value, (x,), _ = self._read(parts)
+            _, plain, value, (x,), _ = self._read(parts)
             return Parts((), (times(x.mT, plain * value),))
 
         return streamed(tile, Parts((*self.rows, x.mT), self.whole), self.chunk, 0).whole[0]
 
     def pull(self, y: Tensor) -> Tensor:
         def tile(parts: Parts) -> Parts:
-            plain, value, _, (y,) = self._read(parts)
+            _, plain, value, _, (y,) = self._read(parts)
             return Parts((product(plain * value, y.mT),))
 
         return streamed(tile, Parts(self.rows, (*self.whole, y)), self.chunk, 1).rows[0].mT
@@ -113,36 +113,34 @@ class WeighedTiles(Weighed):
     def gradients(
         self, first: Tensor, second: Tensor, z: Tensor, y: Tensor, wanted: Sequence[bool]
     ) -> tuple[Tensor | None, ...]:
-        count = len(self.params)
+        kinds = [x for x in (self.pairs, self.values) if x is not None]
+        count = len(self.pairs.tensors)
         needed = any(wanted[:count]), any(wanted[count:])
 
         def tile(parts: Parts) -> Parts:
-            plain, value, (first, second), (z, y) = self._read(parts)
+            own, plain, value, (first, second), (z, y) = self._read(parts)
             of_value = plain * product(first, y)
             pieces = []
             if needed[0]:
                 outer = product(torch.cat((first, second), -1), torch.cat((z, y), -2))
-                pieces.append(_of_factors(plain * outer + value * of_value, parts.rows[0], parts.whole[: count - 1]))
+                pieces.append(self.pairs.slopes(plain * outer + value * of_value, own[0]))
             if needed[1]:
-                pieces.append(_of_factors(of_value, parts.rows[1], parts.whole[count - 1 : len(self.whole)]))
+                pieces.append(kinds[1].slopes(of_value, own[1]))
             return Parts(tuple(x for rows, _ in pieces for x in rows), tuple(x for _, whole in pieces for x in whole))
 
         inputs = Parts((*self.rows, first.mT, second.mT), (*self.whole, z, y))
-        sums = streamed(tile, inputs, self.chunk, sum(needed))
+        outputs = sum(len(x.rows) for x, need in zip(self.given, needed, strict=False) if need)
+        sums = streamed(tile, inputs, self.chunk, outputs)
         rows, whole = iter(sums.rows), iter(sums.whole)
         gradients = list[Tensor | None]()
-        for need, params in zip(needed, (self.params, self.values or ()), strict=True):
-            gradients += [next(rows), *(next(whole) for _ in params[1:])] if need else [None] * len(params)
+        for need, kind, given in zip(needed, kinds, self.given, strict=False):
+            own = (
+                Parts(tuple(next(rows) for _ in given.rows), tuple(next(whole) for _ in given.whole)) if need else None
+            )
+            gradients += [None] * len(kind.tensors) if own is None else kind.of_parts(own)
         return tuple(gradients)
 
     def common(self, last: Tensor) -> Tensor:
         top, steps = self.top.double(), max(1, int(last.max())) if len(last) else 1
         top = top.expand(-1, max(steps, self.table.steps)).repeat_interleave(len(last) // max(1, len(top)), 0)
         return torch.where(torch.arange(top.shape[1], device=last.device) < last[:, None], top, 0.0).sum(-1)
-
-
-def _of_factors(of_scores: Tensor, left: Tensor, right: Params) -> Parts:
-    """The gradient in the rows of a table, or in the rows of its left factors and in all right factors."""
-    if not right:
-        return Parts((of_scores,))
-    return Parts((product(of_scores, right[0]),), (product(of_scores.mT, left),))

@@ -17,8 +17,8 @@ from tailsum.dependencies.projective import Charts, eisner, eisner_total, read_d
 from tailsum.numerics.check import check_scores
 from tailsum.numerics.noise import Choose, drawn_by, most_likely
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
-from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import finite, take, working_type
+from tailsum.numerics.tiles import tile_rows
 from tailsum.scores.potential import Dense, Potential
 from tailsum.structure.base import Structure
 from tailsum.structure.check import checked_lengths

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tailsum.numerics.kernels import is_fast
-from tailsum.numerics.table import budget
 from tailsum.numerics.tensors import finite
+from tailsum.numerics.tiles import budget
 from tailsum.sketch.proposal import Proposal
 from tailsum.sketch.selection import Subset
 

@@ -21,8 +21,8 @@ from tailsum.distributed.whole import Whole
 from tailsum.numerics.check import at_least, shape_or_type
 from tailsum.numerics.gradients import tracked
 from tailsum.numerics.precision import full_precision
-from tailsum.numerics.table import fits_budget
 from tailsum.numerics.tensors import finite, flattened, scaled
+from tailsum.numerics.tiles import fits_budget
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.model import Model, Propose
@@ -85,14 +85,14 @@ class ShardedChain(Model):
     def log_partition(self) -> Float[Tensor, "*batch"]:
         """Log of the sum of `exp(score)` over all paths through the states of all ranks."""
         with full_precision(self.device):
-            return self._log_sum(self.node_scores(), self._slices.transition().tensors).to(self.dtype)
+            return self._log_sum(self.node_scores(), self._slices.transition()).to(self.dtype)
 
     @together()
     def marginals(self) -> Float[Tensor, "*batch T n"]:
         """The probability of each of this rank's states at each position."""
         with differentiating(self.device, self._terms()) as (recording, (nodes, pairs)):
             scores = tracked(nodes.scores, recording)
-            total = self._log_sum(scores, [tracked(x, recording, False) for x in pairs.tensors]).sum()
+            total = self._log_sum(scores, pairs.map(lambda x: tracked(x, recording, False))).sum()
             return torch.autograd.grad(total, scores, create_graph=recording)[0]
 
     @together()
@@ -108,8 +108,7 @@ class ShardedChain(Model):
             tilt = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=True)
             weight = torch.ones(self.batch_shape, dtype=self.dtype, device=self.device, requires_grad=True)
             grown = 1.0 + replicated(self._shards, tilt)
-            first, *rest = pairs.tensors
-            total = self._log_sum(scaled(scores, grown), (scaled(first, grown), *rest))
+            total = self._log_sum(scaled(scores, grown), pairs.scaled(grown))
             (slope,) = torch.autograd.grad((weight * total).sum(), tilt, create_graph=True)
             (mean,) = torch.autograd.grad(slope, weight, create_graph=recording)
             entropy = (total - mean).to(self.dtype)
@@ -206,12 +205,12 @@ class ShardedChain(Model):
             return Factored(replicated(self._shards, nodes.left), nodes.right)
         return nodes
 
-    def _log_sum(self, nodes: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-        """The log-partition in float64, from this rank's node scores and the tensors of its transition."""
+    def _log_sum(self, nodes: Tensor, pairs: Potential) -> Tensor:
+        """The log-partition in float64, from this rank's node scores and its part of the transition."""
         count, lead = self.batch_shape.numel(), self._slices.lead
         node = nodes.reshape(count, *nodes.shape[-2:]).transpose(0, 1).contiguous()
-        params = tuple(flattened(x.expand(*lead, -1, -1), 2, self.batch_shape) for x in tensors)
-        return sharded_log_sum(node, params, self.sequence_lengths() - 1, self._shards).reshape(self.batch_shape)
+        flat = pairs.map(lambda x: flattened(x.expand(*lead, -1, -1), 2, self.batch_shape))
+        return sharded_log_sum(node, flat, self.sequence_lengths() - 1, self._shards).reshape(self.batch_shape)
 
     def _terms(self) -> ChainTerms:
         with full_precision(self.device):

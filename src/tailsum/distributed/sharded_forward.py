@@ -12,32 +12,33 @@ from tailsum.distributed.sharded_table import ShardedTable
 from tailsum.distributed.shards import Shards
 from tailsum.numerics.reduce import log_or_never
 from tailsum.numerics.tensors import finite
+from tailsum.scores.potential import Potential
 
 
-def sharded_log_sum(node: Tensor, params: tuple[Tensor, ...], last: Tensor, shards: Shards) -> Tensor:
-    """The log-partition `[B]` in float64, on every rank, from this rank's scores `node [T, B, n]` and `params`.
+def sharded_log_sum(node: Tensor, pairs: Potential, last: Tensor, shards: Shards) -> Tensor:
+    """The log-partition `[B]` in float64, on every rank, from this rank's scores `node [T, B, n]` and flat `pairs`.
 
     Each rank gets the gradient in its scores, if every rank computes the same loss from the result.
     """
-    messages = _messages(node, params, last, shards)
+    messages = _messages(node, pairs, last, shards)
     batch = torch.arange(len(last), device=last.device)
     mass = messages.log_mass[last, batch].exp().sum(-1)  # the largest entry on any rank is one
     return log_or_never(summed(shards, mass)).double() + messages.offset[last, batch]
 
 
-def _messages(node: Tensor, params: tuple[Tensor, ...], last: Tensor, shards: Shards) -> Forward:
+def _messages(node: Tensor, pairs: Potential, last: Tensor, shards: Shards) -> Forward:
     if len(node) == 1:
         return _normalise(node, shards)
-    table = ShardedTable(params, shards)
-    result, total = forward_scan(node, table, params)
+    table = ShardedTable(pairs, shards)
+    result, total = forward_scan(node, table, pairs.tensors)
     if in_range(node.detach(), table, result, total, last):
         return result
     del table, result, total
     if node.dtype == torch.float32:
-        wide = _messages(node.double(), tuple(p.double() for p in params), last, shards)
+        wide = _messages(node.double(), pairs.to(torch.float64), last, shards)
         return Forward(wide.log_mass.to(node.dtype), wide.offset)
     return log_space_scan(
-        node, params, lambda alpha, here: _log_space_step(alpha, here, shards), lambda alpha: _normalise(alpha, shards)
+        node, pairs, lambda alpha, here: _log_space_step(alpha, here, shards), lambda alpha: _normalise(alpha, shards)
     )
 
 
@@ -46,15 +47,16 @@ def _normalise(alpha: Tensor, shards: Shards) -> Forward:
     return Forward(alpha - highest[..., None], highest.double())
 
 
-def _log_space_step(alpha: Tensor, params: tuple[Tensor, ...], shards: Shards) -> Tensor:
+def _log_space_step(alpha: Tensor, pairs: Potential, shards: Shards) -> Tensor:
     """`logsumexp_i(alpha [B, i] + scores [G, i, j])` over the states i of all ranks, for the states j of this one."""
     entering = torch.zeros_like(alpha)
     for p in shards.filled:
-        if len(params) == 1:
-            block = (params[0][..., shards.columns(p)],)
+        rows, whole = pairs.parts()
+        if whole:
+            block = pairs.with_tensors((*rows, *(from_rank(shards, p, x, -2) for x in whole)))
         else:
-            block = (params[0], from_rank(shards, p, params[1], -2))
-        part = log_space_step(alpha, block) if alpha.shape[-1] else _nothing(alpha, block[-1], shards.sizes[p])
+            block = pairs.with_tensors([x[..., shards.columns(p)] for x in rows])
+        part = log_space_step(alpha, block) if alpha.shape[-1] else _nothing(alpha, block.tensors[-1], shards.sizes[p])
         highest = finite(shards.highest(part.detach()[..., None]))
         total = to_rank(shards, p, (part - highest).exp(), -1)
         # On the other ranks add the zeros, so that they take part in the exchange of gradients.

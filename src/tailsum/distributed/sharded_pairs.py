@@ -11,7 +11,6 @@ from tailsum.distributed.collectives import summed
 from tailsum.distributed.shards import Shards
 from tailsum.numerics.tensors import at_step, finite, take
 from tailsum.scores.factored import Factored
-from tailsum.scores.message import message
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.neighbours import NearMessages
 
@@ -73,7 +72,7 @@ class ShardedPairs:
             return self._message(Factored(picked.rows(here.left), here.right), None, value)
         part = value.new_full((*value.shape[:-1], self.shards.n_states), -math.inf)
         if here.n_from:
-            part = message(here, picked.local, value.masked_fill(~picked.here, -math.inf))
+            part = here.message(picked.local, value.masked_fill(~picked.here, -math.inf))
         highest = self.shards.highest(part[..., None])
         total = self.shards.scattered_sum((part - finite(highest)).exp_())
         return total.log_() + highest[..., self.shards.local]
@@ -110,4 +109,4 @@ class ShardedPairs:
 
     @staticmethod
     def _message(pairs: Factored | Dense, index: Tensor | None, value: Tensor) -> Tensor:
-        return message(pairs, index, value) if pairs.n_to else value.new_empty(*value.shape[:-1], 0)
+        return pairs.message(index, value) if pairs.n_to else value.new_empty(*value.shape[:-1], 0)

@@ -20,21 +20,24 @@ from tailsum.distributed.collectives import from_rank, to_rank
 from tailsum.distributed.shards import Shards
 from tailsum.numerics.precision import product
 from tailsum.numerics.stream import Parts, Tile, streamed
-from tailsum.numerics.table import Table, block_scores, fits_budget, pull, push, tile_rows
+from tailsum.numerics.tiles import fits_budget, tile_rows
+from tailsum.scores.potential import Potential
+from tailsum.scores.table import Table, pull, push
 
 
 class ShardedTable(Table):
     """`exp(scores - scale)` of this rank's rows, and its products with messages of all ranks.
 
-    `params` are `(scores [G, S, n, N],)` or `(left [G, S, n, d], right [G, S, n, d])`, of this rank's n states.
+    `pairs` are flat: `Dense(scores [G, S, n, N])` or `Factored(left [G, S, n, d], right [G, S, n, d])`, of this rank's n states.
     """
 
-    def __init__(self, params: tuple[Tensor, ...], shards: Shards) -> None:
-        self.params, self.shards = tuple(p.detach() for p in params), shards
-        self.groups, self.steps, self.n_from = params[0].shape[:3]
-        self.n_to, self.device = shards.n_states, params[0].device
+    def __init__(self, pairs: Potential, shards: Shards) -> None:
+        self.pairs, self.shards = pairs.map(torch.detach), shards
+        (self.groups, self.steps), self.n_from = pairs.lead, pairs.n_from
+        self.first = self.pairs.tensors[0]
+        self.n_to, self.device = shards.n_states, self.first.device
         self.chunk = tile_rows(self.groups * max(shards.sizes), self.device)
-        limits = torch.finfo(params[0].dtype)
+        limits = torch.finfo(self.first.dtype)
         self.floor = limits.tiny / limits.eps * 100 * shards.n_states
         with torch.no_grad():
             self.scale = self._column_max()  # of all columns, [G, S, 1, N]
@@ -42,16 +45,8 @@ class ShardedTable(Table):
             self.centre = scale.amax(-1).double()
             self.column_scale = scale[..., shards.local] - scale.amax(-1, keepdim=True)
             # By the largest slice, so that every rank makes the same decision.
-            size = math.prod((self.groups, self.steps, max(shards.sizes), self.n_to)) * params[0].element_size()
+            size = math.prod((self.groups, self.steps, max(shards.sizes), self.n_to)) * self.first.element_size()
             self.kept = self._fill() if fits_budget(size) else None
-
-    @property
-    def suits_kernels(self) -> bool:
-        return False
-
-    @property
-    def small(self) -> None:
-        """None: all ranks take each step together."""
 
     def highest(self, x: Tensor) -> Tensor:
         return self.shards.highest(x)
@@ -62,29 +57,29 @@ class ShardedTable(Table):
     def anywhere(self, x: Tensor) -> bool:
         return self.shards.anywhere(x)
 
-    def with_params(self, params: tuple[Tensor, ...]) -> "ShardedTable":
-        return ShardedTable(params, self.shards)
+    def of(self, pairs: Potential) -> "ShardedTable":
+        return ShardedTable(pairs, self.shards)
 
-    def _blocks(self, step: int) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
-        """The columns of each rank, and the parameters `[G, ...]` of the block from this rank's rows to them."""
-        if len(self.params) == 1:
+    def _blocks(self, step: int) -> Iterator[tuple[slice, Parts]]:
+        """The columns of each rank, and the parts `[G, ...]` of the block from this rank's rows to them."""
+        (left,), right = ([x[:, step] for x in tensors] for tensors in self.pairs.parts())
+        if not right:
             for p in self.shards.filled:
                 columns = self.shards.columns(p)
-                yield columns, (self.params[0][:, step, :, columns],)
+                yield columns, Parts((left[..., columns],))
             return
-        left, right = (x[:, step] for x in self.params)
-        for p, part in self.shards.visits(right, -2):
-            yield self.shards.columns(p), (left, part)
+        for p, part in self.shards.visits(right[0], -2):
+            yield self.shards.columns(p), Parts((left,), (part,))
 
     def _tiles(self, step: int) -> Iterator[tuple[slice, slice, Tensor]]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Rows, columns and scores `[G, rows, columns]` of all tiles of this rank's rows."""
-        for columns, params in self._blocks(step):
+        for columns, (left, right) in self._blocks(step):
             for start in range(0, self.n_from, self.chunk):
                 rows = slice(start, min(start + self.chunk, self.n_from))
-                yield rows, columns, block_scores(params, rows)
+                yield rows, columns, self.pairs.scores_of(Parts((left[0][:, rows],), right))
 
     def _column_max(self) -> Tensor:
-        highest = self.params[0].new_full((self.groups, self.steps, self.n_to), -math.inf)
+        highest = self.first.new_full((self.groups, self.steps, self.n_to), -math.inf)
         for step in range(self.steps):
             for _, columns, scores in self._tiles(step):
                 torch.maximum(highest[:, step, columns], scores.amax(-2), out=highest[:, step, columns])
@@ -93,7 +88,7 @@ class ShardedTable(Table):
         return torch.where(highest > -math.inf, highest, centre)
 
     def _fill(self) -> Tensor:
-        table = self.params[0].new_empty(self.groups, self.steps, self.n_from, self.n_to)
+        table = self.first.new_empty(self.groups, self.steps, self.n_from, self.n_to)
         for step in range(self.steps):
             for rows, columns, tile in self._exponentials(step):
                 table[:, step, rows, columns] = tile
@@ -124,24 +119,24 @@ class ShardedTable(Table):
             out[:, rows] += pull(tile, y[:, columns])
         return out
 
-    def gradient(self, x: Tensor, y: Tensor, params: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The gradient of `sum_t x_t @ table_t @ y_t` in this rank's `params`, for its x and y `[T-1, B, n]`.
+    def gradient(self, x: Tensor, y: Tensor, tensors: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+        """The gradient of `sum_t x_t @ table_t @ y_t` in this rank's tensors, for its x and y `[T-1, B, n]`.
 
         Every rank gets the messages y and the factors of each other rank in turn, and returns the gradient of the factors.
         """
         x, y = self.by_table(x).mT, self.by_table(y)
         chunk = tile_rows(self.groups * self.steps * max(self.shards.sizes), self.device)
-        blocks, left, right = list[Tensor](), None, None
+        blocks, left, right, (own, *other) = list[Tensor](), None, None, tensors
         for p in self.shards.filled:
             columns = self.shards.columns(p)
             visiting = from_rank(self.shards, p, y, -1)
             scale = self.scale[..., columns]
-            if len(params) == 1:
-                rows = (params[0][..., columns], x)
+            if not other:
+                rows = (own[..., columns], x)
                 blocks.append(streamed(_weights(scale), Parts(rows, (visiting,)), chunk, 1).rows[0])
                 continue
-            factors = from_rank(self.shards, p, params[1], -2)
-            gradients = streamed(_factor_gradients(scale), Parts((params[0], x), (factors, visiting)), chunk, 1)
+            factors = from_rank(self.shards, p, other[0], -2)
+            gradients = streamed(_factor_gradients(scale), Parts((own, x), (factors, visiting)), chunk, 1)
             back = to_rank(self.shards, p, gradients.whole[0], -2)
             left = gradients.rows[0] if left is None else left + gradients.rows[0]
             right = back if right is None else right + back

@@ -19,8 +19,8 @@ from tailsum.graphs.factor_scores import Params, Scopes
 from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.stream import Parts, streamed
-from tailsum.numerics.table import block_scores
 from tailsum.numerics.tensors import finite
+from tailsum.numerics.tiles import block_scores
 
 LIMIT = 1 << 22  # entries of all tables together
 _FEW_NODES = 500

@@ -14,8 +14,8 @@ from tailsum.graphs.factors import TableFactors, padded
 from tailsum.graphs.graph import Graph
 from tailsum.numerics.check import as_whole, check_broadcast, check_device, check_scores, shape_or_type
 from tailsum.numerics.reduce import log_sum_exp
-from tailsum.numerics.table import tile_size
 from tailsum.numerics.tensors import flattened, working_type
+from tailsum.numerics.tiles import tile_size
 from tailsum.scores.factored import Factored, embedding_norms
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Subset

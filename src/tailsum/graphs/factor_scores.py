@@ -35,9 +35,9 @@ class FactorTable(Scores):
     def centred(self) -> "FactorTable":
         return self.map(lambda x: without_common(x, self.arity))
 
-    def flat_params(self, batch_shape: torch.Size) -> tuple[Tensor, ...]:
+    def flat(self, batch_shape: torch.Size) -> "FactorTable":
         """The table as `[b, f, ...]`: b is 1 where the batch shares the scores, and f where the factors do."""
-        return (flattened(self.scores, self.arity, batch_shape),)
+        return FactorTable(flattened(self.scores, self.arity, batch_shape), self.arity)
 
     def gather(self, index: Sequence[Int[Tensor, "..."] | None]) -> "FactorTable":
         """The scores of the given states of each variable (None: all); minus infinity for ids beyond its states."""
@@ -91,4 +91,4 @@ class FactorGroups(Scores):
         return max((group.bound() for group in self.groups), default=0.0)
 
     def params(self, batch_shape: torch.Size) -> Params:
-        return tuple(group.flat_params(batch_shape) for group in self.groups)
+        return tuple(group.flat(batch_shape).tensors for group in self.groups)

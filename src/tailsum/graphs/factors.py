@@ -19,8 +19,8 @@ from torch import Tensor
 from tailsum.numerics.precision import product
 from tailsum.numerics.reduce import LogProduct, Reduce, column_tops, log_product, log_sum_exp, reached
 from tailsum.numerics.stream import Parts, streamed
-from tailsum.numerics.table import block_scores, fits_budget, tile_rows, tile_size, transposed
 from tailsum.numerics.tensors import finite
+from tailsum.numerics.tiles import block_scores, fits_budget, tile_rows, tile_size, transposed
 
 Cavities = Sequence[Tensor | None]
 

@@ -28,8 +28,8 @@ from tailsum.numerics.check import at_least, check_choice
 from tailsum.numerics.noise import drawn_by, most_likely
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
-from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import finite, without_common
+from tailsum.numerics.tiles import tile_rows
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Subset

@@ -23,7 +23,7 @@ from tailsum.graphs.depth_first import Arrival, depth_first
 from tailsum.graphs.layers import Links, Plan, visits
 from tailsum.graphs.near_pairs import NearPairs
 from tailsum.graphs.propagate import normalised
-from tailsum.numerics.table import fits_budget, tile_size
+from tailsum.numerics.tiles import fits_budget, tile_size
 from tailsum.scores.potential import Potential
 from tailsum.sketch.neighbours import Neighbours
 from tailsum.sketch.selection import Optimal, Selection, Subset

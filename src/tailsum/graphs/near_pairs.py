@@ -8,7 +8,6 @@ from torch import Tensor
 
 from tailsum.graphs.propagate import normalised
 from tailsum.numerics.tensors import flattened
-from tailsum.scores.message import message
 from tailsum.scores.potential import Potential
 from tailsum.sketch.neighbours import Near, Neighbours
 from tailsum.sketch.selection import Subset
@@ -37,7 +36,7 @@ class NearPairs:
         """Send messages from the cavities of the variables at the other position, where `landmarks` are selected."""
         near = self.near[to].each(lambda x, _: x if x.shape[1] == 1 else x.index_select(1, factors))
         value = cavity.gather(-1, landmarks.index) + landmarks.log_weight
-        sent = message(self._towards(to, factors), landmarks.index, value)
+        sent = self._towards(to, factors).message(landmarks.index, value)
         sent = near.joined(sent, cavity, landmarks)
         if landmarks.index.shape[-1] < cavity.shape[-1]:  # from all states it is exact
             sent = fill_unreached(sent)
@@ -47,7 +46,7 @@ class NearPairs:
         self, factors: Int[Tensor, " m"], to: int, kept: Subset, states: Int[Tensor, "B m K"]
     ) -> Float[Tensor, "B m K"]:
         """The difference between exact messages to `states`, from kept states with their cavities, and the last messages."""
-        exact = normalised(message(self._towards(to, factors).gather(kept.index, states), None, kept.log_weight))
+        exact = normalised(self._towards(to, factors).gather(kept.index, states).message(None, kept.log_weight))
         return torch.where(exact > -math.inf, exact - self.sent(factors, to).gather(-1, states), -math.inf)
 
     def _towards(self, to: int, factors: Int[Tensor, " m"]) -> Potential:

@@ -18,7 +18,6 @@ from tailsum.graphs.unary import as_scores, padded_tables
 from tailsum.numerics.check import as_whole, at_least, check_broadcast, check_scores
 from tailsum.numerics.tensors import working_type
 from tailsum.scores.factored import Factored, embedding_norms
-from tailsum.scores.message import message
 from tailsum.scores.potential import Potential
 from tailsum.sketch.selection import Subset
 from tailsum.structure.check import check_lead, check_potential, node_potential
@@ -133,7 +132,7 @@ class PairwiseGraph(Graph):
         pairs = pairs_of(self.pairwise, factors, self.batch_shape)
         other = others[1 - position]
         assert other is not None
-        return message(pairs if position == 1 else pairs.transposed(), other.index, other.log_weight)
+        return (pairs if position == 1 else pairs.transposed()).message(other.index, other.log_weight)
 
     def factor_score(self, states: Int[Tensor, "*sample_batch V"]) -> Float[Tensor, "*sample_batch"]:
         return self.pairwise.at(states[..., self.edges[:, 0]], states[..., self.edges[:, 1]]).sum(-1)

@@ -24,7 +24,7 @@ from tailsum.graphs.monitor import Passing
 from tailsum.graphs.solver import Solver
 from tailsum.numerics.noise import drawn_by, most_likely
 from tailsum.numerics.reduce import highest, log_sum_exp
-from tailsum.numerics.table import tile_size
+from tailsum.numerics.tiles import tile_size
 
 _STARTS = 8
 _COVERS = 6

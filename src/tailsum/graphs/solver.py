@@ -15,8 +15,8 @@ from tailsum.graphs.propagate import Gathered, Messages, Propagation, bethe, by_
 from tailsum.numerics.fixed_point import Iteration, fixed_point, stationary
 from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import Reduce, highest
-from tailsum.numerics.table import fits_budget, transposed
 from tailsum.numerics.tensors import finite
+from tailsum.numerics.tiles import fits_budget, transposed
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense
 

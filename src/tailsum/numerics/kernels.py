@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 ALIGNED = 16  # Triton reads several numbers at once where strides are multiples of this
-_WIDEST = 64  # the most numbers of a factor that the tiles of kernels have room for
+WIDEST = 64  # the most numbers of a factor that the tiles of kernels have room for
 
 Use = Literal["auto", "never", "always"]
 Precision = Literal["full", "fast"]
@@ -89,11 +89,6 @@ def fused(*tensors: Tensor) -> bool:
 def fused_long_sums(*tensors: Tensor) -> bool:
     """Whether kernels take these tensors for sums over many states on tensor cores."""
     return fused(*tensors) and (LONG_SUMS_SEEN or _use.get() == "always")
-
-
-def fits_tiles(params: tuple[Tensor, ...]) -> bool:
-    """Whether pair scores fit the tiles of kernels: a table, or factors that are not too wide."""
-    return len(params) == 1 or params[0].shape[-1] <= _WIDEST
 
 
 @functools.cache

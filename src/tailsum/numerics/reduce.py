@@ -17,8 +17,8 @@ from torch import Tensor
 from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import product
 from tailsum.numerics.stream import Parts, streamed
-from tailsum.numerics.table import block_scores, tile_rows, tile_size, transposed
 from tailsum.numerics.tensors import finite
+from tailsum.numerics.tiles import block_scores, tile_rows, tile_size, transposed
 
 Reduce = Callable[[Tensor, int], Tensor]
 

@@ -2,13 +2,16 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from tailsum.numerics.tensors import as_values, largest, scaled, unmasked
+
+This = TypeVar("This", bound="Scores")
 
 
 class Scores(ABC):
@@ -28,8 +31,13 @@ class Scores(ABC):
         raise ValueError(f"{type(self).__name__} must have after_batch, the dimensions of its tensors after the batch")
 
     @abstractmethod
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Scores":
+    def map(self: This, change: Callable[[Tensor], Tensor]) -> This:
         """The same kind of scores with `change` applied to every tensor."""
+
+    def with_tensors(self: This, tensors: Sequence[Tensor]) -> This:
+        """The same kind of scores from other tensors, in their order."""
+        new = iter(tensors)
+        return self.map(lambda _: next(new))
 
     @abstractmethod
     def tabled(self) -> "Scores":
@@ -52,7 +60,7 @@ class Scores(ABC):
         """Zero in place of minus infinity, and of the lowest finite number if that was used as a mask."""
         return self.tabled().map(as_values)
 
-    def unmasked(self) -> "Scores":
+    def unmasked(self: This) -> This:
         """Minus infinity in place of finite masks."""
         return self.map(unmasked)
 

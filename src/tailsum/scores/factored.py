@@ -7,10 +7,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tailsum.numerics.check import check_tensor
+from tailsum.numerics.kernels import WIDEST
 from tailsum.numerics.precision import product
+from tailsum.numerics.stream import Parts
 from tailsum.numerics.tensors import largest, take
 from tailsum.scores.base import Scores
-from tailsum.scores.potential import Columns, Potential, Rows
+from tailsum.scores.potential import Columns, Potential, Rows, column_sums
 
 
 class Factored(Potential):
@@ -87,10 +89,29 @@ class Factored(Potential):
     def columns(self, start: int, stop: int) -> "Factored":
         return Factored(self.left, self.right[..., start:stop, :])
 
-    def table_params(self) -> tuple[Tensor, ...]:
-        if self.left.shape[-1] > min(self.n_from, self.n_to):  # the table is smaller than its factors
-            return (self.block(),)
-        return self.left, self.right
+    always_finite = True
+
+    def operator(self) -> Potential:
+        return self.tabled() if self.left.shape[-1] > min(self.n_from, self.n_to) else self  # a table would be smaller
+
+    @property
+    def for_kernels(self) -> tuple[Tensor, ...] | None:
+        return self.tensors if self.left.shape[-1] <= WIDEST else None
+
+    def parts(self) -> Parts:
+        return Parts((self.left,), (self.right,))
+
+    def scores_of(self, parts: Parts) -> Tensor:
+        return product(parts.rows[0], parts.whole[0].mT)
+
+    def slopes(self, of_scores: Tensor, parts: Parts) -> Parts:
+        return Parts((product(of_scores, parts.whole[0]),), (product(of_scores.mT, parts.rows[0]),))
+
+    @torch.no_grad()
+    def message(self, index: Tensor | None, value: Tensor) -> Tensor:
+        values = Factored(value[..., None], value.new_ones(self.n_to, 1))  # one more factor: the product adds them
+        both = self.gather(index, None).side_by_side(values)
+        return column_sums(lambda *cut: both.columns(*cut).block(), self.n_to, value)
 
 
 def embedding_norms(nodes: Potential | None, pairs: Potential | None, needed: str) -> Tensor:

@@ -90,5 +90,12 @@ class Gated(Potential):
     def columns(self, start: int, stop: int) -> "Gated":
         return Gated(self.left, self.right[..., start:stop, :], self.gate)
 
-    def table_params(self) -> tuple[Tensor, ...]:
-        return self.evaluated().table_params()
+    def operator(self) -> Potential:
+        return self.evaluated().operator()
+
+    def within(self, room: int) -> Potential:
+        return self.evaluated().within(room)
+
+    @torch.no_grad()
+    def message(self, index: Tensor | None, value: Tensor) -> Tensor:
+        return self.gather(index, None).message(None, value)

@@ -8,25 +8,38 @@ shared by all, `(steps,)` varies with time, `(*batch, 1)` with the sequence. Sco
 import math
 from abc import abstractmethod
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tailsum.numerics.check import shape_or_type
-from tailsum.numerics.table import fits_budget
-from tailsum.numerics.tensors import at_step, flattened, take, without_common
+from tailsum.numerics.reduce import Reduce
+from tailsum.numerics.rings import Ring
+from tailsum.numerics.stream import Parts, in_tiles, streamed
+from tailsum.numerics.tensors import as_values, at_step, finite, flattened, take, without_common
+from tailsum.numerics.tiles import fits_budget, tile_rows, tile_size
 from tailsum.scores.base import Scores
+from tailsum.scores.products import Products
+from tailsum.scores.table import Table
 
 Rows = Int[Tensor, "*#lead a"] | None  # state ids; None means every state
+This = TypeVar("This", bound="Potential")
 Columns = Int[Tensor, "*#lead b"] | None
 
 
 class Potential(Scores):
-    """Scores of pairs of states. Four kinds: `Dense`, `Factored`, `Gated` and `Scored`."""
+    """Scores of pairs of states: an operator that sums and maximises over them.
+
+    A subclass defines `block`, `map`, `transposed` and `columns`. Then sums go by a table. One that multiplies without a
+    table of all pairs is a `Structured`.
+    """
 
     arity = 2  # how many states are scored together
     trailing = 2  # how many dimensions its tensors have after `lead`
+    always_finite = False  # whether no score can be minus infinity
+    by_parts = True  # whether sums of values over paths go by tiles of scores (`parts`)
     lead: torch.Size
     n_from: int
     n_to: int
@@ -41,9 +54,9 @@ class Potential(Scores):
         return self
 
     @abstractmethod
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Potential": ...
+    def map(self: This, change: Callable[[Tensor], Tensor]) -> This: ...
 
-    def to(self, dtype: torch.dtype) -> "Potential":
+    def to(self: This, dtype: torch.dtype) -> This:
         """The potential with scores of the given dtype."""
         return self.map(lambda x: x.to(dtype))
 
@@ -51,7 +64,7 @@ class Potential(Scores):
     def block(self, rows: Rows = None, cols: Columns = None) -> Float[Tensor, "*lead a b"]:
         """Scores of all given rows with all given columns."""
 
-    def at_step(self, t: int) -> "Potential":
+    def at_step(self: This, t: int) -> This:
         """The potential of step t, without the last dimension of `lead`."""
         return self.map(lambda x: at_step(x, self.trailing, t))
 
@@ -72,7 +85,7 @@ class Potential(Scores):
     def centred(self) -> "Potential":
         return self
 
-    def blank_outside(self, inside: Bool[Tensor, "*#batch_steps"]) -> "Potential":
+    def blank_outside(self: This, inside: Bool[Tensor, "*#batch_steps"]) -> This:
         """The potential with zeros where no sequence is `inside [*batch, *steps]`."""
 
         def blank(x: Tensor) -> Tensor:
@@ -93,13 +106,95 @@ class Potential(Scores):
     def columns(self, start: int, stop: int) -> "Potential":
         """The potential to the states `start .. stop-1`."""
 
-    def table_params(self) -> tuple[Tensor, ...]:
-        """`(scores,)` or `(left, right)`, the parameters of a `Table`."""
-        return (self.block(),)
+    # Arithmetic. Flat potentials have the leading dimensions [G, S], of tables that sequences and steps share (`Products`).
 
-    def flat_params(self, batch_shape: torch.Size) -> tuple[Tensor, ...]:
-        """`table_params` as `[b, s, ...]`: b is 1 where the batch shares the scores, and s where the steps do."""
-        return tuple(flattened(p.expand(*self.lead, -1, -1), 2, batch_shape) for p in self.table_params())
+    def operator(self) -> "Potential":
+        """The same scores in the form that sums use: a table, unless a subclass does without."""
+        return self.tabled()
+
+    def flat(self, batch_shape: torch.Size) -> "Potential":
+        """The `operator` as `[G, S, ...]`: G is 1 where the batch shares the scores, and S where the steps do."""
+        own = self.operator()
+        return own.map(lambda x: flattened(x.expand(*own.lead, -1, -1), 2, batch_shape))
+
+    def products(self) -> Products:
+        """Products with the exponentials of a flat potential."""
+        return Table(self)
+
+    @property
+    def for_kernels(self) -> tuple[Tensor, ...] | None:
+        """A table or two factors that fit the tiles of kernels; None if there are none."""
+        return None
+
+    def within(self, room: int) -> "Potential":
+        """A table, if it fits the table budget `room` times; else the scores as they are."""
+        size = self.lead.numel() * self.n_from * self.n_to * self.tensors[0].dtype.itemsize
+        return self.tabled() if fits_budget(room * size) else self
+
+    def parts(self) -> Parts:
+        """The tensors: those with a row for each state that is left, and those that every row needs."""
+        return Parts(self.tensors)
+
+    def of_parts(self, parts: Parts) -> tuple[Tensor, ...]:
+        """The inverse of `parts`."""
+        return parts.rows + parts.whole
+
+    def scores_of(self, parts: Parts) -> Tensor:
+        """The scores of some rows."""
+        return parts.rows[0]
+
+    def slopes(self, of_scores: Tensor, parts: Parts) -> Parts:
+        """The gradient in some parts, from the gradient in their scores."""
+        return Parts((of_scores,))
+
+    def backwards(self) -> "Potential":
+        """The transposed `operator`, without copies where that is possible."""
+        return self.transposed().operator()
+
+    def common_part(self) -> Tensor:
+        """A number for each table that may be subtracted from its scores, so that they keep their digits: `[*lead]`."""
+        return self.tensors[0].new_zeros(self.lead)
+
+    def into(self, values: Tensor, reduce: Reduce) -> Tensor:
+        """`reduce_i(values [*lead, R, i] + score(i, j))`, `[*lead, R, M]`, in tiles of the states j."""
+        columns = self.backwards()
+        rows, whole = columns.parts()
+
+        def tile(parts: Parts) -> Parts:
+            here, (values, *rest) = parts
+            scores = columns.scores_of(Parts(here, tuple(rest)))
+            return Parts((reduce(scores[..., :, None, :] + values[..., None, :, :], -1),))
+
+        chunk = tile_rows(values.numel(), values.device)
+        return streamed(tile, Parts(rows, (values, *whole)), chunk, 1).rows[0].mT
+
+    @torch.no_grad()
+    def message(self, index: Tensor | None, value: Tensor) -> Tensor:
+        """`logsumexp_m(value_m + score(index_m, j))` for every j: `[*batch, N]` from index and value `[*batch, M]`.
+
+        Without an index, `value` has all states.
+        """
+        return column_sums(lambda *cut: self.columns(*cut).block(index) + value[..., None], self.n_to, value)
+
+
+def column_sums(scores: Callable[[int, int], Tensor], size: int, value: Tensor) -> Tensor:
+    """`logsumexp` over the rows of `scores(start, stop) [*batch, M, n]`, of columns that are few enough for a few MB."""
+
+    def tile(start: int, stop: int) -> Parts:
+        part = scores(start, stop)
+        highest = part.amax(-2, keepdim=True)
+        # Numbers below the range of float32 add nothing, and are many times slower on a CPU.
+        part.sub_(finite(highest)).clamp_(min=-80.0)
+        return Parts((part.exp_().sum(-2).log_().add_(highest[..., 0, :])[..., None],))
+
+    return in_tiles(tile, size, tile_rows(value.numel(), value.device)).rows[0][..., 0]
+
+
+def column_scale(highest: Float[Tensor, "*lead n_to"]) -> Float[Tensor, "*lead n_to"]:
+    """The highest score of each column, as a constant; for columns without a possible score, that of the others or zero."""
+    highest = highest.detach()
+    top = highest.amax(-1, keepdim=True).nan_to_num_(neginf=0.0)
+    return torch.where(highest > -torch.inf, highest, top)
 
 
 class Dense(Potential):
@@ -120,6 +215,38 @@ class Dense(Potential):
 
     def tabled(self) -> "Dense":
         return self
+
+    def operator(self) -> "Dense":
+        return self
+
+    def within(self, room: int) -> "Dense":
+        return self
+
+    @property
+    def for_kernels(self) -> tuple[Tensor, ...]:
+        return self.tensors
+
+    @torch.no_grad()
+    def message(self, index: Tensor | None, value: Tensor) -> Tensor:
+        if value.numel() * self.n_to > 4 * tile_size(value.device):
+            return super().message(index, value)
+        scores = self.block(index) + value[..., None]  # rows of a table are contiguous: one look-up serves all tiles
+        return column_sums(lambda start, stop: scores[..., start:stop], self.n_to, value)
+
+    def carry(self, x: Float[Tensor, "*lead r n_from"], ring: Ring) -> Float[Tensor, "*lead r n_to"]:
+        """Messages times the table, in the arithmetic of the ring."""
+        return ring.product(x, self.scores)
+
+    def normalised(self) -> tuple["Dense", Float[Tensor, "*lead n_to"]]:
+        """The scores less a constant for each column, and these constants."""
+        scale = column_scale(self.scores.amax(-2))
+        return Dense(self.scores - scale[..., None, :]), scale
+
+    def common_part(self) -> Tensor:
+        return as_values(self.scores.amax((-2, -1)))
+
+    def backwards(self) -> "Dense":
+        return Dense(self.scores.mT)
 
     def centred(self) -> "Dense":
         """A copy if it fits the table budget, else the scores as they are."""

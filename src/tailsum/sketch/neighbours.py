@@ -16,8 +16,8 @@ from torch import Tensor
 
 from tailsum.numerics.check import at_least
 from tailsum.numerics.stream import Parts, in_tiles
-from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import at_step, finite
+from tailsum.numerics.tiles import tile_rows
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
 from tailsum.scores.scored import Scored

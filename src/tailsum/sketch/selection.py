@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from tailsum.numerics.check import at_least
-from tailsum.numerics.table import tile_size
 from tailsum.numerics.tensors import finite
+from tailsum.numerics.tiles import tile_size
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from tailsum.scores.message import message
 from tailsum.scores.potential import Potential
 from tailsum.sketch.neighbours import Neighbours
 from tailsum.sketch.selection import Selection, Subset
@@ -42,7 +41,7 @@ class Sweep(ABC):
 
 def send(potential: Potential, messages: Tensor, kept: Subset) -> Tensor:
     """The message from the kept states to all states of the neighbouring node."""
-    return message(potential, kept.index, messages.gather(-1, kept.index) + kept.log_weight)
+    return potential.message(kept.index, messages.gather(-1, kept.index) + kept.log_weight)
 
 
 def fill_unreached(sent: Tensor) -> Tensor:

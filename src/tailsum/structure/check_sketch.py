@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.table import tile_size
+from tailsum.numerics.tiles import tile_size
 from tailsum.sketch.model import Propose
 from tailsum.sketch.proposal import Lookahead
 from tailsum.sketch.selection import Optimal, Subset

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from tailsum.numerics.table import tile_size
+from tailsum.numerics.tiles import tile_size
 from tailsum.sketch.model import Model, Propose
 from tailsum.sketch.proposal import Custom, Lookahead, proposal_from
 from tailsum.sketch.selection import Selection

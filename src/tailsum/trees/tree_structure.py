@@ -11,8 +11,8 @@ from torch import Tensor
 from tailsum.audience import for_authors
 from tailsum.numerics.noise import Choose, drawn_by, most_likely
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
-from tailsum.numerics.table import tile_rows
 from tailsum.numerics.tensors import finite
+from tailsum.numerics.tiles import tile_rows
 from tailsum.structure.base import Structure
 from tailsum.structure.terms import Terms, with_tables
 from tailsum.structure.transforms import outside_transforms

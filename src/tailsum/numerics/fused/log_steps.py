@@ -4,7 +4,7 @@ For few states, or for a table per sequence: every score is exponentiated for ev
 scores may have any range. The loop over time is within the kernel.
 
 Scores of states are `[B, T, N]`, messages `[T, B, N]`; pair scores are a table `[G, S, N, N]`, or factors `[G, S, N, d]`, as in
-`numerics.table`. The reference is `chains.forward.log_space_scan`.
+`scores.table`. The reference is `chains.forward.log_space_scan`.
 """
 
 # pyright: reportArgumentType=false

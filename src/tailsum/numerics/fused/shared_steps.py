@@ -6,7 +6,7 @@ Entries of the table, `exp(score - scale)` with the highest score of each column
 
 # pyright: reportArgumentType=false
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import triton
@@ -19,9 +19,9 @@ from tailsum.numerics.fused.scores import at_once, factor_columns, factor_rows, 
 
 
 class Table(Protocol):
-    """What the kernels read of a `numerics.table.Table`, which imports kernels itself."""
+    """What the kernels read of a `scores.table.Table`, which imports kernels itself."""
 
-    params: tuple[Tensor, ...]
+    pairs: Any
     kept: Tensor | None
     storage: Tensor  # of what is kept, filled up with zeros
     groups: int
@@ -229,7 +229,9 @@ class _Launch:
         rows = min(64, max(16, triton.next_power_of_2(per_group)))
         tile = FACTOR_TILE if kept is None else _table_tile(n, rows)
         if kept is None:
-            left, right = (p.contiguous() for p in (reversed(table.params) if transposed else table.params))
+            left, right = (
+                p.contiguous() for p in (reversed(table.pairs.tensors) if transposed else table.pairs.tensors)
+            )
         else:
             left = right = table.storage.mT if transposed else table.storage
         self.n = n if kept is None else left.shape[-1]

@@ -9,7 +9,7 @@ from tailsum.audience import for_authors
 from tailsum.numerics.check import check_sample_shape
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Draw
-from tailsum.numerics.table import tile_size
+from tailsum.numerics.tiles import tile_size
 from tailsum.structure.distinct import Distinct, sample_distinct
 from tailsum.structure.k_best import stacked
 from tailsum.structure.model import Configuration

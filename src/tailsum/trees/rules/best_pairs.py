@@ -14,8 +14,8 @@ from torch import Tensor
 
 from tailsum.numerics.precision import product
 from tailsum.numerics.reduce import LogProduct, highest
-from tailsum.numerics.table import tile_size
 from tailsum.numerics.tensors import finite
+from tailsum.numerics.tiles import tile_size
 
 FIRST = 512  # pairs that are scored for all heads at the start, for comparison with the bounds
 

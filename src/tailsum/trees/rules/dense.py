@@ -11,8 +11,8 @@ from tailsum.numerics.charts import by_width, square
 from tailsum.numerics.check import check_tensor
 from tailsum.numerics.kernels import fused
 from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp
-from tailsum.numerics.table import fits_budget
 from tailsum.numerics.tensors import take, without_common
+from tailsum.numerics.tiles import fits_budget
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.sweep import Sweep
 from tailsum.trees.rules.exact_sweep import ExactSweep, padded_to

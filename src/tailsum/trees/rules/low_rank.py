@@ -12,8 +12,8 @@ from tailsum.numerics.charts import Watch, by_width, keep
 from tailsum.numerics.kernels import fused
 from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import LogProduct, Reduce, highest, log_sum_exp
-from tailsum.numerics.table import tile_size
 from tailsum.numerics.tensors import largest, scaled
+from tailsum.numerics.tiles import tile_size
 from tailsum.sketch.sweep import Sweep
 from tailsum.trees.reader import Reader
 from tailsum.trees.rules.best_pairs import best_pairs

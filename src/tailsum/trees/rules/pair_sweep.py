@@ -18,9 +18,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tailsum.numerics.stream import Parts, in_tiles
-from tailsum.numerics.table import tile_size
+from tailsum.numerics.tiles import tile_size
 from tailsum.scores.factored import Factored
-from tailsum.scores.message import message
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Landmarks, Selection, Subset
 from tailsum.sketch.sweep import Sweep, fill_unreached
@@ -175,7 +174,7 @@ class PairSweep(Sweep):
         def tile(start: int, stop: int) -> Parts:
             one, other = (x[:, start:stop].flatten(1) for x in (first, second))
             potential = self.fan(role, one, other, rest)  # [B, n m, states]
-            return Parts((message(_by_span(potential, pairs), None, value[:, start:stop]),))
+            return Parts((_by_span(potential, pairs).message(None, value[:, start:stop]),))
 
         chunk = max(1, 64 * tile_size(value.device) // max(1, batch * pairs * (rest.stop - rest.start)))
         return in_tiles(tile, count, chunk).rows[0]

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.table import fits_budget, tile_size
+from tailsum.numerics.tiles import fits_budget, tile_size
 from tailsum.scores.potential import Dense, Potential
 from tailsum.scores.scored import check_result
 from tailsum.sketch.sweep import Sweep

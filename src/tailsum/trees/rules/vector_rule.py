@@ -17,8 +17,8 @@ from tailsum.numerics.charts import by_width
 from tailsum.numerics.check import check_tensor
 from tailsum.numerics.reduce import LogProduct, Reduce
 from tailsum.numerics.stream import Parts, streamed
-from tailsum.numerics.table import fits_budget, tile_size
 from tailsum.numerics.tensors import scaled, take
+from tailsum.numerics.tiles import fits_budget, tile_size
 from tailsum.sketch.sweep import Sweep
 from tailsum.trees.rules.dense import DenseRule
 from tailsum.trees.rules.grammar_reader import Expansion
