@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tailsum.chains.fused_messages import fused_log_partition, fused_messages, suits_log_steps
 from tailsum.chains.gauge import gauged, has_room
-from tailsum.chains.scan import Forward, forward_scan
+from tailsum.chains.scan import Forward, forward_scan, raised_sum
 from tailsum.numerics.reduce import log_sum_exp
 from tailsum.numerics.tensors import finite
 from tailsum.scores.potential import Dense, Potential
@@ -141,11 +141,8 @@ def in_range(node: Tensor, table: Products, result: Forward, total: Tensor, last
     if not table.anywhere(suspect & reachable & possible[:, None]):  # minus infinity is right: no path leads there
         return True
     # Underflow makes the result too low, a floor under every sum makes it too high. Do the two agree?
-    with torch.no_grad():
-        raised, _ = forward_scan(node, table, table.pairs.tensors, reachable.to(node.dtype) * table.floor)
-    low, high = (
-        table.summed(r.log_mass[last, batch].exp()).log().double() + r.offset[last, batch] for r in (result, raised)
-    )
+    high = raised_sum(node, table, reachable, last)
+    low = table.summed(result.log_mass[last, batch].exp()).log().double() + result.offset[last, batch]
     # Both are rounded: their steps in this dtype, and their offsets in float64.
     rounding = 16 * (torch.finfo(node.dtype).eps + torch.finfo(torch.float64).eps * high.abs())
     agree = (high - low <= rounding) | (high == -math.inf)

@@ -35,30 +35,26 @@ class Forward(NamedTuple):
     offset: Tensor
 
 
-def forward_scan(
-    node: Tensor, table: Products, tensors: tuple[Tensor, ...], floor: Tensor | None = None
-) -> tuple[Forward, Tensor]:
+def forward_scan(node: Tensor, table: Products, tensors: tuple[Tensor, ...]) -> tuple[Forward, Tensor]:
     """Forward messages of every step, differentiable in `node [T, B, N]` and in the `tensors` of the pair scores.
 
     Also returns `total [T, B, N]`, the scaled sum that entered each state (one at the first step): where it is tiny, the
-    products may have underflowed. A `floor [T, B, N]` raises it where it is lower.
+    products may have underflowed.
     """
-    log_mass, gain, total = _Forward.apply(table, floor, node, *tensors)
+    log_mass, gain, total = _Forward.apply(table, node, *tensors)
     return Forward(log_mass, gain.cumsum(0)), total
 
 
 class _Forward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, table: Products, floor: Tensor | None, node: Tensor, *tensors: Tensor) -> Any:
-        lowest = torch.finfo(node.dtype).min  # in place of minus infinity, which less itself is NaN
-        peak = table.highest(node).clamp_(min=lowest)
-        if floor is None and table.suits_kernels and fused_long_sums(node) and node.numel():
+    def forward(ctx: Any, table: Products, node: Tensor, *tensors: Tensor) -> Any:
+        peak = _peak(node, table)
+        if table.suits_kernels and fused_long_sums(node) and node.numel():
             from tailsum.numerics.fused.shared_steps import forward_steps  # noqa: PLC0415
 
             log_mass, highest, total = forward_steps(node - peak[..., None], table)
         else:
-            small = small_forward(node, peak, table) if floor is None else None
-            log_mass, highest, total = small or _forward_steps(node, peak, table, floor)
+            log_mass, highest, total = small_forward(node, peak, table) or _forward_steps(node, peak, table)
         gain = peak.double() + highest.double()
         gain[1:] += table.centre
         ctx.table = table
@@ -71,29 +67,56 @@ class _Forward(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         grad = grads[0]
         if grad is None:
-            return None, None, None, *(None for _ in ctx.table.pairs.tensors)
+            return None, None, *(None for _ in ctx.table.pairs.tensors)
         table: Products = ctx.table
         node, log_mass, total, *tensors = ctx.saved_tensors
         mass, inverse = log_mass.exp(), inverse_total(table, node, log_mass, total)
         flow, _ = Flow.apply(table, True, grad, None, mass, inverse, *tensors)
         factor = regained(grad, flow, table.summed)
         flow = flow * factor if torch.is_grad_enabled() else flow.mul_(factor)
-        return None, None, flow, *_table_gradient(ctx, table, mass, inverse * flow, tensors, first=3)
+        return None, flow, *_table_gradient(ctx, table, mass, inverse * flow, tensors, first=2)
 
 
-def _forward_steps(node: Tensor, peak: Tensor, table: Products, floor: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _peak(node: Tensor, table: Products) -> Tensor:
+    # The lowest number in place of minus infinity, which less itself is NaN.
+    return table.highest(node).clamp_(min=torch.finfo(node.dtype).min)
+
+
+def _forward_steps(node: Tensor, peak: Tensor, table: Products) -> tuple[Tensor, Tensor, Tensor]:
     """Messages `[T, B, N]` less their highest, the highest `[T, B]`, and the sum that entered each state."""
     log_mass, total, highest = torch.empty_like(node), torch.ones_like(node), torch.empty_like(peak)
-    lowest = torch.finfo(node.dtype).min
     for t in range(len(node)):
-        alpha = node[t] - peak[t, :, None]
-        if t > 0:
-            pushed = table.push(t - 1, log_mass[t - 1].exp())
-            total[t] = pushed if floor is None else pushed.maximum(floor[t])
-            alpha += total[t].log().add_(table.column_scale[min(t - 1, table.steps - 1)])
-        highest[t] = table.highest(alpha).clamp_(min=lowest)
-        torch.sub(alpha, highest[t, :, None], out=log_mass[t])
+        entered = table.push(t - 1, log_mass[t - 1].exp()) if t > 0 else None
+        if entered is not None:
+            total[t] = entered
+        highest[t] = _message(node, peak, table, t, entered, log_mass[t])
     return log_mass, highest, total
+
+
+def _message(node: Tensor, peak: Tensor, table: Products, t: int, entered: Tensor | None, out: Tensor) -> Tensor:
+    """Fill `out [B, N]` with the message after the sum that `entered` position t; its highest number is returned, `[B]`."""
+    torch.sub(node[t], peak[t, :, None], out=out)
+    if entered is not None:
+        out += entered.log().add_(table.column_scale[min(t - 1, table.steps - 1)])
+    highest = table.highest(out).clamp_(min=torch.finfo(node.dtype).min)
+    out -= highest[:, None]
+    return highest
+
+
+@torch.no_grad()
+def raised_sum(node: Tensor, table: Products, reachable: Tensor, last: Tensor) -> Tensor:
+    """The log-partition `[B]` with the table's floor under the sums that enter `reachable [T, B, N]` states, in float64."""
+    peak, out, ends = _peak(node, table), torch.empty_like(node[0]), set(last.tolist())
+    offset = result = torch.zeros(len(last), dtype=torch.float64, device=node.device)
+    for t in range(len(node)):
+        entered = None
+        if t > 0:
+            entered = table.push(t - 1, out.exp()).maximum(reachable[t].to(node.dtype) * table.floor)
+            offset = offset + table.centre[min(t - 1, table.steps - 1)].repeat_interleave(len(last) // table.groups)
+        offset = offset + peak[t].double() + _message(node, peak, table, t, entered, out).double()
+        if t in ends:
+            result = torch.where(last == t, table.summed(out.exp()).log().double() + offset, result)
+    return result
 
 
 @torch.no_grad()

@@ -30,7 +30,7 @@ class PeakMemory(TorchDispatchMode):
         """Run the operator and count the storages of its results."""
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor):
+            if isinstance(leaf, Tensor) and leaf.layout == torch.strided:  # the parts of others were counted before
                 self._count(leaf.untyped_storage())
         return result
 
