@@ -69,8 +69,9 @@ class LowRank(Structured):
     def carry(self, x: Float[Tensor, "*lead r n_from"], ring: Ring) -> Float[Tensor, "*lead r n_to"]:
         return ring.product(ring.product(x, self.left), self.right)
 
-    def into(self, values: Tensor, reduce: Reduce) -> Tensor:
-        return super().into(values, reduce) if reduce is log_sum_exp else Potential.into(self, values, reduce)
+    def into(self, values: Tensor, reduce: Reduce, common: Tensor | None = None) -> Tensor:
+        by_rank = reduce is log_sum_exp
+        return super().into(values, reduce, common) if by_rank else Potential.into(self, values, reduce, common)
 
     def normalised(self) -> tuple["LowRank", Float[Tensor, "*lead n_to"]]:
         first = column_scale(self.left.amax(-2))

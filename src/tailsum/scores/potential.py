@@ -155,14 +155,18 @@ class Potential(Scores):
         """A number for each table that may be subtracted from its scores, so that they keep their digits: `[*lead]`."""
         return self.tensors[0].new_zeros(self.lead)
 
-    def into(self, values: Tensor, reduce: Reduce) -> Tensor:
-        """`reduce_i(values [*lead, R, i] + score(i, j))`, `[*lead, R, M]`, in tiles of the states j."""
+    def into(self, values: Tensor, reduce: Reduce, common: Tensor | None = None) -> Tensor:
+        """`reduce_i(values [*lead, R, i] + score(i, j))`, `[*lead, R, M]`, in tiles of the states j.
+
+        A number `common [*lead]` is subtracted from all scores first.
+        """
         columns = self.backwards()
         rows, whole = columns.parts()
 
         def tile(parts: Parts) -> Parts:
             here, (values, *rest) = parts
             scores = columns.scores_of(Parts(here, tuple(rest)))
+            scores = scores if common is None else scores - common[..., None, None]
             return Parts((reduce(scores[..., :, None, :] + values[..., None, :, :], -1),))
 
         chunk = tile_rows(values.numel(), values.device)

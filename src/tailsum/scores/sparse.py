@@ -75,7 +75,7 @@ class Sparse(Structured):
         keys = there * self.n_from + here
         if not len(self.keys):
             return self.tensors[0].new_full(torch.broadcast_shapes((*self.lead, 1, 1), keys.shape), self.absent)
-        sorted_place = torch.searchsorted(self.keys, keys).clamp(max=len(self.keys) - 1)
+        sorted_place = torch.searchsorted(self.keys, keys.contiguous()).clamp(max=len(self.keys) - 1)
         place = sorted_place if self._order is None else self._order[sorted_place]
         lead = torch.broadcast_shapes(self.lead, keys.shape[:-2])
         size = keys.shape[-2:].numel()

@@ -15,7 +15,7 @@ from torch import Tensor
 from tailsum.numerics.gradients import gradients
 from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.rings import LOG_SUM, PROBABILITY, Logarithm, Ring
-from tailsum.numerics.tensors import as_values, largest, scaled, take
+from tailsum.numerics.tensors import as_values, largest, scaled, take, without_common
 from tailsum.numerics.tiles import tile_rows
 from tailsum.scores.base import Scores
 from tailsum.scores.potential import Columns, Dense, Potential, Rows
@@ -100,8 +100,12 @@ class Structured(Potential):
     def columns(self, start: int, stop: int) -> Dense:
         return Dense(self.block(None, torch.arange(start, stop, device=self.tensors[0].device)))
 
-    def into(self, values: Tensor, reduce: Reduce) -> Tensor:
-        return self.carry(values, Logarithm(reduce))
+    def into(self, values: Tensor, reduce: Reduce, common: Tensor | None = None) -> Tensor:
+        sums = self.carry(values, Logarithm(reduce))
+        return sums if common is None else sums - common[..., None, None]
+
+    def centred(self: This) -> This:
+        return self.map(lambda x: without_common(x, 2))  # each pair has one entry of each tensor
 
     @torch.no_grad()
     def message(self, index: Tensor | None, value: Tensor) -> Tensor:
