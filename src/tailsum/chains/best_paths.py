@@ -9,28 +9,36 @@ after the last position of a sequence, and throughout where there is no path.
 
 import math
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from tailsum.chains.fused_messages import suits_log_steps
+from tailsum.chains.packed_paths import packed_path
 from tailsum.numerics.kernels import fused
-from tailsum.numerics.precision import product
+from tailsum.numerics.reduce import highest
 from tailsum.numerics.stream import Parts, in_tiles
 from tailsum.numerics.tensors import finite, unmasked
-from tailsum.numerics.tiles import block_scores, fits_budget, tile_rows, tile_size, transposed
+from tailsum.numerics.tiles import tile_rows
 from tailsum.scores.potential import Potential
+from tailsum.scores.products import grouped
 
 
 @torch.no_grad()
 def best_paths(node: Tensor, pairs: Potential, last: Tensor, k: int) -> Tensor:
-    """The k best paths of each sequence, best first, to its last position `last [B]`; fewer if N^T is less than k."""
-    params = pairs.tensors
-    node = unmasked(node)
+    """The k best paths of each sequence, best first, to its last position `last [B]`; fewer if N^T is less than k.
+
+    `node [B, T, N]` are the scores of states, and `pairs` a flat potential.
+    """
+    pairs = pairs.unmasked()
+    in_kernel = k == 1 and bool(node.numel()) and pairs.for_kernels is not None and fused(node, *pairs.tensors)
+    packed = packed_path(node, pairs, last) if k == 1 and not in_kernel else None
+    if packed is not None:
+        return packed[None]
+    node = unmasked(node.transpose(0, 1)).contiguous()
     node = node - finite(node.amax(-1, keepdim=True))
-    if k == 1 and node.numel() and pairs.for_kernels is not None and fused(node, *params):
+    if in_kernel:
         return _fused_best_path(node, pairs, last)
-    steps = _Steps(params)
+    steps = _Steps(pairs)
     return _best_path(node, steps, last) if k == 1 else _ranked_paths(node, steps, last, k)
 
 
@@ -39,7 +47,6 @@ def _fused_best_path(node: Tensor, scores: Potential, last: Tensor) -> Tensor:
     from tailsum.numerics.fused.paths import best_messages, walk  # noqa: PLC0415
     from tailsum.numerics.fused.scores import Pairs  # noqa: PLC0415
 
-    scores = scores.unmasked()
     pairs = Pairs(scores.tensors)
     if suits_log_steps(node.shape[1], node.shape[2], scores):
         best = enter(node.transpose(0, 1), pairs, last, maximum=True).alpha
@@ -50,65 +57,48 @@ def _fused_best_path(node: Tensor, scores: Potential, last: Tensor) -> Tensor:
 
 
 class _Steps:
-    """The scores of pairs at each step, less the highest of each table.
+    """The scores of pairs at each step, less a number for each table that is near its highest score."""
 
-    A table is copied and transposed if the copy fits the table budget; else it is read a few columns at a time.
-    """
+    def __init__(self, pairs: Potential) -> None:
+        self.pairs, (self.groups, self.count), self.n_to = pairs, pairs.lead, pairs.n_to
+        self._made, self._now = -1, pairs
+        self._less: Tensor | None = None  # [G], where there was no room for another table
 
-    def __init__(self, params: tuple[Tensor, ...]) -> None:
-        self.params, self.count = transposed(params), params[0].shape[1]
-        self._made, self._now, self._top = -1, self.params, dict[int, Tensor]()
-        self.dense = len(params) == 1
-        self.groups, _, self.n_to, _ = self.params[0].shape
-        self.copied = self.dense and fits_budget(params[0].numel() // max(1, self.count) * params[0].element_size())
-        self.shared = self.copied and params[0].shape[:2] == (1, 1)  # by all sequences and steps
-
-    def _at(self, t: int) -> tuple[Tensor, ...]:
-        """The table of step t, or its factors."""
+    def _at(self, t: int) -> tuple[Potential, Tensor | None]:
+        """The scores `[G, N, N]` of step t, and what is still to be subtracted from them."""
         step = min(t, self.count - 1)
         if step != self._made:
-            self._now, self._made = tuple(p[:, step] for p in self.params), step
-            if self.dense:
-                self._top[step] = finite(unmasked(self._now[0].amax((-2, -1))))
-            if self.copied:
-                # Always a copy: for a transposed table, `contiguous` would return the user's table.
-                scores = unmasked(self._now[0].clone(memory_format=torch.contiguous_format))
-                self._now = (scores.sub_(self._top[step][:, None, None]),)
-        return self._now
+            given = self.pairs.at_step(step)
+            self._now, self._made, common = given.centred(), step, given.common_part()
+            self._less = common if self._now is given and bool(common.any()) else None
+        return self._now, self._less
 
-    def table(self) -> Tensor:
-        """The one `shared` table, `[to, from]`."""
-        return self._at(0)[0][0]
+    def enter(self, best: Tensor, t: int) -> Tensor:
+        """The best path into each state one step later, without the node scores: `[B, N]` from `[B, N]`."""
+        pairs, less = self._at(t)
+        return pairs.into(grouped(best, self.groups), highest, less).reshape(len(best), self.n_to)
 
     def rows(self, t: int, start: int, stop: int) -> Tensor:
         """Scores of the transitions of step t into the states `start .. stop-1`: `[G, to, from]`."""
-        scores = block_scores(self._at(t), slice(start, stop))
-        if self.copied or not self.dense:
-            return scores
-        scores = unmasked(scores.clone(memory_format=torch.contiguous_format))
-        return scores.sub_(self._top[self._made][:, None, None])
+        pairs, less = self._at(t)
+        scores = pairs.columns(start, stop).block().mT
+        return scores if less is None else scores - less[:, None, None]
 
     def into(self, t: int, state: Tensor) -> Tensor:
         """Scores of the transitions of step t into `state [B]`: `[B, from]`."""
-        if self.shared:
-            return self.table().index_select(0, state)
-        step, (columns, *rest) = min(t, self.count - 1), self.params
-        group = torch.arange(len(state), device=state.device) * len(columns) // max(1, len(state))
-        scores = columns[group, step, state]
-        if rest:
-            return product(scores[:, None], rest[0][group, step].mT)[:, 0]
-        return unmasked(scores) - self._top[step][group, None]
+        pairs, less = self._at(t)
+        scores = pairs.block(None, grouped(state[:, None], self.groups)[..., 0])
+        scores = scores if less is None else scores - less[:, None, None]
+        return scores.mT.reshape(len(state), scores.shape[-2])
 
 
 def _best_path(node: Tensor, steps: _Steps, last: Tensor) -> Tensor:
     """Without back-pointers, which cost more than the maxima: following a path back takes one column a step."""
-    small = steps.shared and node[0].numel() * node.shape[-1] <= tile_size(node.device) // 4
-    best = _small_messages(node, steps) if small else _messages(node, steps)
+    best = _messages(node, steps)
     ending = best[last, torch.arange(len(last), device=last.device)]
-    walk = _small_walk if small and node.device.type == "cpu" else _walk
     inside = torch.arange(len(node), device=last.device) <= last[:, None]
     possible = inside & (ending > -math.inf).any(-1, keepdim=True)
-    return torch.where(possible, walk(best, steps, last, ending.argmax(-1)), -1)[None]
+    return torch.where(possible, _walk(best, steps, last, ending.argmax(-1)), -1)[None]
 
 
 def _walk(best: Tensor, steps: _Steps, last: Tensor, final: Tensor) -> Tensor:
@@ -120,62 +110,14 @@ def _walk(best: Tensor, steps: _Steps, last: Tensor, final: Tensor) -> Tensor:
     return torch.stack(states[::-1], -1)
 
 
-def _small_walk(best: Tensor, steps: _Steps, last: Tensor, final: Tensor) -> Tensor:
-    """`_walk` with numpy, whose calls on a few numbers take a third of the time of torch's."""
-    rows, ends, stop = best.numpy(), final.numpy(), last.numpy()
-    columns = steps.table().numpy() if len(rows) > 1 else rows
-    paths = np.empty(rows.shape[:2], dtype=ends.dtype)
-    paths[-1] = state = ends
-    ending = set(stop.tolist())
-    for t in range(len(rows) - 2, -1, -1):
-        state = (rows[t] + columns.take(state, 0)).argmax(1)
-        if t in ending:
-            state = np.where(stop == t, ends, state)
-        paths[t] = state
-    return torch.from_numpy(paths).mT
-
-
 def _messages(node: Tensor, steps: _Steps) -> Tensor:
     """The score of the best path into each state, less the highest of its position: `[T, B, N]`."""
     best = torch.empty_like(node)
     for t in range(len(node)):
-        entering = _enter(best[t - 1], steps, t - 1) if t > 0 else 0.0
+        entering = steps.enter(best[t - 1], t - 1) if t > 0 else 0.0
         torch.add(node[t], entering, out=best[t])
         best[t] -= finite(best[t].amax(-1, keepdim=True))
     return best
-
-
-def _small_messages(node: Tensor, steps: _Steps) -> Tensor:
-    """`_messages` up to constants, where the scores of a step fit the cache and calls take the time.
-
-    Maxima over the first of `[from, to, B]` are twice as fast as over the last of `[B, to, from]`.
-    """
-    batch, n = node.shape[1:]
-    best = node.transpose(1, 2).contiguous()
-    table = steps.table().mT.contiguous()[..., None]
-    entering, pairs = node.new_empty(n, batch), node.new_empty(n, n, batch)
-    before, lowest = best[:, :, None].unbind(), torch.finfo(node.dtype).min
-    for t, reach in enumerate(best.unbind()):
-        if t > 0:
-            torch.add(table, before[t - 1], out=pairs)
-            reach.add_(torch.amax(pairs, 0, out=entering))
-        if t % 8 == 7:  # messages grow slowly, as all scores are at most zero
-            reach.sub_(reach.amax(0).clamp_(min=lowest))
-    return best.transpose(1, 2).contiguous()
-
-
-def _enter(best: Tensor, steps: _Steps, t: int) -> Tensor:
-    """The best path into each state one step later, without the node scores: `[B, N]` from `[B, N]`."""
-    grouped = best.reshape(steps.groups, len(best) // max(1, steps.groups), best.shape[-1])
-    chunk = 4 * tile_rows(best.numel(), best.device)  # fewer, larger tiles: threads wait for each of two calls
-    sums = best.new_empty(*grouped.shape[:2], min(chunk, steps.n_to), grouped.shape[-1])
-
-    def tile(start: int, stop: int) -> Parts:
-        here = sums[:, :, : stop - start]
-        torch.add(steps.rows(t, start, stop)[:, None], grouped[:, :, None], out=here)
-        return Parts((here.amax(-1, keepdim=True),))
-
-    return in_tiles(tile, steps.n_to, chunk).rows[0].reshape(len(best), steps.n_to)
 
 
 def _ranked_paths(node: Tensor, steps: _Steps, last: Tensor, k: int) -> Tensor:

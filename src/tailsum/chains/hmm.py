@@ -68,7 +68,7 @@ class HMM(LinearChain):
             check_broadcast("lengths", lengths.shape, batch, "that of observations,")
             positions = torch.arange(observations.shape[-1], device=observations.device)
             observations = torch.where(positions < lengths[..., None], observations, -1)
-        if some((observations < -1) | (observations >= emission.shape[-1])):
+        if observations.numel() and some((observations.amin() < -1) | (observations.amax() >= emission.shape[-1])):
             raise ValueError(
                 f"observations must lie between 0 and V-1 = {emission.shape[-1] - 1}, or be -1 for missing: "
                 f"got {values_of(observations).min().item()} to {values_of(observations).max().item()}"
@@ -81,20 +81,23 @@ class HMM(LinearChain):
 def _observed(initial: Tensor, emission: Tensor, observations: Tensor, dtype: torch.dtype) -> Scored:
     """Node scores looked up by the observations: a sketch looks up only those of its states.
 
-    The context of a position has four numbers: the observation plus one (zero, which also fills the padding, means
-    missing), whether it is the first, and the sequence's rows of the initial probabilities and of the emission tables.
+    The context of a position is one number, `row + rows * first`. `row` is that of the emission tables, from one; zero means
+    none, where nothing was observed. `first` is that of the initial probabilities, from one; zero means none, after the first
+    position. So zero, which fills the padding, means no score.
     """
-    leads = initial.shape[:-1], emission.shape[:-2]
+    symbols, leads = emission.shape[-1], (initial.shape[:-1], emission.shape[:-2])
     shape = torch.broadcast_shapes(observations.shape, *((*lead, 1) for lead in leads))
-    device = observations.device
-    which = (torch.arange(math.prod(lead), device=device).reshape(*lead, 1) for lead in leads)
-    first = torch.arange(shape[-1], device=device) == 0
-    context = torch.stack([x.expand(shape) for x in (observations + 1, first.long(), *which)], -1)
+    which = [torch.arange(math.prod(lead), device=observations.device).reshape(*lead, 1) for lead in leads]
+    row = observations + 1
+    if leads[1]:
+        row = torch.where(row > 0, row + symbols * which[1], 0)
+    context = row.expand(shape).contiguous()
+    context[..., :1] += (1 + symbols * math.prod(leads[1])) * (1 + which[0])
     flat = (
         initial.flatten(0, -2) if leads[0] else initial[None],
         emission.flatten(0, -3) if leads[1] else emission[None],
     )
-    return Scored(_Observed(*flat, dtype), 1, initial.shape[-1], context)
+    return Scored(_Observed(*flat, dtype), 1, initial.shape[-1], context[..., None])
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,20 +105,23 @@ class _Observed:
     """Scores of states by what was observed; a class, so that models can be pickled."""
 
     initial: Tensor  # [P, N]
-    emission: Tensor  # [P, N, V]
+    emission: Tensor  # [E, N, V]
     dtype: torch.dtype
 
     def __call__(self, _: Tensor, j: Tensor, context: Tensor) -> Tensor:
-        seen, start, of_initial, of_emission = context.unbind(-1)
-        symbol = (seen - 1).clamp(min=0)
-        if j.dim() == 2:  # all states at once are rows of the transposed table: one look-up is many times faster
-            row = of_emission * self.emission.shape[-1] + symbol
-            scores = F.embedding(row[..., 0], self.emission.mT.flatten(0, 1))
-            shared = len(self.initial) == 1
-            initial = self.initial if shared else F.embedding(of_initial[..., 0], self.initial)
+        all_states, (tables, n, symbols) = j.dim() == 2, self.emission.shape
+        count = 1 + tables * symbols
+        if all_states and len(self.initial) == 1 and count <= context.numel():
+            rows = F.pad(self.emission.mT.reshape(-1, n), (0, 0, 1, 0))
+            return F.embedding(context[..., 0, 0], torch.cat((rows, rows + self.initial)).to(self.dtype))
+        seen, first = (context % count)[..., 0], (context // count)[..., 0]
+        row, start = (seen - 1).clamp(min=0), (first - 1).clamp(min=0)
+        if all_states:  # rows of the transposed table: one look-up is many times faster
+            scores = F.embedding(row[..., 0], self.emission.mT.reshape(-1, n))
+            initial = F.embedding(start[..., 0], self.initial)
         else:
-            scores, initial = self.emission[of_emission, j, symbol], self.initial[of_initial, j]
-        started = torch.where(start > 0, initial, 0.0)
+            scores, initial = self.emission[row // symbols, j, row % symbols], self.initial[start, j]
+        started = torch.where(first > 0, initial, 0.0)
         return torch.where(seen > 0, scores, 0.0).to(self.dtype) + started.to(self.dtype)
 
 

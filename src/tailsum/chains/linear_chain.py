@@ -290,7 +290,8 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         return Best(paths, self.score(paths))
 
     def _best_paths(self, terms: ChainTerms, k: int) -> Int[Tensor, "k *batch T"]:
-        nodes, pairs = self._time_first(terms.nodes.scores), terms.pairs.flat(self.batch_shape)
+        nodes, pairs = terms.nodes.scores, terms.pairs.flat(self.batch_shape)
+        nodes = nodes.reshape(self.batch_shape.numel(), *nodes.shape[-2:])
         paths = best_paths(nodes, pairs, self.sequence_lengths() - 1, k)
         return paths.reshape(len(paths), *self.batch_shape, self.n_nodes)
 

@@ -11,10 +11,12 @@ sequences where all share one table, `[L, 1, N, K R]`, and more tables elsewhere
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
 from torch import Tensor
 
 SHORTEST = 400  # steps: in shorter chains the loop takes less time than its preparation
@@ -128,3 +130,28 @@ def starts_of_flow(first: Tensor, steps: Steps, tables: Tensor, cut: Blocks) -> 
         starts.append(value)
         value = (value[..., None, :] @ onward[..., :n, :])[..., 0, :] + onward[..., n, :]
     return cut.starts(starts).to(first.dtype)
+
+
+def settled(
+    run: Callable[[NDArray[Any], int | None], None], ends: Callable[[], NDArray[Any]], start: NDArray[Any]
+) -> None:
+    """Run blocks of time from guesses of the messages before them, until each starts as the block before it ends.
+
+    `start [.., K]` are the guesses, right for the first block, `run` runs all blocks or one, and `ends` gives all their last
+    messages. All run side by side while that halves the number of wrong starts, else one by one.
+    """
+    run(start, None)
+    together = start.shape[-1]
+    while True:
+        found = ends()[..., :-1]
+        wrong = np.flatnonzero((found != start[..., 1:]).any(tuple(range(found.ndim - 1))))
+        if not len(wrong):
+            return
+        if len(wrong) <= together:
+            start[..., 1:] = found
+            run(start, None)
+            together = len(wrong) // 2
+        else:
+            block = int(wrong[0]) + 1
+            start[..., block] = found[..., block - 1]
+            run(start[..., block : block + 1], block)

@@ -1,6 +1,5 @@
 """Scores computed by a user's function."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +7,7 @@ import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
-from tailsum.numerics.transforms import every
+from tailsum.numerics.check import are_scores
 from tailsum.scores.potential import Columns, Dense, Potential, Rows
 
 
@@ -98,5 +97,5 @@ def check_result(scores: object, shape: tuple[int, ...], states: str) -> None:
             f"function must give one floating-point score for each {states}, {list(shape)}: "
             f"got {scores.dtype} {list(scores.shape)}"
         )
-    if not every(scores < math.inf):
+    if not are_scores(scores):
         raise ValueError("function gave a score that is NaN or +inf: scores must be finite, or -inf for forbidden")
