@@ -137,3 +137,10 @@ def test_settled_starts_are_the_ends_before_them():
     start[0] = 7
     time_blocks.settled(run, lambda: ended, start)
     assert start.tolist() == [7, 10, 1, 5, 6, 11, 20, 2]
+
+
+@pytest.mark.parametrize("length", [2, 300])
+def test_scores_that_are_not_contiguous(length):
+    nodes, pairs = torch.randn(length, 3, 4), torch.randn(4, 4)
+    result = ts.LinearChain(nodes.transpose(0, 1), pairs).argmax()
+    assert torch.equal(result, ts.LinearChain(nodes.transpose(0, 1).contiguous(), pairs).argmax())

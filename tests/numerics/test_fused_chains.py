@@ -8,7 +8,6 @@ import torch
 from harness.poison import poison
 from tailsum import Dense, Factored, LinearChain, Lookahead, Neighbours, Optimal, kernels, precision, table_budget
 from tailsum.chains import fused_messages
-from tailsum.numerics import kernels as settings
 from tailsum.sketch import selection
 from tailsum.sketch.neighbours import Near
 from tailsum.sketch.selection import Landmarks, Subset
@@ -294,9 +293,7 @@ def test_sketches_are_unbiased(kind):
     ("n", "length", "batch"), [(20, 50, 32), (300, 40, 5), (700, 30, 1), (1000, 20, 33), (10_001, 5, 3)]
 )
 @pytest.mark.parametrize("make", [table, factors])
-@pytest.mark.parametrize("seen", [False, True], ids=["auto", "kernels"])
-def test_on_a_gpu(seen, make, n, length, batch, monkeypatch):
-    monkeypatch.setattr(settings, "LONG_SUMS_SEEN", seen)
+def test_on_a_gpu(make, n, length, batch):
     agree(make(n, length, batch), device="cuda", use="auto", tolerance=1e-5)
     agree(
         make(n, length, batch),

@@ -8,8 +8,6 @@ import torch
 
 from harness.poison import poison
 from tailsum import Factored, LinearChain, kernels, precision, table_budget
-from tailsum.numerics import kernels as settings
-from tailsum.numerics.kernels import fused_long_sums
 from tailsum.scores.table import Table
 
 pytest.importorskip("triton")
@@ -108,16 +106,6 @@ def test_one_accumulator_would_have_a_bias():
     assert abs(summed(64)) < 2e-6
 
 
-@pytest.mark.parametrize(
-    ("seen", "use", "taken"), [(False, "auto", False), (True, "auto", True), (False, "always", True)]
-)
-def test_what_nobody_has_measured_is_not_used(seen, use, taken, monkeypatch):
-    monkeypatch.setattr(settings, "fused", lambda *_: True)
-    monkeypatch.setattr(settings, "LONG_SUMS_SEEN", seen)
-    with kernels(use):
-        assert fused_long_sums(torch.zeros(1)) is taken
-
-
 @interpreted
 @pytest.mark.usefixtures("tensor_cores")
 def test_fast_products_do_not_touch_scores():
@@ -173,11 +161,9 @@ SIZES = [(1000, 100), (2048, 100), (10_001, 100), (10_240, 100), (100_000, 100),
 @pytest.mark.slow
 @pytest.mark.skipif(not GPU, reason="no GPU")
 @pytest.mark.parametrize(("n", "length"), SIZES)
-@pytest.mark.parametrize("seen", [False, True], ids=["auto", "kernels"])
 @torch.no_grad()
-def test_the_error_of_log_z_on_a_gpu(n, length, seen, monkeypatch):
-    """The mean error over 64 sequences, all about alike, with "auto" and with the kernels."""
-    monkeypatch.setattr(settings, "LONG_SUMS_SEEN", seen)
+def test_the_error_of_log_z_on_a_gpu(n, length):
+    """The mean error over 64 sequences, all about alike."""
     wrong = errors(*embedded(n, length, 64, 1.0)).mean().item()
     assert abs(wrong) <= 2e-6 * length, f"signed mean {wrong:+.1e}"
 
@@ -187,10 +173,8 @@ def test_the_error_of_log_z_on_a_gpu(n, length, seen, monkeypatch):
 @pytest.mark.parametrize(
     ("n", "length", "limit"), [(512, 100, 0.05), (1000, 100, 0.05), (2048, 100, 0.05), (10_240, 100, 0.05)]
 )
-@pytest.mark.parametrize("seen", [False, True], ids=["auto", "kernels"])
 @torch.no_grad()
-def test_fast_keeps_its_promise_on_a_gpu(n, length, limit, seen, monkeypatch):
-    monkeypatch.setattr(settings, "LONG_SUMS_SEEN", seen)
+def test_fast_keeps_its_promise_on_a_gpu(n, length, limit):
     for scale in (1.0, 3.0):
         with precision("fast"):
             assert errors(*embedded(n, length, 16, scale)).abs().max() <= limit

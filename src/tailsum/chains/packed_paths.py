@@ -88,7 +88,7 @@ def packed_path(node: Tensor, pairs: Potential, last: Tensor) -> Tensor | None:
     blocks = max(1, min(lanes // batch, (length - 1) // SHORTEST))
     steps = -(-(length - 1) // blocks)
     blocks = -(-(length - 1) // steps)
-    padded = F.pad(node[:, 1:], (0, 0, 0, blocks * steps - length + 1)).view(batch * blocks, steps * n)
+    padded = F.pad(node[:, 1:], (0, 0, 0, blocks * steps - length + 1)).contiguous().view(batch * blocks, steps * n)
     here = _copy_less_highest(padded.mT, (steps, n, batch, blocks), (1,))
     first = _copy_less_highest(node[:, 0].mT, (1, n, batch, 1), (1,))[0]
     tables = pairs.block()

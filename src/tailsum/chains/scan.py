@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from tailsum.chains.small_steps import small_flow, small_forward
-from tailsum.numerics.kernels import fused_long_sums
+from tailsum.numerics.kernels import fused
 from tailsum.numerics.tiles import tile_size
 from tailsum.scores.products import Products
 
@@ -49,7 +49,7 @@ class _Forward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, table: Products, node: Tensor, *tensors: Tensor) -> Any:
         peak = _peak(node, table)
-        if table.suits_kernels and fused_long_sums(node) and node.numel():
+        if table.suits_kernels and fused(node) and node.numel():
             from tailsum.numerics.fused.shared_steps import forward_steps  # noqa: PLC0415
 
             log_mass, highest, total = forward_steps(node - peak[..., None], table)
@@ -164,7 +164,7 @@ class Flow(torch.autograd.Function):
         before: Tensor,
         *tensors: Tensor,
     ) -> Any:
-        if table.suits_kernels and fused_long_sums(source) and source.numel():
+        if table.suits_kernels and fused(source) and source.numel():
             from tailsum.numerics.fused.shared_steps import flow_steps  # noqa: PLC0415
 
             x, h = flow_steps(table, reverse, source, inlet, after, before)

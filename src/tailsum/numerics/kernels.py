@@ -20,10 +20,6 @@ Use = Literal["auto", "never", "always"]
 Precision = Literal["full", "fast"]
 Value = TypeVar("Value")
 
-# Whether the kernels of long sums (`fused.shared_steps`) are used by default. Tensor cores once made their sums too small; set this
-# to True only after measuring the error on a GPU, as benchmarks/NOTES.md, "Long sums", says.
-LONG_SUMS_SEEN = False
-
 _use: contextvars.ContextVar[Use] = contextvars.ContextVar("kernels", default="auto")
 _precision: contextvars.ContextVar[Precision] = contextvars.ContextVar("precision", default="full")
 
@@ -31,8 +27,7 @@ _precision: contextvars.ContextVar[Precision] = contextvars.ContextVar("precisio
 def kernels(use: Use) -> contextlib.AbstractContextManager[None]:
     """Within it, Triton kernels are used on a GPU where they exist ("auto", the default), or "never".
 
-    "always" is for tests: it uses kernels on a CPU too, which needs Triton's interpreter (`TRITON_INTERPRET=1`), and it uses those
-    that "auto" leaves out because their error on a GPU is not measured yet (sums of a chain over more than 512 states).
+    "always" is for tests: it uses kernels on a CPU too, which needs Triton's interpreter (`TRITON_INTERPRET=1`).
 
     >>> import tailsum as ts
     >>> with ts.kernels("never"):
@@ -84,11 +79,6 @@ def fused(*tensors: Tensor) -> bool:
     if use == "always":
         return _has_triton()
     return all(x.is_cuda and x.device.index == torch.cuda.current_device() for x in tensors) and _has_triton()
-
-
-def fused_long_sums(*tensors: Tensor) -> bool:
-    """Whether kernels take these tensors for sums over many states on tensor cores."""
-    return fused(*tensors) and (LONG_SUMS_SEEN or _use.get() == "always")
 
 
 @functools.cache

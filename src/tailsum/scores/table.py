@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tailsum.numerics.kernels import ALIGNED, fused, fused_long_sums, is_fast
+from tailsum.numerics.kernels import ALIGNED, fused, is_fast
 from tailsum.numerics.precision import product
 from tailsum.numerics.stream import Parts, streamed
 from tailsum.numerics.tensors import exponentials
@@ -56,9 +56,7 @@ class Table(Products):
 
     def _fill(self) -> Tensor:
         rows, columns = self.n_from, self.n_to
-        if fused_long_sums(
-            *self.pairs.tensors
-        ):  # kernels read four numbers at once where rows start at multiples of sixteen
+        if fused(*self.pairs.tensors):  # kernels read four numbers at once where rows start at multiples of sixteen
             rows, columns = (size + -size % ALIGNED for size in (rows, columns))
         same = (rows, columns) == (self.n_from, self.n_to)
         new = self.scale.new_empty if same else self.scale.new_zeros
