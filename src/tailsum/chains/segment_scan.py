@@ -140,9 +140,11 @@ class _Scan:
 
     def _enter(self, tensors: Sequence[Tensor]) -> Enter:
         """The transition at a boundary."""
-        reduce = self.reduce
-        params = self.pairs.with_tensors(tensors).operator().tensors  # [n, n or d] or [*batch, D or 1, n, n or d]
-        params = tuple(p[..., : self.longest, :, :] if p.dim() > 2 else p for p in params)
+        reduce, pairs = self.reduce, self.pairs.with_tensors(tensors).operator()
+        pairs = pairs.map(lambda x: x[..., : self.longest, :, :] if x.dim() > 2 else x)
+        if pairs.plain() is not pairs:
+            return lambda scores: self._entered(pairs, scores)
+        params = pairs.tensors  # [n, n or d] or [*batch, D or 1, n, n or d]
         if all(p.dim() == 2 for p in params):
             shared = self._product(params)
             return lambda scores: shared(reduce(scores, -2).reshape(-1, self.size)).reshape(
@@ -156,6 +158,15 @@ class _Scan:
             return lambda scores: of_duration(scores.flatten(-2)[..., None, :])[..., 0, :]
         by_duration = self._product(params)
         return lambda scores: reduce(by_duration(scores[..., None, :])[..., 0, :], -2)
+
+    def _entered(self, pairs: Potential, scores: Tensor) -> Tensor:
+        """The messages through an operator, from scores of endings `[*batch, D, n]`."""
+        if not pairs.lead:  # the batch as rows of one table
+            rows = self.reduce(scores, -2)
+            return pairs.into(rows.reshape(-1, self.size), self.reduce).reshape(rows.shape)
+        by_duration = pairs.lead[-1] > 1
+        each = scores if by_duration else self.reduce(scores, -2)[..., None, :]
+        return self.reduce(pairs.into(each[..., None, :], self.reduce)[..., 0, :], -2)
 
     def _product(self, params: tuple[Tensor, ...]) -> LogProduct | StreamedLogProduct:
         if self.kept:

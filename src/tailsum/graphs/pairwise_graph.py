@@ -117,7 +117,7 @@ class PairwiseGraph(Graph):
     # Scores of factors.
 
     def factor_scores(self) -> FactorGroups:
-        return FactorGroups([self.pairwise.evaluated()] * len(self.variables))
+        return FactorGroups([self.pairwise.plain().evaluated()] * len(self.variables))
 
     def pair_scores(self) -> list[Potential | None]:
         return [self.pairwise] * len(self.variables)

@@ -22,6 +22,8 @@ class Banded(Structured):
     tensor([[-inf, -inf, -inf, 0., 0.]])
     """
 
+    leaves_out = True
+
     def __init__(self, scores: Float[Tensor, "*lead offsets n"]) -> None:
         check_floating("scores", scores)
         if scores.dim() < 2 or scores.shape[-2] % 2 == 0:

@@ -64,6 +64,10 @@ class Scores(ABC):
         """Minus infinity in place of finite masks."""
         return self.map(unmasked)
 
+    def may_forbid(self) -> bool:
+        """Whether some part may have the score minus infinity, or a finite mask."""
+        return any(bool((unmasked(x) == -math.inf).any()) for x in self.tensors)
+
     def forbidden(self, dtype: torch.dtype) -> "Scores":
         """One for every part whose score is minus infinity or a finite mask, zero for the others."""
         return self.tabled().map(lambda x: (unmasked(x) == -math.inf).to(dtype))

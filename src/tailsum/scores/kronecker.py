@@ -34,6 +34,7 @@ class Kronecker(Structured):
                 f"{list(self.second.lead)}"
             ) from None
         self.tensors = self.first.tensors + self.second.tensors
+        self.leaves_out = any(isinstance(x, Structured) and x.leaves_out for x in (self.first, self.second))
 
     def _set(self, *tensors: Tensor) -> None:
         count = len(self.first.tensors)

@@ -112,6 +112,10 @@ class Potential(Scores):
         """The same scores in the form that sums use: a table, unless a subclass does without."""
         return self.tabled()
 
+    def plain(self) -> "Potential":
+        """The same scores as a table or as factors, for sums that multiply by these themselves."""
+        return self
+
     def flat(self, batch_shape: torch.Size) -> "Potential":
         """The `operator` as `[G, S, ...]`: G is 1 where the batch shares the scores, and S where the steps do."""
         own = self.operator()

@@ -15,7 +15,7 @@ from torch import Tensor
 from tailsum.numerics.gradients import gradients
 from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.rings import LOG_SUM, PROBABILITY, Logarithm, Ring
-from tailsum.numerics.tensors import as_values, largest, scaled, take, without_common
+from tailsum.numerics.tensors import as_values, largest, scaled, take, unmasked, without_common
 from tailsum.numerics.tiles import tile_rows
 from tailsum.scores.base import Scores
 from tailsum.scores.potential import Columns, Dense, Potential, Rows
@@ -32,6 +32,8 @@ class Structured(Potential):
     """
 
     by_parts = False
+    leaves_out = False  # whether there are pairs that no tensor has a score of
+    left_out: Tensor | float = -torch.inf  # the score of these
     table_below = SMALL  # up to so many states, sums go by a table
 
     def _set(self, *tensors: Tensor) -> None:
@@ -94,8 +96,12 @@ class Structured(Potential):
     def products(self) -> Products:
         return Carried(self)
 
+    def plain(self) -> Dense:
+        return self.tabled()
+
     def tabled(self) -> Dense:
-        return Dense(self.block())
+        table = self.block()
+        return Dense(table if self._excludes else torch.where(table == -torch.inf, self.left_out, table))
 
     def columns(self, start: int, stop: int) -> Dense:
         return Dense(self.block(None, torch.arange(start, stop, device=self.tensors[0].device)))
@@ -119,21 +125,37 @@ class Structured(Potential):
             return self.carry(rows, LOG_SUM).reshape(*lead, self.n_to)
         return self.carry(batch[..., None, :], LOG_SUM)[..., 0, :]
 
+    # Values of pairs, such as scores to be averaged. Pairs that are left out have one too.
+
+    @property
+    def _excludes(self) -> bool:
+        """Whether pairs that are left out are impossible."""
+        return not isinstance(self.left_out, Tensor) and self.left_out == -torch.inf
+
+    def _values(self: This, change: Callable[[Tensor], Tensor], left_out: Tensor | float) -> This:
+        new = self.map(change)
+        new.left_out = left_out
+        return new
+
     def scaled(self: This, factor: Float[Tensor, ""] | float) -> This:
-        return self.map(lambda x: scaled(x, factor))
+        left_out = self.left_out if self._excludes else self.left_out * factor
+        return self._values(lambda x: scaled(x, factor), left_out)
 
     def plus(self, other: Scores) -> Scores:
-        if not self.same_form(other):
+        if not isinstance(other, Structured) or not self.same_form(other):
             return super().plus(other)
         others = iter(other.tensors)
-        return self.map(lambda x: x + next(others))
+        return self._values(lambda x: x + next(others), self.left_out + other.left_out)
 
     def finite(self: This) -> This:
-        return self.map(as_values)
+        return self._values(as_values, 0.0 if self._excludes else self.left_out)
+
+    def may_forbid(self) -> bool:
+        return self.leaves_out or super().may_forbid()
 
     def forbidden(self: This, dtype: torch.dtype) -> This:
         """Above zero for every pair whose score is minus infinity, zero for the others."""
-        return self.map(lambda x: (x == -torch.inf).to(dtype))
+        return self._values(lambda x: (unmasked(x) == -torch.inf).to(dtype), float(self._excludes))
 
     def bound(self) -> float:
         return sum(map(largest, self.tensors))

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from tailsum.numerics.check import check_broadcast, first_index
-from tailsum.numerics.tensors import unmasked
 from tailsum.structure.slope import log_sum_and_slope
 from tailsum.structure.terms import Terms, each
 
@@ -42,7 +41,7 @@ def matching(model: Any, other: Any, name: str = "other") -> Any:
 
 def infinite_where_forbidden(model: Any, value: Tensor, scores: Terms, terms: Terms) -> Tensor:
     """`value`, but infinite where a part that `terms` forbid has positive probability under `scores`."""
-    if not any((unmasked(x) == -math.inf).any() for term in terms for x in term.tensors):
+    if not any(term.may_forbid() for term in terms):
         return value
     with torch.no_grad():
         # Not by `log_sum_and_mean`, whose overrides may round: this slope is exactly zero if nothing forbidden is possible.
