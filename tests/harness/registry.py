@@ -95,12 +95,12 @@ def random_subset(case: Case, model: Any, seed: int, k: int | None = None, *, sh
 
 
 def possible(
-    name: str, way: str = "whole", *, ragged: bool = True, k: int | None = None, **how: Any
+    name: str, way: str = "whole", *, ragged: bool = True, k: int | None = None, least: int = 1, **how: Any
 ) -> tuple[Case, Any]:
-    """A case of which every sentence has a configuration, in spite of what is forbidden, and the model to test."""
+    """A case of which every sentence has `least` configurations, in spite of what is forbidden, and the model to test."""
     for seed in range(100):
         case = small(name, ragged=ragged, **{"seed": seed, **how})
         model = made(case, way, seed, k)
-        if all(truth.possible for truth in case.truths(model)):
+        if all(int((truth.scores > -math.inf).sum()) >= least for truth in case.truths(model)):
             return case, model
     raise AssertionError(name)

@@ -48,7 +48,7 @@ def test_all_that_exist_once_each(name, way):
 
 def drawn_pairs(name, way, count):
     """The first two configurations from many copies of a model of one sentence, and the truth for the sentence."""
-    case, model = possible(name, way, ragged=False, batch=(1,), scale=0.7, k=3)
+    case, model = possible(name, way, ragged=False, batch=(1,), scale=0.7, k=3, least=2)
     if name.startswith("ring"):  # a user's structure, whose terms are not broadcast
         many = case.many(count) if model.kept is None else case.many(count).restrict(model.kept)
     else:

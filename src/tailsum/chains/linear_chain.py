@@ -173,7 +173,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         kept = fits_budget((3 if same else 4) * self._table_bytes(own.pairs, lead))
 
         def flat(pairs: Potential) -> Potential:
-            pairs = (pairs.tabled() if kept else pairs.operator()).to(self.dtype)
+            pairs = (pairs.tabled() if kept or not pairs.by_parts else pairs.operator()).to(self.dtype)
             return pairs.map(lambda x: flattened(x.expand(*lead, -1, -1), 2, self.batch_shape))
 
         means = mean_score(
@@ -206,8 +206,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
                 return ChainTerms(Dense(tensors[0]), pairs.map(lambda _: next(rest)))
 
             def mean(tensors: Sequence[Tensor], values: Tensor) -> Tensor:
-                zeros = pairs.map(lambda x: x.new_zeros(()).expand(x.shape))
-                return self.log_sum_and_mean(terms(tensors), ChainTerms(Dense(values), zeros))[1]
+                return self.log_sum_and_mean(terms(tensors), ChainTerms(Dense(values), pairs.zeros()))[1]
 
             return chain_marginals(lambda x: self.log_sum(terms(x)), mean, (*nodes.tensors, *pairs.tensors))
 

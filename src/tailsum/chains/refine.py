@@ -127,7 +127,7 @@ class Refined:
             value, mean = paths.mass.gather(-1, index) + log_weight, paths.mean.gather(-1, index)
             if shared is not None and (sent := shared.carried(index, value, mean)) is not None:
                 return sent
-            scores = pairs.at_step(step).gather(kept[0][..., step, :], None).operator().tensors
+            scores = pairs.at_step(step).gather(kept[0][..., step, :], None).plain().operator().tensors
             params = (p.expand(*shape, -1, -1).reshape(-1, *p.shape[-2:]) if p.dim() > 2 else p[None] for p in scores)
             return expected_message(tuple(params), value, mean)
 

@@ -70,7 +70,7 @@ def columns(pairs: Potential, batch: tuple[Tensor, ...], boundary: Tensor, state
     """Scores of the transitions to `state [R]` at a boundary, `[R, D or 1, n]`: only a column for each row is read."""
     each = (*batch, boundary)
     if pairs.plain() is not pairs:
-        pairs = pairs.map(lambda x: x[_places(x.shape[:-3], each)] if x.dim() > 2 else x)  # noqa: PLW2901
+        pairs = pairs.map(lambda x: x[_places(x.shape[:-3], each)] if x.dim() > 2 else x)
         states = state[:, None, None] if pairs.lead else state[:, None]
         return pairs.block(None, states)[..., 0].reshape(len(state), -1, pairs.n_from)
     if not isinstance(pairs, Factored):

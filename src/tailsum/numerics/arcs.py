@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from tailsum.numerics.precision import full_precision, product
+
 
 class Arcs:
     """Arcs `index [2, E]` (from, to) in the order of `index[1]`, and of `index[0]` among those to the same node."""
@@ -64,7 +66,7 @@ class _Push(torch.autograd.Function):
         lead, rows = weights.shape[:-1], x.shape[-2]
         if not (x.numel() and weights.numel()):
             return x.new_zeros(*lead, rows, arcs.n_to)
-        sums = arcs.matrix(weights) @ x.mT.reshape(-1, rows)
+        sums = product(arcs.matrix(weights), x.mT.reshape(-1, rows))
         return sums.unflatten(0, (-1, arcs.n_to)).mT.reshape(*lead, rows, arcs.n_to)
 
     @staticmethod
@@ -83,8 +85,10 @@ class _Meet(torch.autograd.Function):
         if not (x.numel() and weights.numel()):
             return torch.zeros_like(weights)
         rows = x.shape[-2]
-        across = y.mT.reshape(-1, rows), x.mT.reshape(-1, rows).T
-        return torch.sparse.sampled_addmm(arcs.matrix(weights), *across, beta=0.0).values().reshape(weights.shape)
+        both = y.mT.reshape(-1, rows).contiguous(), x.mT.reshape(-1, rows).T
+        with full_precision(x.device):
+            sums = torch.sparse.sampled_addmm(arcs.matrix(weights), *both, beta=0.0)
+        return sums.values().reshape(weights.shape)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:

@@ -16,6 +16,8 @@ def take(table: Tensor, index: Tensor) -> Tensor:
     One look-up in a flat table, whose backward pass adds up only the rows that were used.
     """
     *lead, n, d = table.shape
+    if 0 in (*lead, *index.shape):  # torch's look-up of nothing has no backward pass
+        return table.flatten()[:0].reshape(*torch.broadcast_shapes(lead, index.shape[:-1]), index.shape[-1], d)
     if lead:
         if index.shape[:-1] != table.shape[:-2]:
             index = index.expand(*torch.broadcast_shapes(lead, index.shape[:-1]), -1)

@@ -54,7 +54,9 @@ class Banded(Structured):
     def normalised(self) -> tuple["Banded", Float[Tensor, "*lead n"]]:
         arriving = torch.stack([_shifted(row, -o, -torch.inf) for o, row in self._moves()])
         scale = column_scale(arriving.amax(0))
-        ends = torch.stack([_shifted(scale, o, 0.0) for o in self._offsets()], -2)
+        ends = torch.stack(
+            [_shifted(scale, o, torch.inf) for o in self._offsets()], -2
+        )  # what is not used gets no weight
         return self.map(lambda x: x - ends), scale
 
     def correlated(self, x: Tensor, y: Tensor) -> tuple[Tensor]:

@@ -79,6 +79,10 @@ class LowRank(Structured):
         scale = column_scale(right.amax(-2))
         return LowRank(self.left - first[..., None, :], right - scale[..., None, :]), scale
 
+    def zeros(self) -> "LowRank":
+        even = self.left.new_tensor(-math.log(self.left.shape[-1]))
+        return LowRank(even.expand(self.left.shape), self.right.new_zeros(()).expand(self.right.shape))
+
     # Tiles of the scores, for entropies.
 
     def parts(self) -> Parts:

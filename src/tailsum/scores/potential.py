@@ -106,6 +106,10 @@ class Potential(Scores):
     def columns(self, start: int, stop: int) -> "Potential":
         """The potential to the states `start .. stop-1`."""
 
+    def zeros(self: This) -> This:
+        """The score zero for each pair, in the same form."""
+        return self.map(lambda x: x.new_zeros(()).expand(x.shape))
+
     # Arithmetic. Flat potentials have the leading dimensions [G, S], of tables that sequences and steps share (`Products`).
 
     def operator(self) -> "Potential":

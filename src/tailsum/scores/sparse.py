@@ -48,7 +48,9 @@ class Sparse(Structured):
                 pair = [int(twice[0]) % self.n_from, int(twice[0]) // self.n_from]
                 raise ValueError(f"index must have each arc once: got {pair} twice")
             self.index, self._arcs = index, Arcs(index[:, order], self.n_from, self.n_to)
-        self._order: Tensor | None = order  # of the scores, by the state that an arc leads to; None if they are in order
+        self._order: Tensor | None = (
+            order  # of the scores, by the state that an arc leads to; None if they are in order
+        )
         self._set(scores[..., None, :])
 
     def _sorted(self) -> "Sparse":
@@ -56,9 +58,7 @@ class Sparse(Structured):
         order = self._order
         if order is None:
             return self
-        new = self.map(lambda x: x.index_select(-1, order))
-        new.index, new._order = self._arcs.index, None
-        return new
+        return self._changed(lambda x: x.index_select(-1, order), index=self._arcs.index, _order=None)
 
     @property
     def scores(self) -> Float[Tensor, "*lead arcs"]:
@@ -81,11 +81,10 @@ class Sparse(Structured):
         return self._sorted() if own is self else own
 
     def transposed(self) -> "Sparse":
-        own = self._sorted()
-        arcs, order = own._arcs.turned
-        new = own.map(lambda x: x.index_select(-1, order))
-        new.index, new._arcs, new.n_from, new.n_to = arcs.index, arcs, self.n_to, self.n_from
-        return new
+        arcs, order = self._arcs.turned
+        places = order if self._order is None else self._order[order]
+        turned = {"index": arcs.index, "_arcs": arcs, "_order": None, "n_from": self.n_to, "n_to": self.n_from}
+        return self._changed(lambda x: x.index_select(-1, places), **turned)
 
     def carry(self, x: Float[Tensor, "*lead r n_from"], ring: Ring) -> Float[Tensor, "*lead r n_to"]:
         if ring is PROBABILITY:

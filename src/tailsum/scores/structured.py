@@ -47,6 +47,12 @@ class Structured(Potential):
         new._set(*map(change, self.tensors))
         return new
 
+    def _changed(self: This, change: Callable[[Tensor], Tensor] = lambda x: x, **fields: object) -> This:
+        """The same with changed tensors and other fields."""
+        new = self.map(change)
+        vars(new).update(fields)
+        return new
+
     # What a subclass defines.
 
     @abstractmethod
@@ -132,30 +138,25 @@ class Structured(Potential):
         """Whether pairs that are left out are impossible."""
         return not isinstance(self.left_out, Tensor) and self.left_out == -torch.inf
 
-    def _values(self: This, change: Callable[[Tensor], Tensor], left_out: Tensor | float) -> This:
-        new = self.map(change)
-        new.left_out = left_out
-        return new
-
     def scaled(self: This, factor: Float[Tensor, ""] | float) -> This:
         left_out = self.left_out if self._excludes else self.left_out * factor
-        return self._values(lambda x: scaled(x, factor), left_out)
+        return self._changed(lambda x: scaled(x, factor), left_out=left_out)
 
     def plus(self, other: Scores) -> Scores:
         if not isinstance(other, Structured) or not self.same_form(other):
             return super().plus(other)
         others = iter(other.tensors)
-        return self._values(lambda x: x + next(others), self.left_out + other.left_out)
+        return self._changed(lambda x: x + next(others), left_out=self.left_out + other.left_out)
 
     def finite(self: This) -> This:
-        return self._values(as_values, 0.0 if self._excludes else self.left_out)
+        return self._changed(as_values, left_out=0.0 if self._excludes else self.left_out)
 
     def may_forbid(self) -> bool:
         return self.leaves_out or super().may_forbid()
 
     def forbidden(self: This, dtype: torch.dtype) -> This:
         """Above zero for every pair whose score is minus infinity, zero for the others."""
-        return self._values(lambda x: (unmasked(x) == -torch.inf).to(dtype), float(self._excludes))
+        return self._changed(lambda x: (unmasked(x) == -torch.inf).to(dtype), left_out=float(self._excludes))
 
     def bound(self) -> float:
         return sum(map(largest, self.tensors))
