@@ -132,13 +132,16 @@ def log_partition(node: Tensor, pairs: Potential, last: Tensor) -> Tensor:
 
 def in_range(node: Tensor, table: Products, result: Forward, total: Tensor, last: Tensor) -> bool:
     """Whether underflow in the products changed the sum by no more than rounding."""
-    inside = torch.arange(len(node), device=node.device)[:, None, None] <= last[:, None]
-    suspect = (total < table.floor) & (node > -math.inf) & inside
+    suspect = total < table.floor
+    suspect &= torch.arange(len(node), device=node.device)[:, None, None] <= last[:, None]
+    suspect &= node > -math.inf
     if not table.anywhere(suspect):
         return True
     reachable, batch = table.reach(node > -math.inf), torch.arange(len(last), device=last.device)
     possible = table.highest(reachable[last, batch].to(node.dtype)) > 0
-    if not table.anywhere(suspect & reachable & possible[:, None]):  # minus infinity is right: no path leads there
+    suspect &= reachable
+    suspect &= possible[:, None]
+    if not table.anywhere(suspect):  # minus infinity is right: no path leads there
         return True
     # Underflow makes the result too low, a floor under every sum makes it too high. Do the two agree?
     high = raised_sum(node, table, reachable, last)

@@ -22,7 +22,10 @@ class Arcs:
         self.index, self.n_from, self.n_to = index, n_from, n_to
         self.keys = index[1] * n_from + index[0]
         ends = torch.arange(n_to + 1, device=index.device) * n_from
-        self.starts = torch.searchsorted(self.keys, ends)  # where the arcs to each node begin
+        starts = torch.searchsorted(self.keys, ends)  # where the arcs to each node begin
+        few = max(n_from, n_to, index.shape[1]) < 1 << 31
+        whole = torch.int32 if few else torch.int64  # a product on a CPU would convert larger numbers each time
+        self._starts, self._columns = starts.to(whole), index[0].to(whole)
 
     @functools.cached_property
     def turned(self) -> "tuple[Arcs, Tensor]":
@@ -47,9 +50,9 @@ class Arcs:
     def matrix(self, weights: Tensor) -> Tensor:
         """The tables of all weights along the diagonal of one sparse matrix, to times from."""
         tables, arcs = weights.shape[:-1].numel(), weights.shape[-1]
-        starts, columns = self.starts, self.index[0]
+        starts, columns = self._starts, self._columns
         if tables > 1:
-            shift = torch.arange(tables, device=starts.device)[:, None]
+            shift = torch.arange(tables, device=starts.device)[:, None]  # the sums are in int64
             columns = (columns + shift * self.n_from).flatten()
             starts = F.pad((starts[:-1] + shift * arcs).flatten(), (0, 1), value=tables * arcs)
         with warnings.catch_warnings():  # that sparse matrices of torch are new
@@ -66,7 +69,10 @@ class _Push(torch.autograd.Function):
         lead, rows = weights.shape[:-1], x.shape[-2]
         if not (x.numel() and weights.numel()):
             return x.new_zeros(*lead, rows, arcs.n_to)
-        sums = product(arcs.matrix(weights), x.mT.reshape(-1, rows))
+        matrix, messages = arcs.matrix(weights), x.mT.reshape(-1, rows)
+        if rows == 1:  # twice as fast on a CPU
+            return torch.mv(matrix, messages[:, 0]).reshape(*lead, 1, arcs.n_to)
+        sums = product(matrix, messages)
         return sums.unflatten(0, (-1, arcs.n_to)).mT.reshape(*lead, rows, arcs.n_to)
 
     @staticmethod

@@ -59,9 +59,8 @@ class Banded(Structured):
         )  # what is not used gets no weight
         return self.map(lambda x: x - ends), scale
 
-    def correlated(self, x: Tensor, y: Tensor) -> tuple[Tensor]:
-        products = [(x * _shifted(y, o, 0.0)).sum(-2) for o in self._offsets()]
-        return (self.scores * torch.stack(products, -2),)
+    def met(self, x: Float[Tensor, "*lead r n"], y: Float[Tensor, "*lead r n"]) -> tuple[Tensor]:
+        return (torch.stack([(x * _shifted(y, o, 0.0)).sum(-2) for o in self._offsets()], -2),)
 
     def _offsets(self) -> range:
         return range(-self.width, self.width + 1)

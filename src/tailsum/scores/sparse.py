@@ -8,7 +8,7 @@ from tailsum.numerics.arcs import Arcs
 from tailsum.numerics.check import as_whole, check_floating
 from tailsum.numerics.rings import PROBABILITY, Ring
 from tailsum.scores.base import Scores
-from tailsum.scores.potential import Columns, Rows, column_scale
+from tailsum.scores.potential import Columns, Potential, Rows, column_scale
 from tailsum.scores.structured import Structured, every_pair
 
 
@@ -76,7 +76,7 @@ class Sparse(Structured):
         found = self.scores.expand(*lead, -1).gather(-1, given.expand(*lead, -1, -1).flatten(-2))
         return found.unflatten(-1, keys.shape[-2:]).masked_fill(known[place] != keys, -torch.inf)
 
-    def operator(self) -> "Structured":
+    def operator(self) -> Potential:
         own = super().operator()
         return self._sorted() if own is self else own
 
@@ -99,8 +99,8 @@ class Sparse(Structured):
         ends = scale.index_select(-1, there)[..., None, :]
         return self.map(lambda x: x - ends), scale
 
-    def correlated(self, x: Tensor, y: Tensor) -> tuple[Tensor]:
-        return (self.tensors[0] * self._arcs.meet(x, y)[..., None, :],)
+    def met(self, x: Float[Tensor, "*lead r n_from"], y: Float[Tensor, "*lead r n_to"]) -> tuple[Tensor]:
+        return (self._arcs.meet(x, y)[..., None, :],)
 
     def same_form(self, other: Scores) -> bool:
         if not isinstance(other, Sparse) or (self.n_from, self.n_to) != (other.n_from, other.n_to):

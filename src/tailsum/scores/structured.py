@@ -5,7 +5,7 @@ maxima, their derivatives, messages of few states.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
@@ -75,17 +75,18 @@ class Structured(Potential):
         self, x: Float[Tensor, "*lead r n_from"], y: Float[Tensor, "*lead r n_to"]
     ) -> tuple[Tensor | None, ...]:
         """The gradient of `sum(x @ weights * y)` in the scores, of which these are the weights."""
-
-        def of_rows(x: Tensor, y: Tensor) -> list[Tensor | None]:
-            def total(tensors: object) -> Tensor:
-                return (self.with_tensors(tensors).carry(x, PROBABILITY) * y).sum()  # pyright: ignore[reportArgumentType]
-
-            return gradients(total, self.tensors, [True] * len(self.tensors))
-
         chunk = x.shape[-2] if torch.is_grad_enabled() else tile_rows(self.lead.numel() * self.n_from, x.device)
-        pieces = [of_rows(*both) for both in zip(x.split(chunk, -2), y.split(chunk, -2), strict=True)]
+        pieces = [self.met(*both) for both in zip(x.split(chunk, -2), y.split(chunk, -2), strict=True)]
         sums = [sum(x for x in same if x is not None) for same in zip(*pieces, strict=True)]
         return tuple(w * s for w, s in zip(self.tensors, sums, strict=True))
+
+    def met(self, x: Float[Tensor, "*lead r n_from"], y: Float[Tensor, "*lead r n_to"]) -> Sequence[Tensor | None]:
+        """The same in the weights."""
+
+        def total(tensors: Sequence[Tensor]) -> Tensor:
+            return (self.with_tensors(tensors).carry(x, PROBABILITY) * y).sum()
+
+        return gradients(total, self.tensors, [True] * len(self.tensors))
 
     def same_form(self, other: Scores) -> bool:
         """Whether the tensors of two potentials score the same pairs."""
