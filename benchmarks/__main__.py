@@ -19,6 +19,7 @@ from benchmarks import (
     large,
     segments,
     speed,
+    structured,
     torch_struct,
     trees,
 )
@@ -33,6 +34,12 @@ SUITES = {
         speed.memory_figures,
     ),
     "crf": (crf.crf_figures,),
+    "structured": (
+        structured.sparse_figures,
+        structured.grid_figures,
+        structured.banded_figures,
+        structured.monarch_figures,
+    ),
     "segments": (segments.growth_figures, segments.durations_figures),
     "gpu": (gpu.gpu_figures, gpu_trees.tree_figures, gpu_graphs.graph_figures, gpu_vae.vae_figures),
     "accuracy": (accuracy.paper_figures, accuracy.headline_figures, accuracy.hard_figures),
