@@ -135,6 +135,8 @@ def in_range(node: Tensor, table: Products, result: Forward, total: Tensor, last
     suspect = total < table.floor
     suspect &= torch.arange(len(node), device=node.device)[:, None, None] <= last[:, None]
     suspect &= node > -math.inf
+    if table.steps == 1 and len(node) > 1:  # what enters a state that no state leads to is zero
+        suspect[1:] &= table.push(0, torch.ones_like(node[0])) > 0
     if not table.anywhere(suspect):
         return True
     reachable, batch = table.reach(node > -math.inf), torch.arange(len(last), device=last.device)

@@ -16,23 +16,28 @@ from tailsum.numerics.precision import full_precision, product
 
 
 class Arcs:
-    """Arcs `index [2, E]` (from, to) in the order of `index[1]`, and of `index[0]` among those to the same node."""
+    """Arcs in the order of `keys [E]`: of the node `to` that they lead to, and of `from` among these, as `to * n + from`."""
 
-    def __init__(self, index: Tensor, n_from: int, n_to: int) -> None:
-        self.index, self.n_from, self.n_to = index, n_from, n_to
-        self.keys = index[1] * n_from + index[0]
-        ends = torch.arange(n_to + 1, device=index.device) * n_from
-        starts = torch.searchsorted(self.keys, ends)  # where the arcs to each node begin
-        few = max(n_from, n_to, index.shape[1]) < 1 << 31
+    def __init__(self, keys: Tensor, n_from: int, n_to: int) -> None:
+        self.keys, self.n_from, self.n_to = keys, n_from, n_to
+        ends = torch.arange(n_to + 1, device=keys.device) * n_from
+        few = max(n_from, n_to, len(keys)) < 1 << 31
         whole = torch.int32 if few else torch.int64  # a product on a CPU would convert larger numbers each time
-        self._starts, self._columns = starts.to(whole), index[0].to(whole)
+        self._starts = torch.searchsorted(keys, ends).to(whole)  # where the arcs to each node begin
+        self._columns = (keys % n_from).to(whole)
+
+    @functools.cached_property
+    def index(self) -> Tensor:
+        """The nodes (from, to) of each arc, `[2, E]`."""
+        with torch.inference_mode(False):  # index tensors are saved for backward passes
+            return torch.stack((self.keys % self.n_from, self.keys // self.n_from))
 
     @functools.cached_property
     def turned(self) -> "tuple[Arcs, Tensor]":
         """The arcs from and to exchanged, and the places of these among the own ones."""
-        with torch.inference_mode(False):  # index tensors are saved for backward passes
-            order = (self.index[0] * self.n_to + self.index[1]).argsort()
-            return Arcs(self.index[:, order].flip(0), self.n_to, self.n_from), order
+        with torch.inference_mode(False):
+            keys, order = (self.keys % self.n_from * self.n_to + self.keys // self.n_from).sort()
+            return Arcs(keys, self.n_to, self.n_from), order
 
     def push(self, weights: Tensor, x: Tensor) -> Tensor:
         """`sum_e weights[e] x[.., from(e)]` for the arcs e to each node: `[*lead, R, m]`."""
@@ -87,7 +92,7 @@ class _Meet(torch.autograd.Function):
     def forward(ctx: Any, arcs: Arcs, x: Tensor, y: Tensor) -> Tensor:
         ctx.arcs = arcs
         ctx.save_for_backward(x, y)
-        weights = x.new_ones(*x.shape[:-2], arcs.index.shape[1])
+        weights = x.new_ones(*x.shape[:-2], len(arcs.keys))
         if not (x.numel() and weights.numel()):
             return torch.zeros_like(weights)
         rows = x.shape[-2]

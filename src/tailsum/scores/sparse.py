@@ -47,18 +47,19 @@ class Sparse(Structured):
             if len(twice):
                 pair = [int(twice[0]) % self.n_from, int(twice[0]) // self.n_from]
                 raise ValueError(f"index must have each arc once: got {pair} twice")
-            self.index, self._arcs = index, Arcs(index[:, order], self.n_from, self.n_to)
-        self._order: Tensor | None = (
-            order  # of the scores, by the state that an arc leads to; None if they are in order
-        )
+            self.arcs = Arcs(keys, self.n_from, self.n_to)
+        self.order: Tensor | None = order  # of the scores, by the state that an arc leads to; None if they are in order
         self._set(scores[..., None, :])
 
     def _sorted(self) -> "Sparse":
         """The same with the scores in order."""
-        order = self._order
-        if order is None:
-            return self
-        return self._changed(lambda x: x.index_select(-1, order), index=self._arcs.index, _order=None)
+        order = self.order
+        return self if order is None else self._changed(lambda x: x.index_select(-1, order), order=None)
+
+    @property
+    def index(self) -> Int[Tensor, "2 arcs"]:
+        """The states (from, to) of each arc."""
+        return self.arcs.index if self.order is None else self.arcs.index[:, self.order.argsort()]
 
     @property
     def scores(self) -> Float[Tensor, "*lead arcs"]:
@@ -67,12 +68,12 @@ class Sparse(Structured):
 
     def block(self, rows: Rows = None, cols: Columns = None) -> Float[Tensor, "*lead a b"]:
         here, there = every_pair(self, rows, cols)
-        keys, known = there * self.n_from + here, self._arcs.keys
+        keys, known = there * self.n_from + here, self.arcs.keys
         lead = torch.broadcast_shapes(self.lead, keys.shape[:-2])
         if not len(known):
             return self.scores.new_full((*lead, *keys.shape[-2:]), -torch.inf)
         place = torch.searchsorted(known, keys.contiguous()).clamp(max=len(known) - 1)
-        given = place if self._order is None else self._order[place]
+        given = place if self.order is None else self.order[place]
         found = self.scores.expand(*lead, -1).gather(-1, given.expand(*lead, -1, -1).flatten(-2))
         return found.unflatten(-1, keys.shape[-2:]).masked_fill(known[place] != keys, -torch.inf)
 
@@ -81,28 +82,30 @@ class Sparse(Structured):
         return self._sorted() if own is self else own
 
     def transposed(self) -> "Sparse":
-        arcs, order = self._arcs.turned
-        places = order if self._order is None else self._order[order]
-        turned = {"index": arcs.index, "_arcs": arcs, "_order": None, "n_from": self.n_to, "n_to": self.n_from}
+        arcs, places = self.arcs.turned
+        places = places if self.order is None else self.order[places]
+        turned = {"arcs": arcs, "order": None, "n_from": self.n_to, "n_to": self.n_from}
         return self._changed(lambda x: x.index_select(-1, places), **turned)
 
     def carry(self, x: Float[Tensor, "*lead r n_from"], ring: Ring) -> Float[Tensor, "*lead r n_to"]:
+        own = self._sorted()
         if ring is PROBABILITY:
-            return self._arcs.push(self._sorted().scores, x)
-        here, there = self.index
-        return ring.collected(ring.join(x.index_select(-1, here), self.tensors[0]), there, self.n_to)
+            return self.arcs.push(own.scores, x)
+        here, there = self.arcs.index
+        return ring.collected(ring.join(x.index_select(-1, here), own.tensors[0]), there, self.n_to)
 
     def normalised(self) -> tuple["Sparse", Float[Tensor, "*lead n_to"]]:
-        there, scores = self.index[1], self.scores
-        never = scores.new_full((*self.lead, self.n_to), -torch.inf)
-        scale = column_scale(never.scatter_reduce(-1, there.expand(scores.shape), scores.detach(), "amax"))
+        there = self.arcs.keys // self.n_from if self.order is None else self.index[1]
+        never = self.scores.new_full((*self.lead, self.n_to), -torch.inf)
+        scale = column_scale(never.scatter_reduce(-1, there.expand(self.scores.shape), self.scores.detach(), "amax"))
         ends = scale.index_select(-1, there)[..., None, :]
         return self.map(lambda x: x - ends), scale
 
     def met(self, x: Float[Tensor, "*lead r n_from"], y: Float[Tensor, "*lead r n_to"]) -> tuple[Tensor]:
-        return (self._arcs.meet(x, y)[..., None, :],)
+        return (self.arcs.meet(x, y)[..., None, :],)
 
     def same_form(self, other: Scores) -> bool:
         if not isinstance(other, Sparse) or (self.n_from, self.n_to) != (other.n_from, other.n_to):
             return False
-        return other.index is self.index or torch.equal(self.index, other.index)
+        same = other.arcs is self.arcs and (other.order is None) == (self.order is None)
+        return same or torch.equal(self.index, other.index)
