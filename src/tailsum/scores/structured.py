@@ -186,6 +186,12 @@ class Carried(Products):
         out = weights.at_step(t).carry(grouped(x, self.groups), PROBABILITY)
         return out.reshape(len(x), out.shape[-1])
 
+    def reach(self, allowed: Tensor) -> Tensor:
+        possible = self.pairs.map(lambda x: (x > -torch.inf).to(x.dtype))
+        for t in range(1, len(allowed)):
+            allowed[t] &= self._times(possible, t - 1, allowed[t - 1].to(self.scale.dtype)) > 0
+        return allowed
+
     def gradient(self, x: Tensor, y: Tensor, tensors: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
         weights = self._onward
         if torch.is_grad_enabled():  # the gradient will be differentiated in the scores too
