@@ -11,7 +11,7 @@ from torch import Tensor
 
 import tailsum as ts
 from harness.case import Case, Counted, Kind, Row, pad
-from harness.pair_scores import PAIRS, PairScores, spread
+from harness.pair_scores import PAIRS, STRUCTURED, PairScores, spread
 from harness.truth import Truth, Weighted
 
 
@@ -77,11 +77,7 @@ class ChainCase(PathCase):
         "half factored": {"n": 2, "pairs": "half factored", "lead": "time"},
         "gated": {"n": 3, "pairs": "gated", "lead": "both"},
         "scored": {"n": 2, "pairs": "scored", "lead": "both"},
-        "banded": {"n": 3, "pairs": "banded"},
-        "sparse": {"n": 3, "pairs": "sparse", "lead": "time"},
-        "low rank": {"n": 3, "pairs": "low rank", "lead": "batch"},
-        "kronecker": {"n": 4, "pairs": "kronecker", "lead": "both"},
-        "monarch": {"n": 4, "pairs": "monarch"},
+        **{pairs: {"pairs": pairs, **form.chain} for pairs, form in STRUCTURED.items()},
     }
     few = ("dense", "factored", "gated", "scored", "sparse", "monarch")
     large = {

@@ -26,9 +26,9 @@ class Banded(Structured):
 
     def __init__(self, scores: Float[Tensor, "*lead offsets n"]) -> None:
         check_floating("scores", scores)
-        if scores.dim() < 2 or scores.shape[-2] % 2 == 0:
+        if scores.dim() < 2 or scores.shape[-2] % 2 == 0 or scores.shape[-1] == 0:
             raise ValueError(
-                f"scores must be [*lead, 2w+1, N], with an odd number of offsets: got {list(scores.shape)}"
+                f"scores must be [*lead, 2w+1, N], with an odd number of offsets and a state: got {list(scores.shape)}"
             )
         self.width, self.n_from, self.n_to = scores.shape[-2] // 2, scores.shape[-1], scores.shape[-1]
         self._set(scores)

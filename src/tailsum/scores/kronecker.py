@@ -4,9 +4,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from tailsum.numerics.check import check_floating, shape_or_type
 from tailsum.numerics.rings import Ring
 from tailsum.scores.potential import Columns, Dense, Potential, Rows
-from tailsum.scores.structured import Structured
+from tailsum.scores.structured import Structured, joint_lead
 
 
 class Kronecker(Structured):
@@ -26,13 +27,7 @@ class Kronecker(Structured):
         self.first, self.second = _part("first", first), _part("second", second)
         self.n_from = self.first.n_from * self.second.n_from
         self.n_to = self.first.n_to * self.second.n_to
-        try:
-            self.lead = torch.broadcast_shapes(self.first.lead, self.second.lead)
-        except RuntimeError:
-            raise ValueError(
-                f"first and second must have leading dimensions that broadcast: got {list(self.first.lead)} and "
-                f"{list(self.second.lead)}"
-            ) from None
+        self.lead = joint_lead("first and second", self.first.lead, self.second.lead)
         self.tensors = self.first.tensors + self.second.tensors
         self.leaves_out = any(isinstance(x, Structured) and x.leaves_out for x in (self.first, self.second))
 
@@ -81,8 +76,12 @@ class Kronecker(Structured):
 
 
 def _part(name: str, scores: Tensor | Potential) -> Dense | Structured:
-    if isinstance(scores, Tensor):
-        return Dense(scores)
+    if isinstance(scores, Tensor) and scores.dim() > 1:
+        scores = Dense(scores)
     if not isinstance(scores, Potential) or scores.trailing != 2:
-        raise ValueError(f"{name} must be a tensor or a potential of tensors: got {type(scores).__name__}")
+        raise ValueError(
+            f"{name} must be a tensor [*lead, n, n] or a potential of tensors: got {shape_or_type(scores)}"
+        )
+    for x in scores.tensors:
+        check_floating(name, x)
     return scores if isinstance(scores, Dense | Structured) else scores.tabled()

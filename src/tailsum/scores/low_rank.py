@@ -14,7 +14,7 @@ from tailsum.numerics.stream import Parts
 from tailsum.numerics.tensors import largest, take
 from tailsum.scores.base import Scores
 from tailsum.scores.potential import Columns, Dense, Potential, Rows, column_scale
-from tailsum.scores.structured import Structured
+from tailsum.scores.structured import Structured, joint_lead
 
 
 class LowRank(Structured):
@@ -34,17 +34,13 @@ class LowRank(Structured):
     def __init__(self, left: Float[Tensor, "*#lead n_from r"], right: Float[Tensor, "*#lead r n_to"]) -> None:
         check_floating("left", left)
         check_floating("right", right)
-        if min(left.dim(), right.dim()) < 2 or left.shape[-1] != right.shape[-2]:
+        if min(left.dim(), right.dim()) < 2 or left.shape[-1] != right.shape[-2] or left.shape[-1] == 0:
             raise ValueError(
-                f"left must be [*lead, N, R] and right [*lead, R, N], with the same R: got {list(left.shape)} and "
-                f"{list(right.shape)}"
+                f"left must be [*lead, N, R] and right [*lead, R, N], with the same R above zero: got {list(left.shape)} "
+                f"and {list(right.shape)}"
             )
-        try:
-            self._set(left, right)
-        except RuntimeError:
-            raise ValueError(
-                f"left and right must have leading dimensions that broadcast: got {list(left.shape)} and {list(right.shape)}"
-            ) from None
+        joint_lead("left and right", left.shape[:-2], right.shape[:-2])
+        self._set(left, right)
 
     def _set(self, *tensors: Tensor) -> None:
         super()._set(*tensors)

@@ -13,7 +13,7 @@ from tailsum.numerics.rings import PROBABILITY, Ring
 from tailsum.numerics.tensors import at_step
 from tailsum.numerics.tiles import fits_budget
 from tailsum.scores.potential import Columns, Rows, column_scale
-from tailsum.scores.structured import Structured, every_pair, looked_up
+from tailsum.scores.structured import Structured, every_pair, joint_lead, looked_up
 
 TILE = 1 << 24  # entries of the tables of a block that are made at a time
 
@@ -35,17 +35,18 @@ class Monarch(Structured):
             raise ValueError(f"blocks must be two tensors or more: got {len(blocks)}")
         for k, block in enumerate(blocks):
             check_floating(f"block {k}", block)
-            if block.dim() < 3:
-                raise ValueError(f"block {k} must be [*lead, N/n, n, n]: got {list(block.shape)}")
+            if block.dim() < 3 or 0 in block.shape[-3:]:
+                raise ValueError(f"block {k} must be [*lead, N/n, n, n], none of them zero: got {list(block.shape)}")
         self.sizes = tuple(block.shape[-1] for block in blocks)
         states = torch.Size(self.sizes).numel()
         for k, block in enumerate(blocks):
             n = self.sizes[k]
-            if block.shape[-3:] != (states // max(1, n), n, n):
+            if block.shape[-3:] != (states // n, n, n):
                 raise ValueError(
                     f"block {k} must be [*lead, {states // n}, {n}, {n}], as the last sizes of all blocks, {list(self.sizes)}, "
                     f"multiply to {states} states: got {list(block.shape)}"
                 )
+        joint_lead("blocks", *(block.shape[:-3] for block in blocks))
         self.n_from = self.n_to = states
         self._order = tuple(range(len(blocks)))  # of the blocks on the way from a state to another
         self._inverse = False  # whether that is the opposite order, each digit being taken from the front

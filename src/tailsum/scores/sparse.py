@@ -5,7 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.numerics.arcs import Arcs
-from tailsum.numerics.check import as_whole, check_floating
+from tailsum.numerics.check import as_whole, at_least, check_floating
 from tailsum.numerics.rings import PROBABILITY, Ring
 from tailsum.scores.base import Scores
 from tailsum.scores.potential import Columns, Potential, Rows, column_scale
@@ -32,6 +32,7 @@ class Sparse(Structured):
         check_floating("scores", scores)
         index = as_whole("index", index, scores.device)
         self.n_from, self.n_to = n_from, n_from if n_to is None else n_to
+        at_least(1, n_from=self.n_from, n_to=self.n_to)
         if index.dim() != 2 or len(index) != 2 or not scores.dim() or scores.shape[-1] != index.shape[1]:
             raise ValueError(
                 f"index must be [2, E] and scores [*lead, E]: got {list(index.shape)} and {list(scores.shape)}"

@@ -199,6 +199,15 @@ class Carried(Products):
         return weights.correlated(self.by_table(x), self.by_table(y))
 
 
+def joint_lead(names: str, *leads: torch.Size) -> torch.Size:
+    """The leading dimensions of tensors together; a ValueError if they do not broadcast."""
+    try:
+        return torch.broadcast_shapes(*leads)
+    except RuntimeError:
+        got = " and ".join(str(list(lead)) for lead in leads)
+        raise ValueError(f"{names} must have leading dimensions that broadcast: got {got}") from None
+
+
 def looked_up(table: Float[Tensor, "*#lead a b"], first: Tensor, second: Tensor) -> Tensor:
     """Entries `table[first, second]` for index tensors `[*#lead, r, c]`."""
     flat = first * table.shape[-1] + second
