@@ -147,7 +147,8 @@ class Structured(Potential):
         if not isinstance(other, Structured) or not self.same_form(other):
             return super().plus(other)
         others = iter(other.tensors)
-        return self._changed(lambda x: x + next(others), left_out=self.left_out + other.left_out)
+        left_out = self.left_out if self._excludes else self.left_out + other.left_out
+        return self._changed(lambda x: x + next(others), left_out=left_out)
 
     def finite(self: This) -> This:
         return self._changed(as_values, left_out=0.0 if self._excludes else self.left_out)
