@@ -42,6 +42,12 @@ def score_of_arc(n: int, i: int, j: int, x: Tensor) -> Tensor | None:
     return x[..., place.index([i, j])] if [i, j] in place else None
 
 
+def sum_of_ways(ways: Tensor) -> Tensor:
+    """The logarithm of the sum; where all ways are forbidden, with a gradient of zero, not NaN."""
+    none = (ways == -torch.inf).all(-1)
+    return ways.masked_fill(none[..., None], 0.0).logsumexp(-1).masked_fill(none, -torch.inf)
+
+
 # fmt: off
 STRUCTURED = {
     "banded": Form(
@@ -54,7 +60,7 @@ STRUCTURED = {
     ),
     "low rank": Form(
         lambda lead, n: [(lead, n, 2), ((), 2, n)], lambda n, *x: ts.LowRank(*x),
-        lambda n, i, j, x, y: (x[..., i, :] + y[..., :, j]).logsumexp(-1), {"n": 3, "lead": "batch"},
+        lambda n, i, j, x, y: sum_of_ways(x[..., i, :] + y[..., :, j]), {"n": 3, "lead": "batch"},
     ),
     "kronecker": Form(
         lambda lead, n: [(lead, part(n), part(n)), ((), n // part(n), n // part(n))], lambda n, *x: ts.Kronecker(*x),
