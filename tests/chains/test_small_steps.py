@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import tailsum as ts
-from tailsum.chains import scan, time_blocks
-from tailsum.chains.small_steps import small_forward
+from tailsum.chains import scan
+from tailsum.chains.ways import time_blocks
+from tailsum.chains.ways.small_steps import small_forward
 from tailsum.scores import table
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.chains.forward import forward_messages
+from tailsum.chains.ways.small_walk import small_walk
 from tailsum.numerics.kernels import fused
 from tailsum.numerics.noise import gumbel, seed_from
 from tailsum.numerics.tiles import tile_rows
@@ -46,7 +47,12 @@ class BackwardWalk:
             paths = walk(self.log_mass.contiguous(), Pairs(self.flat.tensors), last, count, seed)
             paths = paths.reshape(count, *self.inside.shape)
         else:
-            paths = self._states(count, lambda logits: gumbel(logits, generator).argmax(-2)).movedim(-1, 0)
+            last = self.last.reshape(-1)
+            paths = small_walk(self.log_mass, self.flat, last, count, generator)
+            if paths is None:
+                paths = self._states(count, lambda logits: gumbel(logits, generator).argmax(-2)).movedim(-1, 0)
+            else:
+                paths = paths.reshape(count, *self.inside.shape)
         return torch.where(self.inside, paths, -1)
 
     def relaxed(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tailsum.chains.fused_messages import suits_log_steps
-from tailsum.chains.packed_paths import packed_path
+from tailsum.chains.ways.packed_paths import packed_path
 from tailsum.numerics.kernels import fused
 from tailsum.numerics.reduce import highest
 from tailsum.numerics.stream import Parts, in_tiles

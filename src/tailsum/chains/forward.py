@@ -87,7 +87,9 @@ def _spread(node: Tensor, pairs: Potential) -> float:
         if not scores.numel():
             return 0.0
         highest = scores.amax(dims, keepdim=True)
-        lowest = torch.where(scores > -math.inf, scores, highest).amin(dims, keepdim=True)
+        lowest = scores.amin(dims, keepdim=True)
+        if lowest.amin().item() == -math.inf:
+            lowest = torch.where(scores > -math.inf, scores, highest).amin(dims, keepdim=True)
         return (highest - lowest).nan_to_num_(0.0).max().item()
 
     return widest(node, (-1,)) + widest(pairs.block(), (-2, -1))

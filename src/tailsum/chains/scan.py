@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tailsum.chains.small_steps import small_flow, small_forward
+from tailsum.chains.ways.small_steps import small_flow, small_forward
 from tailsum.numerics.kernels import fused
 from tailsum.numerics.tiles import tile_size
 from tailsum.scores.products import Products

@@ -8,7 +8,7 @@ side (`time_blocks.py`). There are R sequences for each of G tables: `[steps, G,
 import torch
 from torch import Tensor
 
-from tailsum.chains.time_blocks import Blocks, Steps, blocks, run_flow, run_masses
+from tailsum.chains.ways.time_blocks import Blocks, Steps, blocks, run_flow, run_masses
 from tailsum.numerics.precision import full_precision
 from tailsum.scores.products import Products
 

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from tailsum.chains.following import follow
-from tailsum.chains.time_blocks import settled
+from tailsum.chains.ways.following import follow
+from tailsum.chains.ways.time_blocks import settled
 from tailsum.numerics.tensors import finite, unmasked
 from tailsum.numerics.tiles import fits_budget
 from tailsum.scores.potential import Potential
@@ -179,8 +179,11 @@ class _Messages:
         final, moves = ending.argmax(1), np.clip(last[:, None] - steps * np.arange(blocks), 0, steps)
         if entered.dtype.kind == "f":
             np.maximum(entered, self.unit.lowest, out=entered)
-        rows = entered.reshape(steps, -1)
-        states = follow(lambda t, at: self.unit.state(rows[t].take(at)), steps, n, final, moves)
+        rows, lanes = entered.reshape(steps, -1), batch * blocks
+        guess = self.ends().argmax(0)
+        states = follow(
+            lambda t, state, lane: self.unit.state(rows[t].take(state * lanes + lane)), steps, guess, final, moves
+        )
         paths = np.empty((batch, length), np.intp)
         paths[:, :-1], paths[:, -1] = states.reshape(batch, -1)[:, : length - 1], final
         paths[(np.arange(length) > last[:, None]) | (ending.max(1, keepdims=True) == -np.inf)] = -1
