@@ -6,9 +6,7 @@ import pytest
 import torch
 
 import tailsum as ts
-from tailsum.chains import scan
-from tailsum.chains.ways import time_blocks
-from tailsum.chains.ways.small_steps import small_forward
+from tailsum.chains.ways import plain_steps, small_steps, time_blocks
 from tailsum.scores import table
 
 
@@ -63,7 +61,7 @@ def test_both_ways_agree(kind, monkeypatch):
 def test_only_a_narrow_range_is_taken():
     def found(node, pairs):
         made = table.Table(ts.Dense(pairs[None, None]))
-        return small_forward(node, node.amax(-1), made)
+        return small_steps.forward(node, node.amax(-1), made)
 
     node, pairs = torch.randn(5, 2, 3), torch.randn(3, 3)
     assert found(node, pairs) is not None
@@ -71,7 +69,7 @@ def test_only_a_narrow_range_is_taken():
     apart.fill_diagonal_(0.0)
     best = torch.tensor([[0.0, -60.0, -60.0], [-60.0, 0.0, -60.0]])[:, None]  # the best states are far apart
     assert found(best, apart) is None
-    log_mass, _, total = scan._forward_steps(node, node.amax(-1), table.Table(ts.Dense(pairs[None, None])))
+    log_mass, _, total = plain_steps.forward(node, node.amax(-1), table.Table(ts.Dense(pairs[None, None])))
     torch.testing.assert_close(found(node, pairs)[0], log_mass)
     torch.testing.assert_close(found(node, pairs)[2], total)
 

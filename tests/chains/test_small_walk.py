@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import tailsum as ts
-
 from tailsum.chains.ways import small_walk
 
 

@@ -5,8 +5,10 @@ import math
 import torch
 from torch import Tensor
 
-from tailsum.chains.forward import in_range, log_space_scan, log_space_step
-from tailsum.chains.scan import Forward, forward_scan
+from tailsum.chains.messages import Forward
+from tailsum.chains.ways.log_steps import log_space_scan, log_space_step
+from tailsum.chains.ways.products import in_range
+from tailsum.chains.ways.scan import forward_scan
 from tailsum.distributed.collectives import from_rank, summed, to_rank
 from tailsum.distributed.sharded_table import ShardedTable
 from tailsum.distributed.shards import Shards

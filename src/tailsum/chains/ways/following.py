@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 States = NDArray[np.integer[Any]]
-Origin = Callable[[int, States, States], States]  # from a step, states after it, and their lanes to the states before it
+Origin = Callable[
+    [int, States, States], States
+]  # from a step, states after it, and their lanes to the states before it
 CHECKED = 8  # paths are compared after so many steps
 
 
@@ -25,7 +27,9 @@ def follow(origin: Origin, steps: int, guess: States, final: States, moves: Stat
     paths = np.empty((steps, moves.size), np.intp)
     _follow(origin, paths, ends.ravel(), np.arange(moves.size), moves.ravel(), known=False)
     while True:
-        found = np.append(paths[0].reshape(moves.shape)[:, 1:], final[:, None], 1)  # a block ends where the next one begins
+        found = np.append(
+            paths[0].reshape(moves.shape)[:, 1:], final[:, None], 1
+        )  # a block ends where the next one begins
         wrong = np.flatnonzero(found != ends)
         if not len(wrong):
             return paths.T.reshape(*moves.shape, steps)

@@ -2,7 +2,7 @@
 
 They need three or four calls a step in place of a dozen: states come before sequences, so that a step is one product without
 transpositions, and messages stay probabilities from one step to the next. Long chains are cut into blocks that run side by
-side (`time_blocks.py`). There are R sequences for each of G tables: `[steps, G, N, R]`.
+side (`time_blocks.py`). Chosen on a CPU where the table is small (`Products.small`). There are R sequences for each of G tables: `[steps, G, N, R]`.
 """
 
 import torch
@@ -13,15 +13,14 @@ from tailsum.numerics.precision import full_precision
 from tailsum.scores.products import Products
 
 
-def small_forward(node: Tensor, peak: Tensor, table: Products) -> tuple[Tensor, Tensor, Tensor] | None:
+def forward(node: Tensor, peak: Tensor, table: Products) -> tuple[Tensor, Tensor, Tensor] | None:
     """Messages `[T, B, N]` less their highest, the highest `[T, B]`, and the sum that entered each state.
 
-    None if there are too many states, or if their range is too wide: products of probabilities underflow where the
-    `log_mass` of `scan.py` does not.
+    None if the range of the scores is too wide: products of probabilities underflow where the `log_mass` of `scan.py` does
+    not.
     """
     tables = table.small
-    if tables is None or not node.numel():
-        return None
+    assert tables is not None
     scores = node - peak[..., None]
     scores[1:] += table.column_scale
     weight = _by_table(scores, table.groups).exp()  # in the order of `scores` in memory
@@ -74,13 +73,12 @@ def _masses(mass: Tensor, weight: Tensor, tables: Tensor, total: Tensor, highest
         mass.div_(top.unsqueeze(-2))
 
 
-def small_flow(
+def flow(
     table: Products, reverse: bool, source: Tensor, inlet: Tensor | None, after: Tensor, before: Tensor
-) -> tuple[Tensor, Tensor] | None:
-    """The recursion of `Flow`: x and h `[T, B, N]`. None if there are too many states."""
+) -> tuple[Tensor, Tensor]:
+    """The recursion of `scan.Flow`: x and h `[T, B, N]`."""
     tables = table.small
-    if tables is None or not source.numel():
-        return None
+    assert tables is not None
     tables, count = tables if reverse else tables.mT, len(source) - 1
     given = Steps(source, after, before, inlet).each(lambda x: _by_table(x, table.groups).contiguous())
     x, h = torch.empty_like(given.source), torch.zeros_like(given.source)

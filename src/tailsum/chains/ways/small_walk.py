@@ -1,4 +1,4 @@
-"""Random paths through chains of few states on a CPU, in blocks of time that run side by side.
+"""Random paths through chains of few states on a CPU, in blocks of time that run side by side. Chosen there.
 
 Given the state after it, a state is where a uniform random number falls in the cumulated probabilities. The numbers of a
 sample are drawn before its path, so each step is a map from states to states. Paths of other starts soon meet (`following.py`).
@@ -12,9 +12,7 @@ from torch import Tensor
 
 from tailsum.chains.ways.following import States, follow
 from tailsum.numerics.tensors import finite
-from tailsum.numerics.tiles import fits_budget
 from tailsum.scores.potential import Potential
-from tailsum.scores.table import SMALL
 
 SHORTEST = 64  # steps of a block: paths seldom meet within fewer
 CACHE = 1 << 15  # of the numbers of a step
@@ -23,15 +21,12 @@ BELOW_ONE = 1 - 2**-40  # the largest random number: rounded sums never reach th
 
 def small_walk(
     log_mass: Tensor, pairs: Potential, last: Tensor, count: int, generator: torch.Generator | None
-) -> Tensor | None:
+) -> Tensor:
     """`count` random paths `[count, B, T]` back from the positions `last [B]`, guided by the messages `log_mass [T, B, N]`.
 
-    After its last position, a path stays in its state. None where the chain has many states or the table has no room.
+    After its last position, a path stays in its state.
     """
     (length, batch, n), (groups, steps) = log_mass.shape, pairs.lead
-    size = groups * steps * n**2 * log_mass.element_size()
-    if not batch or not count or length < 2 or n > SMALL or log_mass.device.type != "cpu" or not fits_budget(size):
-        return None
     blocks = max(1, min(CACHE // (n * batch * count), (length - 1) // SHORTEST))
     long = -(-(length - 1) // blocks)
     blocks = -(-(length - 1) // long)
