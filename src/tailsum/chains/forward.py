@@ -32,7 +32,7 @@ def forward_messages(node: Tensor, pairs: Potential, last: Tensor) -> Forward:
     """Forward messages from scores `node [T, B, N]` and a flat potential; `last [B]` is each last position."""
     if len(node) == 1:
         return normalised(node)
-    if plan.takes_log_kernels(node.shape[1], node.shape[2], pairs):
+    if plan.takes_log_kernels(node.shape[1], len(node), node.shape[2], pairs):
         return fused_messages(
             node.transpose(0, 1), pairs, last, lambda x, pairs: forward_messages(x.transpose(0, 1), pairs, last)
         )
@@ -44,6 +44,6 @@ def forward_messages(node: Tensor, pairs: Potential, last: Tensor) -> Forward:
 def log_partition(node: Tensor, pairs: Potential, last: Tensor) -> Tensor:
     """Log-partition `[B]` in float64, from scores `node [B, T, N]`; other arguments as of `forward_messages`."""
     batch, length, n = node.shape
-    if length > 1 and plan.takes_log_kernels(batch, n, pairs):
+    if length > 1 and plan.takes_log_kernels(batch, length, n, pairs):
         return fused_log_partition(node, pairs, last, lambda node, pairs: log_partition(node, pairs, last))
     return forward_messages(node.transpose(0, 1).contiguous(), pairs, last).log_sum(last)

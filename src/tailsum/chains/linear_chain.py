@@ -146,7 +146,8 @@ class LinearChain(Structure[ChainTerms, Tensor]):
     def log_partition(self) -> Float[Tensor, "*batch"]:
         if self.n_nodes > 1 and fused(*self._emission.tensors, *self._transition.tensors):
             terms = self.terms()
-            if takes_log_kernels(self.batch_shape.numel(), self.n_states, terms.pairs.flat(self.batch_shape)):
+            pairs = terms.pairs.flat(self.batch_shape)
+            if takes_log_kernels(self.batch_shape.numel(), self.n_nodes, self.n_states, pairs):
                 with full_precision(self.device):  # the kernels handle finite masks
                     return self.log_sum(self.weighted(terms)).to(self.dtype)
         return super().log_partition()

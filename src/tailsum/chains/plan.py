@@ -2,17 +2,17 @@
 
 | what | ways, the first that succeeds | chosen |
 |---|---|---|
-| log Z, messages | `log_kernels` | on a GPU, for few states, and where each sequence has scores of its own |
+| log Z, messages | `log_kernels` | on a GPU, for few states, and where each sequence has scores of its own; not for a long chain |
 | | `products`, in the dtype of the scores | unless rounding would add up, or scores are too far apart |
 | | `products` in float64 | after float32 |
 | | `gauge` | where products underflow, if there is room for the tables of all steps |
 | | `log_steps` | else |
-| the recursion in products | `kernel_steps` | on a GPU, where sequences share a table or factors |
-| | `small_steps` | few states on a CPU; long chains of them in blocks of time |
+| the recursion in products | `small_steps` | few states on a CPU, and long chains of them anywhere: in blocks of time |
+| | `kernel_steps` | on a GPU, where sequences share a table or factors |
 | | `plain_steps` | else |
-| best path | `best_kernels`; `packed_paths`; `best_steps` | on a GPU; few states on a CPU; else |
+| best path | `packed_paths`; `best_kernels`; `best_steps` | few states, as above; on a GPU; else |
 | k best paths | `ranked_paths` | |
-| random paths | `walk_kernel`; `small_walk`; `BackwardWalk` itself | on a GPU; few states on a CPU; else |
+| random paths | `small_walk`; `walk_kernel`; `BackwardWalk` itself | few states, as above; on a GPU; else |
 
 Sizes at which a way begins to pay were measured; they stand below, next to the choice that they are for.
 """
@@ -38,6 +38,8 @@ Walk = Literal["kernels", "few states", "steps"]
 ALONE = 512  # up to this many states, the kernels in log space are faster than matrix products
 ROUNDING = 1e-3  # nats that may be lost to rounding in float32
 FREE_ROUNDING = 2e-4  # the same where steps are so small that float64 takes no longer
+LONG = 10_000  # positions: on a GPU, blocks of time take less time than one kernel that goes from step to step
+WIDEST = 800  # of B N: where a step has more numbers, the loop over time is not what takes the time
 RANGE = 600.0  # nats: scores further apart underflow in float64 too, unless all paths that matter avoid the low ones
 TABLES = 4  # of all steps, that another gauge needs at the same time, with derivatives
 
@@ -45,12 +47,17 @@ TABLES = 4  # of all steps, that another gauge needs at the same time, with deri
 # Log Z and messages.
 
 
-def takes_log_kernels(batch: int, n: int, pairs: Potential) -> bool:
+def takes_log_kernels(batch: int, length: int, n: int, pairs: Potential) -> bool:
     """Whether to use the kernels in log space: with few states, or if each sequence has pair scores of its own."""
-    if not batch or not fused(*pairs.tensors):
+    if not batch or not fused(*pairs.tensors) or is_long(batch, length, n):
         return False
     few, apart = n <= ALONE, pairs.lead[0] == batch
     return (few or apart) and (pairs.for_kernels is not None or (few and not apart))  # few shared states get a table
+
+
+def is_long(batch: int, length: int, n: int) -> bool:
+    """Whether a chain has so many positions and so few states that even a kernel waits for its steps."""
+    return length >= LONG and n <= SMALL and batch * n <= WIDEST
 
 
 def sums(node: Tensor, pairs: Potential, last: Tensor) -> Iterator[Sum]:
@@ -113,10 +120,11 @@ def _avoids_masks(node: Tensor, pairs: Potential, last: Tensor) -> bool:
 
 def recursions(table: Products, x: Tensor) -> Iterator[Recursion]:
     """The ways to run `scan.py` for x `[T, B, N]`, best first."""
+    length, batch, n = x.shape
+    if table.small is not None and x.numel() and _waits_for_calls(x, batch, length, n):
+        yield "few states"
     if table.suits_kernels and fused(x) and x.numel():
         yield "kernels"
-    if table.small is not None and x.numel():
-        yield "few states"
     yield "steps"
 
 
@@ -128,21 +136,30 @@ def best_paths(node: Tensor, pairs: Potential, k: int) -> Iterator[Best]:
     if k > 1:
         yield "ranked"
         return
-    if node.numel() and pairs.for_kernels is not None and fused(node, *pairs.tensors):
-        yield "kernels"
-    elif node.shape[1] > 1 and _has_few_states(node, pairs):
+    batch, length, n = node.shape
+    if _has_few_states(node, batch, length, n, pairs):
         yield "whole numbers"
-    yield "steps"
+    yield "kernels" if node.numel() and _suits_kernels(node, pairs) else "steps"
 
 
 def walks(log_mass: Tensor, pairs: Potential) -> Walk:
     """The way to draw paths, given messages `[T, B, N]`."""
-    if log_mass.numel() and pairs.for_kernels is not None and fused(log_mass, *pairs.tensors):
-        return "kernels"
-    return "few states" if len(log_mass) > 1 and _has_few_states(log_mass, pairs) else "steps"
+    length, batch, n = log_mass.shape
+    if _has_few_states(log_mass, batch, length, n, pairs):
+        return "few states"
+    return "kernels" if log_mass.numel() and _suits_kernels(log_mass, pairs) else "steps"
 
 
-def _has_few_states(x: Tensor, pairs: Potential) -> bool:
-    """Whether calls take longer than arithmetic, on a CPU, and the table fits."""
-    size = pairs.lead.numel() * x.shape[-1] ** 2 * x.element_size()
-    return x.numel() > 0 and x.shape[-1] <= SMALL and x.device.type == "cpu" and fits_budget(size)
+def _suits_kernels(x: Tensor, pairs: Potential) -> bool:
+    return pairs.for_kernels is not None and fused(x, *pairs.tensors)
+
+
+def _has_few_states(x: Tensor, batch: int, length: int, n: int, pairs: Potential) -> bool:
+    """Whether calls take longer than arithmetic, and the table fits; paths are then found on the CPU."""
+    size = pairs.lead.numel() * n**2 * x.element_size()
+    return batch > 0 and length > 1 and n <= SMALL and fits_budget(size) and _waits_for_calls(x, batch, length, n)
+
+
+def _waits_for_calls(x: Tensor, batch: int, length: int, n: int) -> bool:
+    """Whether steps of few states take as long as the calls that run them: where no kernel runs all steps, or there are very many."""
+    return is_long(batch, length, n) or (x.device.type == "cpu" and not fused(x))

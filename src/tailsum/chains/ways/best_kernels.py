@@ -16,8 +16,8 @@ def best_path_by_kernels(node: Tensor, pairs: Potential, last: Tensor) -> Tensor
     from tailsum.numerics.fused.paths import best_messages, walk  # noqa: PLC0415
     from tailsum.numerics.fused.scores import Pairs  # noqa: PLC0415
 
-    batch, _, n = node.shape
-    if takes_log_kernels(batch, n, pairs):
+    batch, length, n = node.shape
+    if takes_log_kernels(batch, length, n, pairs):
         table = Pairs(pairs.tensors)
         best = enter(less_highest(node).transpose(0, 1), table, last, maximum=True).alpha
     else:

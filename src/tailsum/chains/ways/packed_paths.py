@@ -69,6 +69,7 @@ def packed_path(node: Tensor, pairs: Potential, last: Tensor) -> Tensor | None:
     -1 after the last position, and throughout where there is no path. None where its scores are too far apart for a small
     unit.
     """
+    device, node, pairs, last = node.device, node.cpu(), pairs.map(torch.Tensor.cpu), last.cpu()
     (batch, length, n), (groups, count) = node.shape, pairs.lead
     lanes = max(1, CACHE // (4 * n**2))
     if batch > lanes:
@@ -79,7 +80,7 @@ def packed_path(node: Tensor, pairs: Potential, last: Tensor) -> Tensor | None:
             if part is None:
                 return None
             parts.append(part)
-        return torch.cat(parts)
+        return torch.cat(parts).to(device)
     blocks = max(1, min(lanes // batch, (length - 1) // SHORTEST))
     steps = -(-(length - 1) // blocks)
     blocks = -(-(length - 1) // steps)
@@ -100,7 +101,7 @@ def packed_path(node: Tensor, pairs: Potential, last: Tensor) -> Tensor | None:
     messages, start = _Messages(unit, unit.numbers(here), tables, room.view(here.shape)), unit.numbers(first)
     guess = torch.cat((start, messages.node[-1, ..., :-1]), -1)
     settled(messages.run, messages.ends, guess.numpy())
-    return messages.path(start[..., 0].numpy(), last.numpy(), length)
+    return messages.path(start[..., 0].numpy(), last.numpy(), length).to(device)
 
 
 def _copy_less_highest(scores: Tensor, shape: tuple[int, ...], dims: tuple[int, ...]) -> Tensor:

@@ -16,8 +16,8 @@ from tailsum.scores.products import Products
 def forward(node: Tensor, peak: Tensor, table: Products) -> tuple[Tensor, Tensor, Tensor] | None:
     """Messages `[T, B, N]` less their highest, the highest `[T, B]`, and the sum that entered each state.
 
-    None if the range of the scores is too wide: products of probabilities underflow where the `log_mass` of `scan.py` does
-    not.
+    None if the range of the scores is too wide, as products of probabilities underflow where the `log_mass` of `scan.py` does
+    not; and on a GPU, where the chain cannot be cut into blocks.
     """
     tables = table.small
     assert tables is not None
@@ -31,6 +31,8 @@ def forward(node: Tensor, peak: Tensor, table: Products) -> tuple[Tensor, Tensor
         first = weight[0] / highest[0, :, None]
         cut = blocks(steps, *node.shape[1:], one_table=tables.shape[:2] == (1, 1))
         if cut is None or not _masses_in_blocks(first, weight[1:], tables, total[1:], highest[1:], cut):
+            if node.is_cuda:  # a kernel takes less time
+                return None
             _masses(first, weight[1:], tables, total[1:], highest[1:])
     # A message below `tiny / highest` has lost digits. It matters in sums that are not much larger.
     if bool(((total < table.floor / highest.min()) & (total > 0)).any() | (highest <= limits.tiny).any()):
@@ -75,8 +77,8 @@ def _masses(mass: Tensor, weight: Tensor, tables: Tensor, total: Tensor, highest
 
 def flow(
     table: Products, reverse: bool, source: Tensor, inlet: Tensor | None, after: Tensor, before: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The recursion of `scan.Flow`: x and h `[T, B, N]`."""
+) -> tuple[Tensor, Tensor] | None:
+    """The recursion of `scan.Flow`: x and h `[T, B, N]`. None on a GPU, where the chain cannot be cut into blocks."""
     tables = table.small
     assert tables is not None
     tables, count = tables if reverse else tables.mT, len(source) - 1
@@ -89,6 +91,8 @@ def flow(
     with full_precision(source.device):
         cut = blocks(count, *source.shape[1:], one_table=tables.shape[:2] == (1, 1), reverse=reverse)
         if cut is None or not _flow_in_blocks(first, steps, tables, x[to], h[to], cut):
+            if source.is_cuda:
+                return None
             _flow(first, steps, tables, x[to], h[to], reverse)
     return _by_sequence(x), _by_sequence(h)
 

@@ -26,6 +26,8 @@ def small_walk(
 
     After its last position, a path stays in its state.
     """
+    device = log_mass.device
+    log_mass, pairs, last = log_mass.detach().cpu(), pairs.map(lambda x: x.detach().cpu()), last.cpu()
     (length, batch, n), (groups, steps) = log_mass.shape, pairs.lead
     blocks = max(1, min(CACHE // (n * batch * count), (length - 1) // SHORTEST))
     long = -(-(length - 1) // blocks)
@@ -36,8 +38,9 @@ def small_walk(
     rows = pairs.block().mT.flatten(0, 2)  # the scores into each state, table after table
     own = (sequence // max(1, batch // groups)) * steps + places.clamp(max=steps - 1)
     own = (n * own.expand(long, batch, blocks)).flatten(1)  # where the tables of each lane begin
-    chance = torch.rand(long, count * batch * blocks, dtype=torch.float64, generator=generator)
-    ends = torch.rand(count, batch, dtype=torch.float64, generator=generator)
+    random = {"dtype": torch.float64, "generator": generator, "device": device}
+    chance = torch.rand(long, count * batch * blocks, **random).cpu()
+    ends = torch.rand(count, batch, **random).cpu()
     shared = own.numel() > 0 and not bool(own.any())
 
     def origin(t: int, states: States, lanes: States) -> States:
@@ -55,7 +58,7 @@ def small_walk(
     moves = (last[:, None] - long * torch.arange(blocks)).clamp(0, long)
     guess, moves = (x.repeat(count, 1).numpy() for x in (guess, moves))
     states = torch.from_numpy(follow(origin, long, guess, final.flatten().numpy(), moves))
-    return torch.cat((states.reshape(count, batch, -1)[..., : length - 1], final[..., None]), -1)
+    return torch.cat((states.reshape(count, batch, -1)[..., : length - 1], final[..., None]), -1).to(device)
 
 
 def _drawn(logits: Tensor, chance: Tensor) -> Tensor:

@@ -22,9 +22,10 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tailsum.chains import plan
+
 SHORTEST = 400  # steps: in shorter chains the loop takes less time than its preparation
 SHORTEST_BLOCK = 64  # steps: messages seldom forget their start within fewer
-WIDEST = 800  # of B N: where a step has more numbers, the loop is not what takes the time
 LARGEST = 25_000  # of B N^2 (N + 10): the same where a block starts from every unit vector
 RUNS = 5  # from guesses, at most
 
@@ -107,7 +108,7 @@ class Blocks(NamedTuple):
 
 def blocks(steps: int, batch: int, n: int, *, one_table: bool, reverse: bool = False) -> Blocks | None:
     """How to cut a chain of so many steps; None where it is faster as it is."""
-    if steps < SHORTEST or batch * n > WIDEST:
+    if steps < SHORTEST or batch * n > plan.WIDEST:
         return None
     length = max(SHORTEST_BLOCK, math.isqrt(steps // 4))
     return Blocks(-(-steps // length), length, one_table, reverse)
