@@ -214,6 +214,8 @@ FACTOR_TILE = {"I": 64, "J": 128, "num_warps": 4, "num_stages": 2}  # measured o
 def _table_tile(n: int, rows: int) -> dict[str, int]:
     """Few columns where there are few states, so that there is a program for every multiprocessor; none spills registers."""
     columns = 16 if n < 4096 else 32 if n < 8192 or rows == 64 else 64
+    if rows == 16 and columns == 64:  # half as many additions of tiles, each of twice as many rows: 6% faster
+        return {"I": 64, "J": 64, "num_warps": 4, "num_stages": 4}
     return {"I": 32 if rows * columns > 512 else 64, "J": columns, "num_warps": 4, "num_stages": 5}
 
 
