@@ -3,7 +3,7 @@
 All blocks run at once, as a batch, from guesses of the messages before them (`small_steps.py`). Most chains forget where they
 started within a block. So where each block ends is where the next one starts, and after a second run nothing changes any more,
 which proves the result: a step brings messages no further apart. What flows back or forward along the chain forgets all
-but one number: its sum, or a constant that all states share. This is carried from block to block (`settled_flow`).
+but one number: its sum, or a constant that all states share. This is carried from block to block (`run_flow`).
 
 Chains that do not forget are run three times. First from every unit vector at the start of every block at once, which gives
 what each block does to any start. Then from block to block, which gives all starts. Then within all blocks.
