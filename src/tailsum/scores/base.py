@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from tailsum.numerics.check import check_device, check_floating, check_scores
 from tailsum.numerics.tensors import as_values, largest, scaled, unmasked
 
 This = TypeVar("This", bound="Scores")
@@ -42,6 +43,26 @@ class Scores(ABC):
     @abstractmethod
     def tabled(self) -> "Scores":
         """The scores as tables: each entry of `tensors` is the score of one part."""
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether the scores require gradients."""
+        return any(x.requires_grad for x in self.tensors)
+
+    def check(self, name: str) -> None:
+        """A ValueError unless every tensor holds scores. Override it where the tensors are something else."""
+        for tensor in self.tensors:
+            check_scores(name, tensor)
+
+    def check_tensors(self, name: str, device: torch.device) -> None:
+        """A ValueError unless the tensors have the right type, and are on the device."""
+        for tensor in self.tensors:
+            check_device(name, tensor, device)
+            check_floating(name, tensor)
+
+    def without_nan(self: This) -> This:
+        """With zeros for NaN and infinity, which padding may have, in tensors that scores are computed from; tables stay."""
+        return self
 
     def evaluated(self) -> "Scores":
         """The scores themselves, or a table of them if they come from a function."""
