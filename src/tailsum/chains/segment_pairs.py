@@ -10,8 +10,7 @@ from torch import Tensor
 
 from tailsum.chains.segments import Segments
 from tailsum.numerics.check import shape_or_type
-from tailsum.numerics.tensors import unmasked
-from tailsum.scores.potential import Dense, Potential, as_potential
+from tailsum.scores.potential import Potential, as_potential
 from tailsum.structure.check import check_lead
 
 
@@ -73,7 +72,7 @@ def with_durations(pairs: Potential, by_duration: bool) -> Potential:
         pairs = pairs.map(lambda x: x[None] if x.dim() == last + 1 else x)
     else:
         pairs = pairs.map(lambda x: x.unsqueeze(-last - 1) if x.dim() > last else x)
-    return pairs.map(unmasked) if isinstance(pairs, Dense) else pairs
+    return pairs.unmasked()
 
 
 def score_of_pairs(pairs: Potential, configuration: Segments) -> Float[Tensor, "*sample_batch"]:

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -71,6 +71,10 @@ class Scores(ABC):
     def scaled(self, factor: Float[Tensor, ""] | float) -> "Scores":
         """Every score times `factor`."""
         return self.tabled().map(lambda x: scaled(x, factor))
+
+    def same_form(self: This, other: "Scores") -> TypeGuard[This]:
+        """Whether the tensors of both score the same parts in the same way, so that their sum may be one by one."""
+        return type(other) is type(self)
 
     def plus(self, other: "Scores") -> "Scores":
         """The sum of two scores of the same parts."""
