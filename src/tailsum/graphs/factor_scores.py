@@ -89,7 +89,7 @@ class FactorGroups(Scores):
         return self._each(lambda group: group.scaled(factor))
 
     def plus(self, other: Scores) -> Scores:
-        if not isinstance(other, FactorGroups):
+        if not self.same_form(other):
             return super().plus(other)
         others = iter(other.groups)
         return self._each(lambda group: group.plus(next(others)))

@@ -73,6 +73,9 @@ class Scored(Potential):
         for tensor in self.tensors:  # of any type
             check_device(name, tensor, device)
 
+    def unmasked(self) -> "Scored":  # what the function gives is unmasked once it is evaluated
+        return self
+
     def without_nan(self) -> "Scored":  # whose scores would be rejected
         return self.map(without_nan)
 

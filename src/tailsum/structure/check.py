@@ -17,7 +17,7 @@ from tailsum.numerics.check import (
 )
 from tailsum.numerics.transforms import some, values_of
 from tailsum.scores.factored import Factored
-from tailsum.scores.potential import Dense, Potential, as_potential
+from tailsum.scores.potential import Dense, Potential, as_nodes, as_potential
 from tailsum.sketch.selection import Subset
 
 
@@ -33,8 +33,7 @@ def node_potential(name: str, scores: Tensor | Factored, form: str, allowed: str
         if scores.dim() < 2:
             raise ValueError(f"{name} must be {form}: got {list(scores.shape)}")
         return Dense(scores[..., :, None, :])
-    potential = as_potential(scores)
-    nodes = None if potential is None else potential.of_nodes()
+    nodes = as_nodes(scores)
     if nodes is None:
         raise ValueError(f"{name} must be {allowed}: got {type(scores).__name__}")
     return nodes
