@@ -12,7 +12,7 @@ from tailsum.chains.linear_chain import ChainTerms, LinearChain
 from tailsum.distributed.agreement import agreed, shards_of, together
 from tailsum.distributed.collectives import replicated
 from tailsum.distributed.sharded_forward import sharded_log_sum
-from tailsum.distributed.sharded_pairs import Picked, ShardedPairs
+from tailsum.distributed.sharded_pairs import Picked, sharded_pairs
 from tailsum.distributed.sharded_selection import ShardedOptimal
 from tailsum.distributed.sharded_sweep import ShardedSweep
 from tailsum.distributed.shards import Group
@@ -22,7 +22,6 @@ from tailsum.numerics.check import at_least, shape_or_type
 from tailsum.numerics.gradients import tracked
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.tensors import finite, flattened, scaled
-from tailsum.numerics.tiles import fits_budget
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.model import Model, Propose
@@ -183,7 +182,7 @@ class ShardedChain(Model):
 
     @together()
     def sweep(self) -> ShardedSweep:
-        pairs = ShardedPairs(self._slices.transition().map(torch.detach), self._shards)
+        pairs = sharded_pairs(self._slices.transition().map(torch.detach), self._shards)
         return ShardedSweep(self.node_scores(), pairs, self.lengths)
 
     def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
@@ -194,16 +193,16 @@ class ShardedChain(Model):
     def _restricted(self, subset: Subset) -> LinearChain:
         index = subset.index.long().expand(*self.batch_shape, self.node_shape[0], -1)
         nodes, pairs = self._gathered(index)
-        size = pairs.lead.numel() * pairs.n_from * pairs.n_to * self.dtype.itemsize
-        small = LinearChain(nodes, pairs.tabled() if fits_budget(4 * size) else pairs, self.lengths)
+        small = LinearChain(nodes, pairs.within(4), self.lengths)
         kept = Subset(index, subset.log_weight.to(self.dtype))
         return small.replaced(kept=kept, _origin=Whole.of(small, self.n_states, self.score))
 
-    def _emission(self) -> Factored | Dense:
+    def _emission(self) -> Potential:
         nodes = self._slices.emission()
-        if isinstance(nodes, Factored):
-            return Factored(replicated(self._shards, nodes.left), nodes.right)
-        return nodes
+        context, of_states = nodes.parts()
+        if not of_states:
+            return nodes
+        return nodes.with_tensors((*(replicated(self._shards, x) for x in context), *of_states))
 
     def _log_sum(self, nodes: Tensor, pairs: Potential) -> Tensor:
         """The log-partition in float64, from this rank's node scores and its part of the transition."""
@@ -223,7 +222,7 @@ class ShardedChain(Model):
             nodes = picked.together(emission.gather(None, picked.local).block()[..., 0, :].expand(index.shape))
         else:
             nodes = picked.together(emission.block().sum().expand(index.shape))
-        pairs = ShardedPairs(self._slices.transition(), self._shards).between(index[..., :-1, :], index[..., 1:, :])
+        pairs = sharded_pairs(self._slices.transition(), self._shards).between(index[..., :-1, :], index[..., 1:, :])
         return nodes, pairs
 
     def _log_q(self, proposal: Propose) -> Float[Tensor, "*batch T n"]:

@@ -106,7 +106,7 @@ class Factored(Potential):
     def columns(self, start: int, stop: int) -> "Factored":
         return Factored(self.left, self.right[..., start:stop, :])
 
-    always_finite = True
+    always_finite = in_slices = True
 
     def operator(self) -> Potential:
         return self.tabled() if self.left.shape[-1] > min(self.n_from, self.n_to) else self  # a table would be smaller

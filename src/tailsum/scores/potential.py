@@ -41,6 +41,7 @@ class Potential(Scores):
     always_finite = False  # whether no score can be minus infinity
     numbers_per_score = 1  # that are read to compute one
     time_per_score = 1  # in units of the time of an entry of a table
+    in_slices = False  # whether each of its tensors has a row for each state, so that ranks can have slices of it
     by_parts = True  # whether sums of values over paths go by tiles of scores (`parts`)
     lead: torch.Size
     n_from: int
@@ -253,6 +254,8 @@ class Dense(Potential):
     >>> Dense(torch.zeros(3, 3)).block(torch.tensor([0, 1]), None).shape
     torch.Size([2, 3])
     """
+
+    in_slices = True
 
     def __init__(self, scores: Float[Tensor, "*lead n_from n_to"]) -> None:
         if not isinstance(scores, Tensor) or scores.dim() < 2:

@@ -15,7 +15,7 @@ from torch import Tensor
 from tailsum.numerics.transforms import is_mapped, transforming
 from tailsum.scores.base import Scores
 from tailsum.sketch.model import Model
-from tailsum.structure.fields import changed, over_batch, remade
+from tailsum.structure.fields import changed, each_scores, over_batch
 from tailsum.structure.terms import tensors_in
 from tailsum.structure.transformed import Function, Looped, mapped_size, transformed
 
@@ -131,14 +131,10 @@ def _advice(name: str, where: str) -> str:
 def _evaluated(model: Any) -> Any:
     """The model with tables in place of gates and functions, as a transform does not see the tensors that functions use."""
 
-    def tables(value: Any) -> Any:
-        if isinstance(value, Scores):
-            return value.without_nan().evaluated()
-        if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
-            return remade(value, tables)
-        return value
+    def table(scores: Scores) -> Scores:
+        return scores.without_nan().evaluated()
 
-    return _remade(model, {name: tables(value) for name, value in vars(model).items()}, _evaluated)
+    return _remade(model, {name: each_scores(value, table) for name, value in vars(model).items()}, _evaluated)
 
 
 def _remade(model: Any, fields: dict[str, Any], change: Callable[[Any], Any]) -> Any:
