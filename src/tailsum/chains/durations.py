@@ -9,6 +9,7 @@ forbidden position forbids the segments that cover it, and no others.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -97,7 +98,7 @@ class Durations(SegmentScores):
     def scaled(self, factor: Float[Tensor, ""] | float) -> "Durations":
         return self.map(lambda x: scaled(x, factor))
 
-    def plus(self, other: Scores) -> Scores:
+    def plus(self, other: Any) -> Scores:
         if not self.same_form(other):
             return super().plus(other)
         last = None if self.lengths is None and other.lengths is None else self.last + other.last

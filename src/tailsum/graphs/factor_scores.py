@@ -88,7 +88,7 @@ class FactorGroups(Scores):
     def scaled(self, factor: Float[Tensor, ""] | float) -> "FactorGroups":
         return self._each(lambda group: group.scaled(factor))
 
-    def plus(self, other: Scores) -> Scores:
+    def plus(self, other: Any) -> Scores:
         if not self.same_form(other):
             return super().plus(other)
         others = iter(other.groups)

@@ -55,9 +55,10 @@ class PairwiseGraph(Graph):
         nodes, sizes = self._read_unary(unary)
         self.sizes = tuple(sizes)
         self.edges = _checked_edges(edges, len(sizes), self.device)
-        if not isinstance(pairwise, Tensor) and as_potential(pairwise) is None:
-            pairwise = padded_tables(pairwise, self.edges, sizes, working_type(*nodes.tensors))
-        pairs = check_lead("pairwise", pairwise, self.n_states, (len(self.edges),), self.device, "unary", "edges")
+        given = pairwise if isinstance(pairwise, Tensor) else as_potential(pairwise)
+        if given is None:
+            given = padded_tables(pairwise, self.edges, sizes, working_type(*nodes.tensors))
+        pairs = check_lead("pairwise", given, self.n_states, (len(self.edges),), self.device, "unary", "edges")
         self.batch_shape = check_broadcast("pairwise", pairs.lead[:-1], nodes.lead[:-1], "unary's")
         check_potential("pairwise", pairs)
         self.dtype = working_type(*nodes.tensors, *pairs.tensors)

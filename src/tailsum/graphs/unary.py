@@ -26,7 +26,7 @@ def padded_unary(unary: Sequence[Any]) -> tuple[Tensor, list[int]]:
     return _stacked("unary", rows, (max(sizes),), -math.inf), sizes
 
 
-def padded_tables(tables: Sequence[Any], edges: Tensor, sizes: list[int], dtype: torch.dtype) -> Dense:
+def padded_tables(tables: Any, edges: Tensor, sizes: list[int], dtype: torch.dtype) -> Dense:
     """A list of tables of edges as one potential, padded with zeros: the padding of unary scores forbids these states.
 
     `dtype` is for the empty potential of no edges.

@@ -3,13 +3,12 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TypeGuard, TypeVar
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tailsum.numerics.check import check_device, check_floating, check_scores
 from tailsum.numerics.tensors import as_values, largest, scaled, unmasked
 
 This = TypeVar("This", bound="Scores")
@@ -49,17 +48,6 @@ class Scores(ABC):
         """Whether the scores require gradients."""
         return any(x.requires_grad for x in self.tensors)
 
-    def check(self, name: str) -> None:
-        """A ValueError unless every tensor holds scores. Override it where the tensors are something else."""
-        for tensor in self.tensors:
-            check_scores(name, tensor)
-
-    def check_tensors(self, name: str, device: torch.device) -> None:
-        """A ValueError unless the tensors have the right type, and are on the device."""
-        for tensor in self.tensors:
-            check_device(name, tensor, device)
-            check_floating(name, tensor)
-
     def without_nan(self: This) -> This:
         """With zeros for NaN and infinity, which padding may have, in tensors that scores are computed from; tables stay."""
         return self
@@ -72,7 +60,7 @@ class Scores(ABC):
         """Every score times `factor`."""
         return self.tabled().map(lambda x: scaled(x, factor))
 
-    def same_form(self: This, other: "Scores") -> TypeGuard[This]:
+    def same_form(self, other: "Scores") -> bool:
         """Whether the tensors of both score the same parts in the same way, so that their sum may be one by one."""
         return type(other) is type(self)
 

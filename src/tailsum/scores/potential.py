@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tailsum.numerics.check import shape_or_type
+from tailsum.numerics.check import check_device, check_floating, check_scores, shape_or_type
 from tailsum.numerics.reduce import LogProduct, Reduce
 from tailsum.numerics.rings import Ring
 from tailsum.numerics.stream import Parts, in_tiles, streamed
@@ -66,6 +66,17 @@ class Potential(Scores):
     def device(self) -> torch.device:
         """Where state ids are."""
         return self.tensors[0].device
+
+    def check(self, name: str) -> None:
+        """A ValueError unless every tensor holds scores. Override it where the tensors are something else."""
+        for tensor in self.tensors:
+            check_scores(name, tensor)
+
+    def check_tensors(self, name: str, device: torch.device) -> None:
+        """A ValueError unless the tensors have the right type, and are on the device."""
+        for tensor in self.tensors:
+            check_device(name, tensor, device)
+            check_floating(name, tensor)
 
     def on(self, device: torch.device) -> "Potential":
         """The potential for state ids on `device`."""
