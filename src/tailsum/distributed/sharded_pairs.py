@@ -1,157 +1,183 @@
-"""Pair scores, with the rows of its states on each rank: scores of selected states, and their messages."""
+"""Scores of pairs of the states of all ranks, as one operator: each rank has tensors of its n states, and every rank calls it.
+
+Messages are in slices, the `n` of this rank's states. Selected states are global ids, equal on every rank. What comes of them
+alone is replicated: an ordinary potential, the same on every rank.
+"""
 
 import math
-from abc import ABC, abstractmethod
-from functools import cached_property
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.distributed.collectives import summed
+from tailsum.distributed.collectives import from_rank, summed, to_rank
+from tailsum.distributed.picked import Picked
+from tailsum.distributed.sharded_table import ShardedTable
 from tailsum.distributed.shards import Shards
+from tailsum.numerics.reduce import Reduce, log_or_never, log_sum_exp
 from tailsum.numerics.stream import Parts
-from tailsum.numerics.tensors import finite, take
-from tailsum.scores.potential import Dense, Potential
-from tailsum.sketch.neighbours import NearMessages
+from tailsum.numerics.tensors import finite
+from tailsum.scores.potential import Columns, Dense, Potential, Rows
+
+This = TypeVar("This", bound="ShardedPairs")
 
 
-class Picked:
-    """Selected states, by global ids `[*lead, k]` that are equal on every rank, and which of them this rank has."""
+class ShardedPairs(Potential):
+    """Scores between N states from this rank's part of them, `own`."""
 
-    def __init__(self, index: Int[Tensor, "*lead k"], shards: Shards) -> None:
-        self.shards, self.index = shards, index
-        self.here = (index >= shards.local.start) & (index < shards.local.stop)
-        self.local = torch.where(self.here, index - shards.local.start, 0)
+    def __init__(self, own: Potential, shards: Shards) -> None:
+        self.own, self.shards, self.tensors, self.lead = own, shards, own.tensors, own.lead
+        self.n_from = self.n_to = shards.n_states
 
-    def together(self, values: Tensor) -> Tensor:
-        """The values `[*lead, k, ...]` of all selected states, on every rank, where each rank knows those of its states."""
-        here = self.here.reshape(*self.here.shape, *(1,) * (values.dim() - self.here.dim()))
-        return summed(self.shards, values.masked_fill(~here, 0.0))
+    def map(self: This, change: Callable[[Tensor], Tensor]) -> This:
+        return type(self)(self.own.map(change), self.shards)
 
-    def rows(self, table: Float[Tensor, "*#lead n d"]) -> Float[Tensor, "*lead k d"]:
-        """The selected states' rows of a table in slices."""
-        if not table.shape[-2]:  # still a function of the table: all ranks exchange gradients
-            lead = torch.broadcast_shapes(table.shape[:-2], self.local.shape[:-1])
-            return summed(self.shards, table.sum().expand(*lead, self.local.shape[-1], table.shape[-1]))
-        return self.together(take(table, self.local))
+    def scaled(self: This, factor: Float[Tensor, ""] | float) -> This:
+        return type(self)(self.own.scaled(factor), self.shards)  # pyright: ignore[reportArgumentType]
 
-    def values(self, x: Float[Tensor, "*lead n"]) -> Float[Tensor, "*lead k"]:
-        """The values of the selected states."""
-        if not x.shape[-1]:
-            return summed(self.shards, x.new_zeros(self.local.shape))
-        return self.together(x.gather(-1, self.local))
-
-
-class ShardedPairs(ABC):
-    """Pair scores of which each rank has the rows of its n states."""
-
-    def __init__(self, pairs: Potential, shards: Shards) -> None:
-        self.pairs, self.shards = pairs, shards
+    def gather(self, rows: Rows, cols: Columns) -> Potential:
+        every = torch.arange(self.shards.n_states, device=self.device)
+        return self.between(every if rows is None else rows, every if cols is None else cols)
 
     @abstractmethod
     def between(self, early: Int[Tensor, "*lead k"], late: Int[Tensor, "*lead k"]) -> Potential:
-        """The potential from selected states to others, on every rank, with gradients."""
+        """The scores from selected states to others, replicated, with gradients."""
 
     @abstractmethod
-    def sent(
-        self, t: int, index: Int[Tensor, "*batch m"], value: Float[Tensor, "*batch m"]
-    ) -> Float[Tensor, "*batch n"]:
-        """The message of selected states, with their values, along step t to the states of this rank."""
+    def to_states_of(self, p: int) -> Potential:
+        """The scores from this rank's states to those of rank p, with gradients."""
 
     @abstractmethod
-    def sent_back(
-        self, t: int, index: Int[Tensor, "*batch m"], value: Float[Tensor, "*batch m"]
-    ) -> Float[Tensor, "*batch n"]:
-        """The message of selected states against the direction of step t to the states of this rank."""
-
-    @abstractmethod
-    def own_scores(self) -> Float[Tensor, "*lead n"]:
+    def of_same_states(self) -> Float[Tensor, "*lead n"]:
         """The score of each state of this rank with itself."""
 
-    @cached_property
-    def itself(self) -> NearMessages:
-        """Messages to each state from itself only."""
-        with torch.no_grad():
-            scores = self.own_scores().double()
-            partners = torch.arange(self.pairs.n_from, device=scores.device)[:, None]
-            return NearMessages(partners, finite(scores), (scores > -math.inf).double()[..., None])
+    def block(self, rows: Rows = None, cols: Columns = None) -> Float[Tensor, "*lead a b"]:
+        return self.gather(rows, cols).block()
 
-    @cached_property
-    def _transposed(self) -> Potential:
-        return self.pairs.transposed()
+    def columns(self, start: int, stop: int) -> Potential:
+        return Dense(self.block(None, torch.arange(start, stop, device=self.device)))
+
+    def operator(self: This) -> This:
+        return self
+
+    def products(self) -> ShardedTable:
+        return ShardedTable(self.own, self.shards)
+
+    def into(self, values: Tensor, reduce: Reduce, common: Tensor | None = None) -> Tensor:
+        """For the sum alone, from the values of this rank's states to its states."""
+        assert reduce is log_sum_exp
+        entering = torch.zeros_like(values)
+        for p in self.shards.filled:
+            part = self._part(values, p)
+            highest = finite(self.shards.highest(part.detach()[..., None]))
+            total = to_rank(self.shards, p, (part - highest).exp(), -1)
+            # On the other ranks add the zeros, so that they take part in the exchange of gradients.
+            entering = entering + (log_or_never(total) + highest if p == self.shards.rank else total)
+        return entering if common is None else entering - common[..., None, None]
+
+    def _part(self, values: Tensor, p: int) -> Tensor:
+        """The sums over this rank's states, for the states of rank p."""
+        pairs = self.to_states_of(p)
+        if values.shape[-1]:
+            return pairs.into(values, log_sum_exp)
+        # The sum over no states; it depends on the same tensors as the sums on other ranks.
+        nothing = 0.0 * (values.sum() + pairs.tensors[-1].sum()) - math.inf
+        return nothing.expand(*values.shape[:-1], self.shards.sizes[p])
 
 
-class _OfAllColumns(ShardedPairs):
-    """Rows `[*lead, n, N]` with the columns of all ranks, as a table has."""
+class _SlicedTable(ShardedPairs):
+    """The rows of this rank's states in a table, `[*lead, n, N]`."""
 
     def between(self, early: Int[Tensor, "*lead k"], late: Int[Tensor, "*lead k"]) -> Potential:
-        if not self.pairs.n_from:  # still a function of the table: all ranks exchange gradients
-            lead = torch.broadcast_shapes(self.pairs.lead, early.shape[:-1])
-            nothing = self.pairs.tensors[0].sum().expand(*lead, early.shape[-1], late.shape[-1])
-            return Dense(summed(self.shards, nothing))
-        rows = Picked(early, self.shards)
-        return Dense(rows.together(self.pairs.block(rows.local, late)))
+        if not self.own.n_from:  # still a function of the table: all ranks exchange gradients
+            lead = torch.broadcast_shapes(self.lead, early.shape[:-1])
+            return Dense(summed(self.shards, self.tensors[0].sum().expand(*lead, early.shape[-1], late.shape[-1])))
+        picked = Picked(early, self.shards)
+        return Dense(picked.together(self.own.block(picked.local, late)))
+
+    def to_states_of(self, p: int) -> Potential:
+        columns = self.shards.columns(p)
+        return self.own.columns(columns.start, columns.stop)
+
+    def of_same_states(self) -> Float[Tensor, "*lead n"]:
+        return self.to_states_of(self.shards.rank).block().diagonal(dim1=-2, dim2=-1)
 
     @torch.no_grad()
-    def sent(
-        self, t: int, index: Int[Tensor, "*batch m"], value: Float[Tensor, "*batch m"]
-    ) -> Float[Tensor, "*batch n"]:
+    def message(self, index: Tensor | None, value: Tensor) -> Tensor:
         """Each rank makes the message of its rows to all N states, and the ranks exchange the sums."""
-        here, picked = self.pairs.at_step(t), Picked(index, self.shards)
+        assert index is not None
+        picked = Picked(index, self.shards)
         part = value.new_full((*value.shape[:-1], self.shards.n_states), -math.inf)
-        if here.n_from:
-            part = here.message(picked.local, value.masked_fill(~picked.here, -math.inf))
+        if self.own.n_from:
+            part = self.own.message(picked.local, value.masked_fill(~picked.here, -math.inf))
         highest = self.shards.highest(part[..., None])
         total = self.shards.scattered_sum((part - finite(highest)).exp_())
         return total.log_() + highest[..., self.shards.local]
 
-    @torch.no_grad()
-    def sent_back(
-        self, t: int, index: Int[Tensor, "*batch m"], value: Float[Tensor, "*batch m"]
-    ) -> Float[Tensor, "*batch n"]:
-        return _message(self._transposed.at_step(t), index, value)
-
-    def own_scores(self) -> Float[Tensor, "*lead n"]:
-        return self.pairs.columns(self.shards.local.start, self.shards.local.stop).block().diagonal(dim1=-2, dim2=-1)
+    def transposed(self) -> "_Reversed":
+        return _Reversed(self.own.transposed(), self.shards)
 
 
-class _OfOwnColumns(ShardedPairs):
-    """Tensors with a row for each state of this rank, at either end of a step, as factors `[*lead, n, d]` have."""
+class _Reversed(ShardedPairs):
+    """The same against the direction of the steps: the columns of this rank's states, `[*lead, N, n]`."""
 
     def between(self, early: Int[Tensor, "*lead k"], late: Int[Tensor, "*lead k"]) -> Potential:
-        return self._picked(self.pairs, Picked(early, self.shards), Picked(late, self.shards))
+        return self.transposed().between(late, early).transposed()
+
+    def to_states_of(self, p: int) -> Potential:
+        raise ValueError("a table in slices is summed along the direction of its rows: take its transpose")
+
+    def of_same_states(self) -> Float[Tensor, "*lead n"]:
+        return self.transposed().of_same_states()
 
     @torch.no_grad()
-    def sent(
-        self, t: int, index: Int[Tensor, "*batch m"], value: Float[Tensor, "*batch m"]
-    ) -> Float[Tensor, "*batch n"]:
+    def message(self, index: Tensor | None, value: Tensor) -> Tensor:
+        return _received(self.own, index, value)
+
+    def transposed(self) -> _SlicedTable:
+        return _SlicedTable(self.own.transposed(), self.shards)
+
+
+class _SlicedFactors(ShardedPairs):
+    """Tensors with a row for each of this rank's states, at either end of a step: factors `[*lead, n, d]`."""
+
+    def between(self, early: Int[Tensor, "*lead k"], late: Int[Tensor, "*lead k"]) -> Potential:
+        _, right = self.own.parts()
+        return self._from(early, tuple(map(Picked(late, self.shards).rows, right)))
+
+    def _from(self, early: Int[Tensor, "*lead k"], to: tuple[Tensor, ...]) -> Potential:
+        """The scores from selected states, to the states whose rows these are."""
+        left, _ = self.own.parts()
+        parts = Parts(tuple(map(Picked(early, self.shards).rows, left)), to)
+        return self.own.with_tensors(self.own.of_parts(parts))
+
+    def to_states_of(self, p: int) -> Potential:
+        left, right = self.own.parts()
+        return self.own.with_tensors(
+            self.own.of_parts(Parts(left, tuple(from_rank(self.shards, p, x, -2) for x in right)))
+        )
+
+    def of_same_states(self) -> Float[Tensor, "*lead n"]:
+        single = Parts(*(tuple(x[..., None, :] for x in tensors) for tensors in self.own.parts()))
+        return self.own.scores_of(single)[..., 0, 0]
+
+    @torch.no_grad()
+    def message(self, index: Tensor | None, value: Tensor) -> Tensor:
         """Every rank gets the few numbers of the selected states."""
-        return _message(self._picked(self.pairs.at_step(t), Picked(index, self.shards)), None, value)
+        assert index is not None
+        return _received(self._from(index, self.own.parts().whole), None, value)
 
-    @torch.no_grad()
-    def sent_back(
-        self, t: int, index: Int[Tensor, "*batch m"], value: Float[Tensor, "*batch m"]
-    ) -> Float[Tensor, "*batch n"]:
-        return _message(self._picked(self._transposed.at_step(t), Picked(index, self.shards)), None, value)
-
-    def own_scores(self) -> Float[Tensor, "*lead n"]:
-        rows, whole = self.pairs.parts()
-        one = Parts(tuple(x[..., None, :] for x in rows), tuple(x[..., None, :] for x in whole))
-        return self.pairs.scores_of(one)[..., 0, 0]
-
-    @staticmethod
-    def _picked(pairs: Potential, early: Picked, late: Picked | None = None) -> Potential:
-        """The potential from selected states of all ranks, to others or to the states of this rank."""
-        rows, whole = pairs.parts()
-        to = whole if late is None else tuple(map(late.rows, whole))
-        return pairs.with_tensors(pairs.of_parts(Parts(tuple(map(early.rows, rows)), to)))
+    def transposed(self) -> "_SlicedFactors":
+        return _SlicedFactors(self.own.transposed(), self.shards)
 
 
-def sharded_pairs(pairs: Potential, shards: Shards) -> ShardedPairs:
-    """The pair scores of a chain in slices, from those of this rank's states."""
-    return (_OfOwnColumns if pairs.parts().whole else _OfAllColumns)(pairs, shards)
+def sharded(own: Potential, shards: Shards) -> ShardedPairs:
+    """The operator of all ranks' states, from the scores of this rank's."""
+    return (_SlicedFactors if own.parts().whole else _SlicedTable)(own, shards)
 
 
-def _message(pairs: Potential, index: Tensor | None, value: Tensor) -> Tensor:
+def _received(pairs: Potential, index: Int[Tensor, "*batch m"] | None, value: Tensor) -> Tensor:
     return pairs.message(index, value) if pairs.n_to else value.new_empty(*value.shape[:-1], 0)
