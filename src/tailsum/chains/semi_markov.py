@@ -54,7 +54,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
     """A distribution over segmentations with N states: exact, or sketched on K states for each start.
 
     `segment [*batch, T, D, N]` (start, duration - 1, state) holds scores; `Durations(emission, duration)` needs no such
-    table. `transition` is a tensor `[N, N]` (from, to) or any `Dense`, `Factored` or `Scored`, its leading dimensions
+    table. `transition` is a tensor `[N, N]` (from, to) or any potential, its leading dimensions
     broadcast against `[*batch, T-1]`; or `ByDuration(scores)`. If `censored`, the end of a sequence may cut its last segment,
     whose score then counts all durations that reach the end or beyond.
 
