@@ -15,7 +15,8 @@ from tailsum.numerics.check import as_whole, check_broadcast, check_device, chec
 from tailsum.numerics.tensors import working_type
 from tailsum.numerics.tiles import tile_rows
 from tailsum.numerics.transforms import some, values_of
-from tailsum.scores.potential import Dense, Potential, as_potential
+from tailsum.scores.arguments import as_potential
+from tailsum.scores.potential import Dense, Potential
 from tailsum.scores.scored import Scored
 
 ENTRIES = 1 << 24  # how many scores of a transition are checked

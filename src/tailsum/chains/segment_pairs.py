@@ -10,7 +10,8 @@ from torch import Tensor
 
 from tailsum.chains.segments import Segments
 from tailsum.numerics.check import shape_or_type
-from tailsum.scores.potential import Potential, as_potential
+from tailsum.scores.arguments import as_potential
+from tailsum.scores.potential import Potential
 from tailsum.structure.check import check_lead
 
 

@@ -9,7 +9,8 @@ from tailsum.distributed.fingerprint import Contents
 from tailsum.distributed.shards import Shards
 from tailsum.numerics.check import check_broadcast, check_device, check_floating
 from tailsum.numerics.tensors import working_type
-from tailsum.scores.potential import Potential, as_potential
+from tailsum.scores.arguments import as_potential
+from tailsum.scores.potential import Potential
 from tailsum.structure.check import check_nodes, check_potential, checked_lengths, node_potential
 
 

@@ -17,8 +17,9 @@ from tailsum.graphs.near_pairs import pairs_of
 from tailsum.graphs.unary import as_scores, padded_tables
 from tailsum.numerics.check import as_whole, at_least, check_broadcast, check_scores
 from tailsum.numerics.tensors import working_type
+from tailsum.scores.arguments import as_potential
 from tailsum.scores.factored import Factored, embedding_norms
-from tailsum.scores.potential import Potential, as_potential
+from tailsum.scores.potential import Potential
 from tailsum.sketch.selection import Subset
 from tailsum.structure.check import check_lead, check_potential, node_potential
 from tailsum.structure.transforms import differentiable

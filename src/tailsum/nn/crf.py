@@ -20,8 +20,9 @@ from tailsum.nn.schemes import allowed_by, scheme_tags
 from tailsum.nn.scripted import Tables, best_paths, compiled, log_likelihood, only
 from tailsum.nn.tags import check_follow, checked_tags, tag_sets
 from tailsum.numerics.check import are_scores, at_least, check_floating, check_scores, shape_or_type
+from tailsum.scores.arguments import as_nodes
 from tailsum.scores.factored import Factored
-from tailsum.scores.potential import Dense, Potential, as_nodes
+from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.model import Propose
 from tailsum.sketch.selection import TopK
 

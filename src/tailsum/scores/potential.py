@@ -344,16 +344,3 @@ class Dense(Potential):
 
     def columns(self, start: int, stop: int) -> "Dense":
         return Dense(self.scores[..., start:stop])
-
-
-def as_potential(scores: object) -> Potential | None:
-    """A user's argument as a potential, a tensor as a table; None if it is neither."""
-    if isinstance(scores, Tensor) and scores.dim() > 1:
-        return Dense(scores)
-    return scores if isinstance(scores, Potential) else None
-
-
-def as_nodes(scores: object) -> Potential | None:
-    """A user's scores of single nodes in a form other than a tensor, as from one state to N; None for anything else."""
-    potential = as_potential(scores)
-    return None if potential is None else potential.of_nodes()

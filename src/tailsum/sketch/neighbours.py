@@ -18,7 +18,8 @@ from tailsum.numerics.check import at_least
 from tailsum.numerics.stream import Parts, in_tiles
 from tailsum.numerics.tensors import at_step, finite
 from tailsum.numerics.tiles import tile_rows
-from tailsum.scores.potential import Potential, as_potential
+from tailsum.scores.arguments import as_potential
+from tailsum.scores.potential import Potential
 from tailsum.sketch.selection import Subset
 
 _TOGETHER = 8  # states of each group that are compared at a time

@@ -16,8 +16,9 @@ from tailsum.numerics.check import (
     shape_or_type,
 )
 from tailsum.numerics.transforms import some, values_of
+from tailsum.scores.arguments import as_nodes, as_potential
 from tailsum.scores.factored import Factored
-from tailsum.scores.potential import Dense, Potential, as_nodes, as_potential
+from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Subset
 
 
