@@ -122,7 +122,7 @@ class _Scan:
     def _enter(self, tensors: Sequence[Tensor]) -> Enter:
         """The transition at a boundary."""
         reduce = self.reduce
-        pairs = self.pairs.with_tensors(tensors).in_rows()  # [n, n] or [*batch, D or 1, n, n]
+        pairs = self.pairs.with_tensors(tensors).operator()  # [n, n] or [*batch, D or 1, n, n]
         pairs = pairs.map(lambda x: x[..., : self.longest, :, :] if x.dim() > 2 else x)
         if not pairs.lead:
             shared = self._product(pairs)
@@ -132,13 +132,13 @@ class _Scan:
         if pairs.lead[-1] == 1:
             of_sequence = self._product(pairs.map(lambda x: x[..., 0, :, :] if x.dim() > 2 else x))
             return lambda scores: of_sequence(reduce(scores, -2)[..., None, :])[..., 0, :]
-        if self.kept:
+        if self.kept and pairs.by_parts:
             of_duration = LogProduct(pairs.block().flatten(-3, -2), reduce)
             return lambda scores: of_duration(scores.flatten(-2)[..., None, :])[..., 0, :]
         by_duration = self._product(pairs)
         return lambda scores: reduce(by_duration(scores[..., None, :])[..., 0, :], -2)
 
     def _product(self, pairs: Potential) -> Callable[[Tensor], Tensor]:
-        if self.kept:
+        if self.kept and pairs.by_parts:
             return LogProduct(pairs.block(), self.reduce)
         return lambda x: pairs.log_product(x, self.reduce)

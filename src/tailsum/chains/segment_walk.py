@@ -35,7 +35,7 @@ def walk_back(
 ) -> Segments:
     """`count` segmentations `[count, *batch, T]` in local ids, each segment by `choose(logits [R, D n])`."""
     length, *shape, size = messages.shape
-    arrivals = pairs.backwards().in_rows()  # whose rows are the states that a transition leads to
+    arrivals = pairs.backwards()  # whose rows are the states that a transition leads to
     batch = places_in_batch(torch.Size(shape), lengths.device, count)
     after = lengths.repeat(count)
     logits = endings(segments, messages, batch, after, final=True)
@@ -60,11 +60,16 @@ def walk_back(
 
 def _row(pairs: Potential, batch: tuple[Tensor, ...], boundary: Tensor, state: Tensor) -> Tensor:
     """The scores of row `state [R]` of the pairs at a boundary, `[R, D or 1, n]`: only that row is read."""
-    each, (rows, whole) = (*batch, boundary), pairs.parts()
+    each = (*batch, boundary)
+
+    def here(x: Tensor) -> Tensor:
+        return x if x.dim() == 2 else x[in_lead(x.shape[:-3], each)]
 
     def row(x: Tensor) -> Tensor:
         one = x[state][:, None] if x.dim() == 2 else x[(*in_lead(x.shape[:-3], each), slice(None), state)]
         return one[..., None, :]
 
-    of_row = Parts(tuple(map(row, rows)), tuple(x if x.dim() == 2 else x[in_lead(x.shape[:-3], each)] for x in whole))
-    return pairs.scores_of(of_row)[..., 0, :]
+    if not pairs.by_parts:
+        return pairs.map(here).block(state[:, None, None], None)[..., 0, :]
+    rows, whole = pairs.parts()
+    return pairs.scores_of(Parts(tuple(map(row, rows)), tuple(map(here, whole))))[..., 0, :]

@@ -3,8 +3,10 @@
 import torch
 from torch import Tensor
 
-from tailsum.chains.forward import in_range, log_space_scan
-from tailsum.chains.scan import Forward, forward_scan
+from tailsum.chains.messages import Forward
+from tailsum.chains.ways.log_steps import log_space_scan
+from tailsum.chains.ways.products import in_range
+from tailsum.chains.ways.scan import forward_scan
 from tailsum.distributed.collectives import summed
 from tailsum.distributed.shards import Shards
 from tailsum.numerics.reduce import log_or_never

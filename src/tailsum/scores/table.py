@@ -31,7 +31,7 @@ class Table(Products):
             super().__init__(pairs, self._column_max())
             size = math.prod((self.groups, self.steps, self.n_from, self.n_to)) * self.dtype.itemsize
             self.kept = self._fill() if fits_budget(size) else None
-        few = max(self.n_from, self.n_to) <= SMALL and self.device.type == "cpu"
+        few = max(self.n_from, self.n_to) <= SMALL
         few &= self.groups == 1 or self.groups * self.n_from * self.n_to <= SMALL**2
         self.small = self.kept.transpose(0, 1) if few and self.kept is not None else None
         self.suits_kernels = pairs.for_kernels is not None and (self.kept is not None or len(pairs.tensors) == 2)

@@ -1,6 +1,6 @@
 """Steps of a chain whose sequences share a table: products of many messages at once with exponentiated scores.
 
-The reference is `chains.scan`. One kernel has the products, what comes before and after each of them, and the loop over time.
+The reference is `chains.ways.scan`. One kernel has the products, what comes before and after each of them, and the loop over time.
 Entries of the table, `exp(score - scale)` with the highest score of each column as the scale, are read, or made from factors.
 """
 
@@ -179,7 +179,7 @@ def forward_steps(node: Tensor, table: Table) -> tuple[Tensor, Tensor, Tensor]:
 def flow_steps(
     table: Table, reverse: bool, source: Tensor, inlet: Tensor | None, after: Tensor, before: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """`x_t = source_t + after_t h_t` and `h_t = E (before_s x_s + inlet_s)`, as in `chains.scan`."""
+    """`x_t = source_t + after_t h_t` and `h_t = E (before_s x_s + inlet_s)`, as in `chains.ways.scan`."""
     length, batch, size = source.shape
     launch = _Launch(table, size, batch, reverse)
     source, after, before = (launch.filled(x, 0.0) for x in (source, after, before))
