@@ -39,7 +39,7 @@ class ShardedPairs(Potential):
         return type(self)(self.own.scaled(factor), self.shards)  # pyright: ignore[reportArgumentType]
 
     def gather(self, rows: Rows, cols: Columns) -> Potential:
-        every = torch.arange(self.shards.n_states, device=self.device)
+        every = torch.arange(self.shards.n_states, device=self.device).expand(*self.lead, -1)
         return self.between(every if rows is None else rows, every if cols is None else cols)
 
     @abstractmethod
