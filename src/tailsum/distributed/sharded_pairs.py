@@ -39,11 +39,13 @@ class ShardedPairs(Potential):
         return type(self)(self.own.scaled(factor), self.shards)  # pyright: ignore[reportArgumentType]
 
     def gather(self, rows: Rows, cols: Columns) -> Potential:
-        every = torch.arange(self.shards.n_states, device=self.device).expand(*self.lead, -1)
-        return self.between(every if rows is None else rows, every if cols is None else cols)
+        every = torch.arange(self.shards.n_states, device=self.device)
+        given = [every if states is None else states for states in (rows, cols)]
+        lead = torch.broadcast_shapes(self.lead, *(states.shape[:-1] for states in given))
+        return self.between(*(states.expand(*lead, -1) for states in given))
 
     @abstractmethod
-    def between(self, early: Int[Tensor, "*lead k"], late: Int[Tensor, "*lead k"]) -> Potential:
+    def between(self, early: Int[Tensor, "*lead a"], late: Int[Tensor, "*lead b"]) -> Potential:
         """The scores from selected states to others, replicated, with gradients."""
 
     @abstractmethod
@@ -91,7 +93,7 @@ class ShardedPairs(Potential):
 class _SlicedTable(ShardedPairs):
     """The rows of this rank's states in a table, `[*lead, n, N]`."""
 
-    def between(self, early: Int[Tensor, "*lead k"], late: Int[Tensor, "*lead k"]) -> Potential:
+    def between(self, early: Int[Tensor, "*lead a"], late: Int[Tensor, "*lead b"]) -> Potential:
         if not self.own.n_from:  # still a function of the table: all ranks exchange gradients
             lead = torch.broadcast_shapes(self.lead, early.shape[:-1])
             return Dense(summed(self.shards, self.tensors[0].sum().expand(*lead, early.shape[-1], late.shape[-1])))
@@ -124,7 +126,7 @@ class _SlicedTable(ShardedPairs):
 class _Reversed(ShardedPairs):
     """The same against the direction of the steps: the columns of this rank's states, `[*lead, N, n]`."""
 
-    def between(self, early: Int[Tensor, "*lead k"], late: Int[Tensor, "*lead k"]) -> Potential:
+    def between(self, early: Int[Tensor, "*lead a"], late: Int[Tensor, "*lead b"]) -> Potential:
         return self.transposed().between(late, early).transposed()
 
     def to_states_of(self, p: int) -> Potential:
@@ -144,7 +146,7 @@ class _Reversed(ShardedPairs):
 class _SlicedFactors(ShardedPairs):
     """Tensors with a row for each of this rank's states, at either end of a step: factors `[*lead, n, d]`."""
 
-    def between(self, early: Int[Tensor, "*lead k"], late: Int[Tensor, "*lead k"]) -> Potential:
+    def between(self, early: Int[Tensor, "*lead a"], late: Int[Tensor, "*lead b"]) -> Potential:
         _, right = self.own.parts()
         return self._from(early, tuple(map(Picked(late, self.shards).rows, right)))
 
