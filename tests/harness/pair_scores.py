@@ -97,7 +97,9 @@ class PairScores:
             leaves[0].shape[: -3 if self.kind == "monarch" else -1 if self.kind == "sparse" else -2], -torch.inf
         )
         if self.kind == "low rank":
-            return (leaves[0][..., :, :, None] + leaves[1]).logsumexp(-2)
+            ways = leaves[0][..., :, :, None] + leaves[1]
+            none = (ways == -torch.inf).all(-2)  # whose gradient is zero, not NaN
+            return ways.masked_fill(none[..., None, :], 0.0).logsumexp(-2).masked_fill(none, -torch.inf)
         place = {pair: e for e, pair in enumerate(map(tuple, self.arcs(n).T.tolist()))}
         for i in range(n):
             for j in range(n):

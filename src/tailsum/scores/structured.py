@@ -104,6 +104,9 @@ class Structured(Potential):
         sums = self.carry(values, Logarithm(reduce))
         return sums if common is None else sums - common[..., None, None]
 
+    def log_product(self, values: Tensor, reduce: Reduce, common: Tensor | None = None) -> Tensor:
+        return self.into(values, reduce, common)
+
     def centred(self: This) -> This:
         return self.map(lambda x: without_common(x, 2))  # each pair has one entry of each tensor
 
