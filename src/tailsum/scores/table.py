@@ -27,7 +27,9 @@ class Table(Products):
         first = pairs.tensors[0]
         self.dtype, self.device = first.dtype, first.device
         self.chunk = tile_rows(self.groups * self.n_to, self.device)
-        made = pairs.for_kernels if pairs.parts().whole else None  # what kernels make scores from, in place of reading them
+        made = (
+            pairs.for_kernels if pairs.parts().whole else None
+        )  # what kernels make scores from, in place of reading them
         with torch.no_grad():
             super().__init__(pairs, self._column_max(made))
             size = math.prod((self.groups, self.steps, self.n_from, self.n_to)) * self.dtype.itemsize
