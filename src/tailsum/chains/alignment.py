@@ -98,7 +98,7 @@ class Alignment(Structure[MoveTerms, Tensor]):
         moves = terms.moves.scores.reshape(self.batch_shape.numel(), n, m, 3).movedim(-1, 0)
         # With n cells after each row of m, one less in a row moves each row one further than the row before.
         skewed = F.pad(moves, (0, n), value=-math.inf).flatten(-2)[..., : n * (n + m - 1)].unflatten(-1, (n, n + m - 1))
-        scores = skewed[..., 1:].movedim(-1, 0)
+        scores = skewed[..., 1:].movedim(-1, 0).contiguous()
         steps = Steps([(2, 1), (1, 1), (1, 0)], n + m - 2, n)
         row = self.sequence_lengths() - 1
         ends = steps.at(row + self.columns.expand(self.batch_shape).reshape(-1) - 1, row[:, None])

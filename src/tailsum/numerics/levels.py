@@ -35,6 +35,12 @@ def path_sums(
     return _Inside.apply(scores, moves, ends, reduce)[0]
 
 
+@torch.no_grad()
+def path_sums_before(scores: Float[Tensor, "..."], moves: "Moves", reduce: Reduce) -> Float[Tensor, "..."]:
+    """For each arc the reduction over all paths from a start to the node that it comes from, without gradients."""
+    return moves.tails(_Inside.apply(scores, moves, torch.zeros(0, dtype=torch.long, device=scores.device), reduce)[1])
+
+
 class Moves(ABC):
     """Where the arcs of a lattice come from, and how tables of nodes and arcs are laid out."""
 
