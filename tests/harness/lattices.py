@@ -271,7 +271,7 @@ class LatticeCase(Case):
     """Graphs of `length` nodes beside the ends or, if `own`, of up to so many in each sentence, drawn by `pattern`."""
 
     name = "lattice"
-    small = {"one graph": {"pattern": 5}, "graphs of their own": {"pattern": 6, "own": True}}
+    small = {"one graph": {"pattern": 29}, "graphs of their own": {"pattern": 9, "own": True}}
     few = ("one graph",)  # graphs of their own are not compared with a single one
     examples = {"operations": 45, "divergences": 15, "scores": 15}
     has_lengths = False
@@ -298,9 +298,9 @@ class LatticeCase(Case):
         r = Random(pattern)
         sizes = [2 + (r.randint(0, self.length) if own and b else self.length) for b in range(self.size)]
         if own:
-            self.graphs = [(random_graph(r, n, 3), n) for n in sizes]
+            self.graphs = [(random_graph(r, n, 4), n) for n in sizes]
         else:
-            self.graphs = [(random_graph(r, 2 + self.length, 4), 2 + self.length)] * self.size
+            self.graphs = [(random_graph(r, 2 + self.length, 5), 2 + self.length)] * self.size
         width = max((len(arcs) for arcs, _ in self.graphs), default=1)
         rows = [[*arcs, *[(-1, -1)] * (width - len(arcs))] for arcs, _ in self.graphs]
         arcs = torch.tensor(rows, dtype=torch.long).reshape(*self.batch, width, 2).mT
