@@ -292,7 +292,9 @@ class LatticeCase(Case):
         every = torch.triu_indices(length + 1, length + 1, 1)
         yield Counted(ts.Lattice(every, torch.zeros(every.shape[1]).double()), 2 ** (length - 1), has_states=False)
         line = torch.arange(length).repeat(3)
-        yield Counted(ts.Lattice(torch.stack((line, line + 1)), torch.zeros(3 * length).double()), 3**length, has_states=False)
+        yield Counted(
+            ts.Lattice(torch.stack((line, line + 1)), torch.zeros(3 * length).double()), 3**length, has_states=False
+        )
 
     def draw(self, pattern: int, own: bool = False, shared: bool = False) -> None:
         r = Random(pattern)
@@ -311,7 +313,9 @@ class LatticeCase(Case):
         self.fields = {"states": (max(lengths, default=0),)}
 
     def build(self, *leaves: Tensor) -> ts.Lattice:
-        return ts.Lattice(self.arcs, leaves[0], torch.tensor([n for _, n in self.graphs], dtype=torch.long).reshape(self.batch))
+        return ts.Lattice(
+            self.arcs, leaves[0], torch.tensor([n for _, n in self.graphs], dtype=torch.long).reshape(self.batch)
+        )
 
     def truth(self, b: int, leaves: list[Tensor]) -> PathTruth:
         arcs, n = self.graphs[b]

@@ -6,10 +6,10 @@ parallel, and nodes may be numbered in any order but for the first and the last.
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -45,6 +45,8 @@ class Lattice(Structure[ArcTerms, Tensor]):
     (tensor([ 1, -1]), tensor([7, 9]))
     """
 
+    _backward: Topology | None = None  # of the arcs turned round
+
     def __init__(
         self,
         arcs: Int[Tensor, "*#batch 2 E"] | Sequence[Sequence[int]],
@@ -64,7 +66,9 @@ class Lattice(Structure[ArcTerms, Tensor]):
         self.labels = None if labels is None else _whole("labels", labels, self.device)
         if self.labels is not None:
             if self.labels.shape[-1:] != arcs.shape[-1:]:
-                raise ValueError(f"labels must be [E] or [*batch, E], E = {arcs.shape[-1]}: got {list(self.labels.shape)}")
+                raise ValueError(
+                    f"labels must be [E] or [*batch, E], E = {arcs.shape[-1]}: got {list(self.labels.shape)}"
+                )
             shape = check_broadcast("labels", self.labels.shape[:-1], shape, "that of arcs and scores,")
         self.batch_shape = shape
         lead = torch.broadcast_shapes(arcs.shape[:-2], n_nodes.shape)
@@ -158,15 +162,19 @@ class Lattice(Structure[ArcTerms, Tensor]):
         end = (path[..., 1:] < 0) & (path[..., :-1] >= 0)  # the last arc of a path ends here
         tails, heads = torch.where(end, self.n_nodes[..., None] - 1, tails[..., 1:]), heads[..., :-1]
         heads[..., 0] = 0
-        total = torch.where(path < 0, 0.0, self._at(self.terms().arcs.scores[..., 0, :], path)).sum(-1, dtype=torch.float64)
+        total = torch.where(path < 0, 0.0, self._at(self.terms().arcs.scores[..., 0, :], path)).sum(
+            -1, dtype=torch.float64
+        )
         return total.masked_fill((tails != heads).any(-1), -math.inf).to(self.dtype)
 
     def exclusions(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
         """The arcs that lie on no path with all demanded ones: no path of most demanded arcs through them has all of these."""
-        graph, (flags,) = self._ordered(), demanded
-        back = topology(torch.where(self.arcs < 0, -1, self.n_nodes[..., None, None] - 1 - self.arcs.flip(-2)), self.n_nodes)
+        (flags,) = demanded
+        if self._backward is None or self._backward.arcs is not self.arcs:
+            turned = torch.where(self.arcs < 0, -1, self.n_nodes[..., None, None] - 1 - self.arcs.flip(-2))
+            self._backward = replace(topology(turned, self.n_nodes), arcs=self.arcs)
         count = self._flat(flags.double())
-        most = graph.highest_before(count) + count + back.highest_before(count)
+        most = self._ordered().highest_before(count) + count + self._backward.highest_before(count)
         return [most.reshape(flags.shape) < flags.sum((-2, -1), keepdim=True)]
 
     @chosen_by_value

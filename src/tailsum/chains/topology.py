@@ -34,15 +34,15 @@ class Topology:
     def total(self, scores: Float[Tensor, "C arcs"], reduce: Reduce) -> Float[Tensor, "C G"]:
         """The reduction over the paths of each graph, for C tables of scores of all arcs."""
         columns = torch.arange(len(scores), device=scores.device)[:, None]
-        return path_sums(self._placed(scores), self.moves, self.ends * len(scores) + columns, reduce)
+        return path_sums(self._in_slots(scores), self.moves, self.ends * len(scores) + columns, reduce)
 
     def highest_before(self, scores: Float[Tensor, "C arcs"]) -> Float[Tensor, "C arcs"]:
         """The highest score of a path to each arc, without its own; minus infinity for arcs that lie on no path."""
-        before = path_sums_before(self._placed(scores), self.moves, highest)
+        before = path_sums_before(self._in_slots(scores), self.moves, highest)
         none = before.new_full((len(scores), scores.shape[1] + 1), -torch.inf)
         return none.index_copy_(1, self.slots, before.mT)[:, :-1]
 
-    def _placed(self, scores: Float[Tensor, "C arcs"]) -> Float[Tensor, "slots C"]:
+    def _in_slots(self, scores: Float[Tensor, "C arcs"]) -> Float[Tensor, "slots C"]:
         return F.pad(scores, (0, 1), value=-torch.inf).index_select(1, self.slots).mT.contiguous()
 
 
@@ -71,20 +71,10 @@ def topology(arcs: Int[Tensor, "*batch 2 E"], n_nodes: Int[Tensor, "*batch"]) ->
 def _levels(arcs: Sequence[Sequence[int]], n_nodes: int, where: str) -> list[int]:
     """The level of each node of a graph, -1 for those that lie on no path from the first to the last."""
     after = [list[int]() for _ in range(n_nodes)]
-    missing = [0] * n_nodes  # arcs into each node from nodes that are not in order yet
     for tail, head in zip(*arcs, strict=True):
         if tail >= 0:
             after[tail].append(head)
-            missing[head] += 1
-    order = [node for node in range(n_nodes) if not missing[node]]
-    for node in order:  # which grows
-        for head in after[node]:
-            missing[head] -= 1
-            if not missing[head]:
-                order.append(head)
-    if len(order) < n_nodes:
-        node = next(node for node in range(n_nodes) if missing[node])
-        raise ValueError(f"arcs must form no cycle: got one{where} that leads to node {node}")
+    order = _in_order(after, where)
     level, leads = [-1] * n_nodes, [False] * n_nodes
     level[0], leads[-1] = 0, True
     for node in order:
@@ -96,6 +86,24 @@ def _levels(arcs: Sequence[Sequence[int]], n_nodes: int, where: str) -> list[int
     for node in reversed(order):
         leads[node] = leads[node] or any(leads[head] for head in after[node])
     return [place if used else -1 for place, used in zip(level, leads, strict=True)]
+
+
+def _in_order(after: Sequence[Sequence[int]], where: str) -> list[int]:
+    """The nodes in an order in which every arc leads forth, from the nodes that follow each."""
+    missing = [0] * len(after)  # arcs into each node from nodes that are not in order yet
+    for heads in after:
+        for head in heads:
+            missing[head] += 1
+    order = [node for node, count in enumerate(missing) if not count]
+    for node in order:  # which grows
+        for head in after[node]:
+            missing[head] -= 1
+            if not missing[head]:
+                order.append(head)
+    if len(order) < len(after):
+        node = next(node for node, count in enumerate(missing) if count)
+        raise ValueError(f"arcs must form no cycle: got one{where} that leads to node {node}")
+    return order
 
 
 def _placed(level: Tensor, tail: Tensor, head: Tensor, starts: Tensor) -> tuple[Listed, Tensor, Tensor]:

@@ -123,7 +123,7 @@ class _Inside(torch.autograd.Function):
         grad = torch.zeros_like(nodes) if grads[1] is None else grads[1].clone()
         if grads[0] is not None:
             grad.view(-1).index_add_(0, ends.flatten(), grads[0].flatten())
-        grad = grad.masked_fill(nodes == -math.inf, 0.0)
+        grad.masked_fill_(nodes == -math.inf, 0.0)
         if torch.is_grad_enabled():
             share = moves.shares(scores, nodes)
             grad = share * moves.heads(_Spread.apply(share, grad, moves))
@@ -181,7 +181,9 @@ class Steps(Moves):
     before the first. `closed [K, B, places]` is added to all scores: zero or minus infinity.
     """
 
-    def __init__(self, steps: Sequence[tuple[int, int]], levels: int, places: int, closed: Tensor | None = None) -> None:
+    def __init__(
+        self, steps: Sequence[tuple[int, int]], levels: int, places: int, closed: Tensor | None = None
+    ) -> None:
         self.steps, self.levels, self.places, self.closed = steps, levels, places, closed
         self.before, self.margin = max(back for back, _ in steps), max(by for _, by in steps)
 
