@@ -64,8 +64,8 @@ def topology(arcs: Int[Tensor, "*batch 2 E"], n_nodes: Int[Tensor, "*batch"]) ->
         slots = torch.cat((used, torch.tensor([graphs.shape[0] * count])))[slots]
         ends = row_of[first + torch.tensor(sizes, dtype=torch.long) - 1]
     moves = Listed(moves.source.to(arcs.device), moves.head.to(arcs.device), moves.starts, moves.sizes)
-    tables = (x.to(arcs.device) for x in (slots, ends, depth))
-    return Topology(arcs, moves, *tables, int(level.max()) if level.numel() else 0)
+    slots, ends, depth = (x.to(arcs.device) for x in (slots, ends, depth))
+    return Topology(arcs, moves, slots, ends, depth, int(level.max()) if level.numel() else 0)
 
 
 def _levels(arcs: Sequence[Sequence[int]], n_nodes: int, where: str) -> list[int]:

@@ -5,10 +5,10 @@ come from, and lay out nodes and arcs; there are two kinds. In `Steps` every lev
 each: no table of indices is needed. `Listed` arcs are given one by one. Within a level arcs are `[K, ...]`, where `...` are its
 nodes: K arcs enter each, some of them impossible.
 
-A sum goes from level to level. Its gradient, the probability of each arc, goes back (`spread`); the derivative of that
-gradient goes forth again (`collect`). `spread` and `collect` are linear and each the transpose of the other, so with the
-shares of arcs in their heads they are enough for derivatives of every order. Nodes are summed in float64: a sum over ten
-thousand levels keeps its digits, and so do scores beside a mask of -1e9.
+A sum goes from level to level. Its gradient, the probability of each arc, goes back: a node gives it to those before it, in
+the shares of their arcs. The gradient of that goes forth and back once more. Higher derivatives are autograd's, of
+two linear passes over tables of the shares. Nodes are summed in float64: a sum over ten thousand levels keeps its digits, and so
+do scores beside a mask of -1e9.
 """
 
 import math
@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tailsum.numerics.gradients import gradients
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp, shares
 from tailsum.numerics.tensors import finite
 
@@ -87,21 +88,6 @@ class Opened(ABC):
         """Adds values `[K, ...]` of the arcs that enter a level to the nodes that they come from."""
 
 
-# Both passes over all levels, in place.
-
-
-def _spread(shares: Sequence[Tensor], nodes: Opened) -> None:
-    """Each node gives its value to those before it, in the shares of its arcs."""
-    for level in reversed(range(len(shares))):
-        nodes.give(level, shares[level] * nodes.heads[level])
-
-
-def _collect(shares: Sequence[Tensor], nodes: Opened) -> None:
-    """Each node adds the mean of the values before it, by the shares of its arcs."""
-    for level, share in enumerate(shares):
-        nodes.heads[level].add_(nodes.tails(level).mul_(share).sum(0))
-
-
 class _Inside(torch.autograd.Function):
     """Scores of arcs to the sums at `ends` and at all nodes."""
 
@@ -119,20 +105,17 @@ class _Inside(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         scores, ends, nodes = ctx.saved_tensors
-        moves, reduce = ctx.how
         grad = torch.zeros_like(nodes) if grads[1] is None else grads[1].clone()
         if grads[0] is not None:
             grad.view(-1).index_add_(0, ends.flatten(), grads[0].flatten())
         grad.masked_fill_(nodes == -math.inf, 0.0)
-        if torch.is_grad_enabled():
-            share = moves.shares(scores, nodes)
-            grad = share * moves.heads(_Spread.apply(share, grad, moves))
-            return grad.sum_to_size(scores.shape).to(scores.dtype), None, None, None
-        return _slopes(scores, moves, nodes, grad, reduce), None, None, None
+        moves, reduce = ctx.how
+        slopes = _Slopes.apply if torch.is_grad_enabled() else _slopes
+        return slopes(scores, grad, nodes.detach(), moves, reduce), None, None, None
 
 
-def _slopes(scores: Tensor, moves: Moves, nodes: Tensor, grad: Tensor, reduce: Reduce) -> Tensor:
-    """The gradient in the scores from that in the nodes, `grad`, which is changed; shares are made level by level."""
+def _slopes(scores: Tensor, grad: Tensor, nodes: Tensor, moves: Moves, reduce: Reduce) -> Tensor:
+    """The gradient in the scores from that in the nodes, which is spread in place; shares are made level by level."""
     slopes, values, given = torch.empty_like(scores), moves.opened(nodes), moves.opened(grad)
     rows, into = moves.rows(scores), moves.rows(slopes)
     for level in reversed(range(len(rows))):
@@ -142,11 +125,72 @@ def _slopes(scores: Tensor, moves: Moves, nodes: Tensor, grad: Tensor, reduce: R
     return slopes
 
 
+class _Slopes(torch.autograd.Function):
+    """The same with derivatives."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, grad: Tensor, nodes: Tensor, moves: Moves, reduce: Reduce) -> Tensor:
+        spread = grad.clone()
+        slopes = _slopes(scores, spread, nodes, moves, reduce)
+        ctx.save_for_backward(scores, grad, nodes, spread)
+        ctx.how = moves, reduce
+        return slopes
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        scores, grad, nodes, spread = ctx.saved_tensors
+        moves, reduce = ctx.how
+        if reduce is not log_sum_exp:  # a choice, which is constant
+            return None, None, None, None, None
+        if torch.is_grad_enabled():
+            of_scores, of_grad = gradients(
+                lambda x: _recorded_slopes(*x, moves), (scores, grad), (True, True), grads[0]
+            )
+        else:
+            of_scores, of_grad = _curves(scores, nodes, spread, grads[0], moves)
+        return of_scores, of_grad, None, None, None
+
+
+def _curves(scores: Tensor, nodes: Tensor, spread: Tensor, along: Tensor, moves: Moves) -> tuple[Tensor, Tensor]:
+    """The gradient of the sum of slopes times `along`, in the scores and in the gradient in the nodes.
+
+    This sum is the mean of the sum of `along` over paths, so its gradient in a score is their covariance. First the means over
+    the paths to each node go forth, which are the gradient in the gradient; then deviations from them go back.
+    """
+    means, back, curves = torch.zeros_like(nodes), torch.zeros_like(nodes), torch.empty_like(scores)
+    values, mean, given, outside = (moves.opened(x) for x in (nodes, means, back, spread))
+    rows, slopes, into = (moves.rows(x) for x in (scores, along, curves))
+    for level, row in enumerate(rows):
+        share = shares(log_sum_exp, values.entering(level, row))
+        mean.heads[level].copy_(mean.tails(level).add_(slopes[level]).mul_(share).sum(0))
+    for level in reversed(range(len(rows))):
+        share = shares(log_sum_exp, values.entering(level, rows[level]))
+        deviation = mean.tails(level).add_(slopes[level]).sub_(mean.heads[level])
+        share.mul_(deviation.mul_(outside.heads[level]).add_(given.heads[level]))
+        into[level].copy_(share.sum_to_size(into[level].shape))
+        given.give(level, share)
+    return curves, means
+
+
+# Slopes that autograd can differentiate any number of times, from tables of all levels.
+
+
+def _recorded_slopes(scores: Tensor, grad: Tensor, moves: Moves) -> Tensor:
+    nodes = _Inside.apply(scores, moves, torch.zeros(0, dtype=torch.long, device=scores.device), log_sum_exp)[1]
+    share = moves.shares(scores, nodes)
+    slopes = share * moves.heads(_Spread.apply(share, grad, moves))
+    return slopes.sum_to_size(scores.shape).to(scores.dtype)
+
+
 class _Spread(torch.autograd.Function):
+    """Each node gives its value to those before it, in the shares of its arcs."""
+
     @staticmethod
     def forward(ctx: Any, share: Tensor, nodes: Tensor, moves: Moves) -> Tensor:
-        out = nodes.clone()
-        _spread(moves.rows(share), moves.opened(out))
+        out, rows = nodes.clone(), moves.rows(share)
+        opened = moves.opened(out)
+        for level in reversed(range(len(rows))):
+            opened.give(level, rows[level] * opened.heads[level])
         ctx.save_for_backward(share, out)
         ctx.moves = moves
         return out
@@ -159,10 +203,14 @@ class _Spread(torch.autograd.Function):
 
 
 class _Collect(torch.autograd.Function):
+    """Each node adds the mean of the values before it, by the shares of its arcs: the transpose."""
+
     @staticmethod
     def forward(ctx: Any, share: Tensor, nodes: Tensor, moves: Moves) -> Tensor:
         out = nodes.clone()
-        _collect(moves.rows(share), moves.opened(out))
+        opened = moves.opened(out)
+        for level, row in enumerate(moves.rows(share)):
+            opened.heads[level].add_(opened.tails(level).mul_(row).sum(0))
         ctx.save_for_backward(share, out)
         ctx.moves = moves
         return out
