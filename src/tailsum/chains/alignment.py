@@ -14,12 +14,12 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from tailsum.chains.paths import PathStructure
 from tailsum.numerics.check import check_broadcast, check_device, check_floating, check_scores
 from tailsum.numerics.levels import Steps, path_sums
 from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.tensors import working_type
 from tailsum.scores.potential import Dense
-from tailsum.structure.base import Structure
 from tailsum.structure.check import checked_lengths
 
 
@@ -29,7 +29,7 @@ class MoveTerms(NamedTuple):
     moves: Dense
 
 
-class Alignment(Structure[MoveTerms, Tensor]):
+class Alignment(PathStructure[MoveTerms, Tensor]):
     """A distribution over the alignments of two sequences. Exact sums cost N M: there are no latent states to sketch.
 
     `match` is `[*batch, N, M]`. `delete` is `[*batch, N]`, or `[*batch, N, M+1]` where it depends on both positions (and has
@@ -103,11 +103,6 @@ class Alignment(Structure[MoveTerms, Tensor]):
         row = self.sequence_lengths() - 1
         ends = steps.at(row + self.columns.expand(self.batch_shape).reshape(-1) - 1, row[:, None])
         return path_sums(scores, steps, ends, reduce).reshape(self.batch_shape)
-
-    def log_sum_and_mean(
-        self, own: MoveTerms, values: MoveTerms
-    ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-        return self.log_sum_and_mean_of_parts(own, values)
 
     def marginals(self) -> Float[Tensor, "*batch N M"]:
         """The probability that two positions are matched."""

@@ -15,13 +15,13 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tailsum.chains.paths import PathStructure
 from tailsum.numerics.check import as_whole, check_broadcast, check_floating, check_scores
 from tailsum.numerics.levels import Steps, path_sums
 from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.tensors import without_common, working_type
 from tailsum.numerics.transforms import some
 from tailsum.scores.potential import Dense
-from tailsum.structure.base import Structure
 from tailsum.structure.check import checked_lengths
 
 
@@ -31,7 +31,7 @@ class FrameTerms(NamedTuple):
     frames: Dense
 
 
-class CTC(Structure[FrameTerms, Tensor]):
+class CTC(PathStructure[FrameTerms, Tensor]):
     """A distribution over the labellings of frames that collapse to a target; `-log_partition()` is the CTC loss.
 
     `log_probs` is `[*batch, T, V]`, normalised or not; `targets` is `[*batch, S]`, none of them `blank`; `lengths` counts
@@ -102,11 +102,6 @@ class CTC(Structure[FrameTerms, Tensor]):
         sums = path_sums(scores.movedim(0, 1)[:, None], steps, index, reduce)
         # With a final blank, or without.
         return reduce(sums.masked_fill(ends < 0, -math.inf), -1).reshape(self.batch_shape)
-
-    def log_sum_and_mean(
-        self, own: FrameTerms, values: FrameTerms
-    ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-        return self.log_sum_and_mean_of_parts(own, values)
 
     def after_batch(self) -> dict[str, int]:
         return {"target_lengths": 0, "lattice": 1, "skips": 1, "log_probs": 2}

@@ -13,13 +13,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from tailsum.chains.paths import PathStructure
 from tailsum.chains.topology import Topology, topology
 from tailsum.numerics.check import as_whole, check_broadcast, check_floating, check_scores, check_whole
 from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.tensors import working_type
 from tailsum.numerics.transforms import some
 from tailsum.scores.potential import Dense
-from tailsum.structure.base import Structure
 from tailsum.structure.relaxed import RelaxedSample
 from tailsum.structure.transforms import chosen_by_value
 
@@ -30,7 +30,7 @@ class ArcTerms(NamedTuple):
     arcs: Dense
 
 
-class Lattice(Structure[ArcTerms, Tensor]):
+class Lattice(PathStructure[ArcTerms, Tensor]):
     """A distribution over the paths of an acyclic graph, from node 0 to the last one. Exact sums cost E: there is nothing to sketch.
 
     `arcs` is `[2, E]`, the nodes that each arc leaves and enters, or `[*batch, 2, E]` for graphs that differ, filled up with -1.
@@ -109,11 +109,6 @@ class Lattice(Structure[ArcTerms, Tensor]):
 
     def total(self, terms: ArcTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
         return self._ordered().total(self._flat(terms.arcs.scores), reduce).reshape(self.batch_shape)
-
-    def log_sum_and_mean(
-        self, own: ArcTerms, values: ArcTerms
-    ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-        return self.log_sum_and_mean_of_parts(own, values)
 
     def marginals(self) -> Float[Tensor, "*batch E"]:
         """The probability that a path has each arc."""

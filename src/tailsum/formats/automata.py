@@ -105,7 +105,7 @@ def parse_openfst(
         last = max([*finals, *(max(row[:2]) for row in rows)]) + 1
         rows += [(state, last, *[0] * (columns - 1)) for state in finals]
         scores += finals.values()
-    return _automaton(rows, scores, start, last, dtype)
+    return _automaton(lines.where, rows, scores, (start, last), dtype)
 
 
 def write_openfst(automaton: Automaton | Lattice, names: Sequence[str] | None = None) -> str:
@@ -132,7 +132,7 @@ def parse_k2(source: Source, dtype: torch.dtype = torch.float32) -> Automaton:
     read = list(lines.read(1, 4))
     for line in read:
         if final is not None:
-            raise line.error("the final state must be the last line", line.words[0])
+            raise line.error("nothing must follow the line of the final state", " ".join(line.words))
         if len(line.words) == 1:
             final = line.state(0)
             continue
@@ -143,7 +143,7 @@ def parse_k2(source: Source, dtype: torch.dtype = torch.float32) -> Automaton:
     for line, row in zip(read, rows, strict=False):
         if (row[1] == final) != (row[2] == -1):
             raise line.error(f"label -1 must be that of the arcs into the final state, {final}, alone", line.words[2])
-    return _automaton(rows, scores, 0, final, dtype)
+    return _automaton(lines.where, rows, scores, (0, final), dtype)
 
 
 def write_k2(automaton: Automaton | Lattice) -> str:
@@ -169,13 +169,13 @@ def write_k2(automaton: Automaton | Lattice) -> str:
 
 
 def _automaton(
-    rows: list[tuple[int, ...]], scores: list[float], start: int, last: int, dtype: torch.dtype
+    where: str, rows: list[tuple[int, ...]], scores: list[float], ends: tuple[int, int], dtype: torch.dtype
 ) -> Automaton:
-    """The automaton with the start as node 0, `last` as the last one, and the others in order between them."""
+    """The automaton with the first of the `ends` as node 0, the other as the last one, and the other states in order between."""
+    start, last = ends
     if not rows or start == last:
-        raise ValueError(
-            f"an automaton must have an arc, and a start that is not its end: got start {start}, end {last}"
-        )
+        got = f"start {start}, end {last}, {len(rows)} arcs"
+        raise ValueError(f"{where}an automaton must have an arc, and a start that is not its end: got {got}")
     between = sorted({state for row in rows for state in row[:2]} - {start, last})
     node = {state: i for i, state in enumerate([start, *between, last])}
     tails, heads, labels, *more = zip(*rows, strict=True)
@@ -208,11 +208,12 @@ class _Lines:
 
     def read(self, *columns: int) -> "Sequence[_Line]":
         """The lines, each of one of some numbers of columns."""
+        allowed = " or ".join(map(str, columns)) if len(columns) < 3 else f"{columns[0]} to {columns[-1]}"
         split = [(number, line.split()) for number, line in enumerate(self.text.splitlines(), 1)]
         lines = [_Line(f"{self.where}line {number}", words, self.numbers) for number, words in split if words]
         for line in lines:
             if len(line.words) not in columns:
-                raise line.error(f"a line must have {columns[0]} to {columns[-1]} columns", str(len(line.words)))
+                raise line.error(f"a line must have {allowed} columns", str(len(line.words)))
         return lines
 
 

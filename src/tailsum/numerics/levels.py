@@ -143,9 +143,8 @@ class _Slopes(torch.autograd.Function):
         if reduce is not log_sum_exp:  # a choice, which is constant
             return None, None, None, None, None
         if torch.is_grad_enabled():
-            of_scores, of_grad = gradients(
-                lambda x: _recorded_slopes(*x, moves), (scores, grad), (True, True), grads[0]
-            )
+            slopes = lambda x: _recorded_slopes(x[0], x[1], moves)  # noqa: E731
+            of_scores, of_grad = gradients(slopes, (scores, grad), (True, True), grads[0])
         else:
             of_scores, of_grad = _curves(scores, nodes, spread, grads[0], moves)
         return of_scores, of_grad, None, None, None
