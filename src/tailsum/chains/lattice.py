@@ -157,9 +157,8 @@ class Lattice(PathStructure[ArcTerms, Tensor]):
         end = (path[..., 1:] < 0) & (path[..., :-1] >= 0)  # the last arc of a path ends here
         tails, heads = torch.where(end, self.n_nodes[..., None] - 1, tails[..., 1:]), heads[..., :-1]
         heads[..., 0] = 0
-        total = torch.where(path < 0, 0.0, self._at(self.terms().arcs.scores[..., 0, :], path)).sum(
-            -1, dtype=torch.float64
-        )
+        scores = self._at(self.terms().arcs.scores[..., 0, :], path)
+        total = torch.where(path < 0, 0.0, scores).sum(-1, dtype=torch.float64)
         return total.masked_fill((tails != heads).any(-1), -math.inf).to(self.dtype)
 
     def exclusions(self, demanded: Sequence[Bool[Tensor, "..."]]) -> list[Bool[Tensor, "..."]]:
