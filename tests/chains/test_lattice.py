@@ -82,18 +82,18 @@ def test_what_is_no_path_scores_minus_infinity(path):
 
 
 def test_impossible_lattices_and_nodes_that_lead_nowhere():
-    # Node 5 is not reached, and from 2 and 4 there is no way on.
-    arcs = torch.tensor([[0, 0, 1, 5, 2], [1, 2, 3, 3, 4]])
-    arcs = torch.where(arcs == 3, 6, arcs)
-    scores = torch.tensor([1.0, 50.0, 2.0, 3.0, 4.0]).requires_grad_()
+    # Node 5 is not reached, and from 2, 4 and 3 there is no way on.
+    arcs = torch.tensor([[0, 0, 1, 5, 2, 4], [1, 2, 6, 6, 4, 3]])
+    scores = torch.tensor([1.0, 50.0, 2.0, 3.0, 4.0, 5.0]).requires_grad_()
     lattice = ts.Lattice(arcs, scores)
+    assert lattice.event_shape == (2,)
     assert lattice.log_partition() == 3.0
-    assert lattice.marginals().tolist() == [1.0, 0.0, 1.0, 0.0, 0.0]
-    never = ts.Lattice(arcs, scores.masked_fill(torch.arange(5) == 2, -math.inf))
+    assert lattice.marginals().tolist() == [1.0, 0.0, 1.0, 0.0, 0.0, 0.0]
+    never = ts.Lattice(arcs, scores.masked_fill(torch.arange(6) == 2, -math.inf))
     for value in (never.log_partition(), never.entropy()):
         (grad,) = torch.autograd.grad(value, scores, retain_graph=True)
         assert value == -math.inf
-        assert torch.equal(grad, torch.zeros(5))
+        assert torch.equal(grad, torch.zeros(6))
     assert never.argmax().tolist() == never.sample().tolist() == never.mbr().tolist() == [-1, -1]
 
 
