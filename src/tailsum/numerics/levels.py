@@ -108,7 +108,6 @@ class _Inside(torch.autograd.Function):
         grad = torch.zeros_like(nodes) if grads[1] is None else grads[1].clone()
         if grads[0] is not None:
             grad.view(-1).index_add_(0, ends.flatten(), grads[0].flatten())
-        grad.masked_fill_(nodes == -math.inf, 0.0)
         moves, reduce = ctx.how
         slopes = _Slopes.apply if torch.is_grad_enabled() else _slopes
         return slopes(scores, grad, nodes.detach(), moves, reduce), None, None, None
