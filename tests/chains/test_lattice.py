@@ -286,6 +286,24 @@ def test_graphs_of_their_own_and_copies():
     assert batch.to(torch.float32).log_partition().dtype == torch.float32
 
 
+def test_other_scores():
+    lattice = ts.Lattice(DIAMOND, torch.randn(6), labels=list(range(6)))
+    scores = torch.randn(4, 6).double().requires_grad_()
+    other, fresh = lattice.with_scores(scores), ts.Lattice(DIAMOND, scores)
+    assert other._topology is lattice._topology
+    close(other.log_partition(), fresh.log_partition())
+    close(torch.autograd.grad(other.entropy().sum(), scores)[0], torch.autograd.grad(fresh.entropy().sum(), scores)[0])
+    own = ts.Lattice(DIAMOND.expand(2, 2, 6), torch.zeros(6))
+    assert own.with_scores(torch.zeros(1, 6)).log_partition().shape == (2,)
+    fails(
+        lambda: own.with_scores(torch.zeros(3, 6)),
+        "scores has batch shape .3., which does not match that of the graphs",
+    )
+    fails(lambda: own.with_scores(torch.zeros(3, 2, 6)), r"scores must have a batch shape within \[2\]: got \[3, 2\]")
+    fails(lambda: lattice.with_scores(torch.zeros(5)), r"scores must be \[\*batch, E\], E = 6: got \[5\]")
+    fails(lambda: lattice.with_scores(torch.full((6,), math.nan)), "scores must not hold NaN")
+
+
 def test_half_precision_is_computed_in_float32():
     lattice = ts.Lattice(DIAMOND, torch.randn(6).half())
     assert lattice.log_partition().dtype == torch.float32
