@@ -34,9 +34,8 @@ class Model(NamedTuple):
 def make_model(batch: int, length: int, n: int) -> Model:
     torch.manual_seed(0)
     tables = (torch.randn(n).softmax(-1), (2 * torch.randn(n, n)).softmax(-1), torch.randn(n, SYMBOLS).softmax(-1))
-    return Model(
-        *(x.double() / x.double().sum(-1, keepdim=True) for x in tables), torch.randint(SYMBOLS, (batch, length))
-    )
+    initial, transition, emission = (x.double() / x.double().sum(-1, keepdim=True) for x in tables)
+    return Model(initial, transition, emission, torch.randint(SYMBOLS, (batch, length)))
 
 
 def theirs(model: Model) -> dict[str, Callable[[], Any]]:
@@ -63,8 +62,8 @@ def theirs(model: Model) -> dict[str, Callable[[], Any]]:
 def ours(model: Model, dtype: torch.dtype) -> dict[str, Callable[[], Any]]:
     initial, transition, emission = (x.log().to(dtype) for x in model[:3])
 
-    def chain(*tables: Tensor) -> ts.HMM:
-        return ts.HMM(*tables, model.observations)
+    def chain(initial: Tensor, transition: Tensor, emission: Tensor) -> ts.HMM:
+        return ts.HMM(initial, transition, emission, model.observations)
 
     def counts() -> Any:
         tables = [x.clone().requires_grad_() for x in (initial, transition, emission)]

@@ -200,3 +200,13 @@ def test_the_picture_of_two_views(tmp_path, monkeypatch):
     alone, exact, kept = wrong.values()
     assert max(exact, kept) < 0.7 * alone
     assert abs(exact - kept) < 0.03
+
+
+def test_words_without_spaces(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    sys.modules.pop("segment_words", None)
+    import segment_words  # noqa: PLC0415
+
+    monkeypatch.setattr(sys, "argv", ["segment_words", "The next statement is in a loop"])
+    segment_words.main()
+    assert "best: the next statement is in a loop\n" in capsys.readouterr().out

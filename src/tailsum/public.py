@@ -4,6 +4,7 @@ from tailsum.chains.alignment import Alignment
 from tailsum.chains.ctc import CTC
 from tailsum.chains.durations import Durations
 from tailsum.chains.hmm import HMM
+from tailsum.chains.lattice import Lattice
 from tailsum.chains.linear_chain import LinearChain
 from tailsum.chains.refine import Refined
 from tailsum.chains.segment_pairs import ByDuration
@@ -71,6 +72,7 @@ __all__ = [
     "Global",
     "Graph",
     "Kronecker",
+    "Lattice",
     "LinearChain",
     "Local",
     "LocalGlobal",

@@ -90,9 +90,9 @@ def test_factored_emission_and_sketch(operation):
 @pytest.mark.parametrize("way", ["gauge", "log space"])
 def test_scores_beyond_the_range_of_float64(operation, way, monkeypatch):
     """Both ways, forced: another gauge, and where there is no room for its tables, log space."""
-    monkeypatch.setattr("tailsum.chains.forward.in_range", lambda *_: False)
+    monkeypatch.setattr("tailsum.chains.ways.products.in_range", lambda *_: False)
     if way == "log space":
-        monkeypatch.setattr("tailsum.chains.forward.has_room", lambda *_: False)
+        monkeypatch.setattr("tailsum.chains.plan.has_room", lambda *_: False)
     monkeypatch.setattr("tailsum.scores.potential.tile_rows", lambda *_: 2)
     for kind in ("dense", "factored"):
         leaves, make = potential(kind, ())

@@ -104,9 +104,9 @@ def test_kept_streamed_gauged_and_log_space_agree(monkeypatch):
     kept = chain.log_partition(), chain.marginals(), chain.entropy()
     with ts.table_budget(0):
         streamed = chain.log_partition(), chain.marginals(), chain.entropy()
-    monkeypatch.setattr(forward_module, "in_range", lambda *_: False)
+    monkeypatch.setattr("tailsum.chains.ways.products.in_range", lambda *_: False)
     gauged = chain.log_partition(), chain.marginals(), chain.entropy()
-    monkeypatch.setattr(forward_module, "has_room", lambda *_: False)
+    monkeypatch.setattr("tailsum.chains.plan.has_room", lambda *_: False)
     log_space = chain.log_partition(), chain.marginals(), chain.entropy()
     for found, *others in zip(kept, streamed, gauged, log_space, strict=True):
         for other in others:
@@ -282,7 +282,7 @@ def test_gradients_of_the_entropy_of_a_long_left_to_right_chain():
 
 def test_a_large_offset_is_no_sign_of_underflow(monkeypatch):
     """A state that only paths through masks reach: sums with and without it differ by the rounding of the offset alone."""
-    monkeypatch.setattr(forward_module, "gauged", lambda *_: pytest.fail("took another gauge"))
+    monkeypatch.setattr("tailsum.chains.ways.gauge.gauged", lambda *_: pytest.fail("took another gauge"))
     generator = torch.Generator().manual_seed(0)
     nodes, pairs = (torch.randn(*shape, generator=generator).double() for shape in ((300, 60), (60, 60)))
     nodes[torch.rand(300, 60, generator=generator) < 0.5] = -1e4

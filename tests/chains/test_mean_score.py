@@ -149,7 +149,7 @@ def test_what_has_no_room_for_another_gauge_goes_the_general_way(taken, monkeypa
     nodes[1, 2:] -= 1e6
     pairs[:2] -= 1e6
     expected = ts.LinearChain(nodes.double(), pairs.double()).entropy()
-    monkeypatch.setattr("tailsum.chains.forward.has_room", lambda *_: False)
+    monkeypatch.setattr("tailsum.chains.plan.has_room", lambda *_: False)
     assert taken == [True]
     torch.testing.assert_close(ts.LinearChain(nodes, pairs).entropy().double(), expected, rtol=0, atol=1e-5)
     assert taken == [True, False]

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import tailsum as ts
-from tailsum.chains import packed_paths, time_blocks
-from tailsum.chains.following import follow
+from tailsum.chains.ways import packed_paths, time_blocks
+from tailsum.chains.ways.following import follow
 
 KINDS = [
     "plain",
@@ -108,7 +108,7 @@ def test_scores_too_far_apart_for_whole_numbers():
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(("steps", "blocks"), [(5, 1), (20, 2), (20, 7), (40, 300)])
 def test_paths_along_maps(steps, blocks, batch, monkeypatch):
-    monkeypatch.setattr("tailsum.chains.following.SHORTEST", 10)
+    monkeypatch.setattr("tailsum.chains.ways.following.CHECKED", 3)
     random, n = np.random.default_rng(0), 4
     for meet in (False, True):
         maps = random.integers(n, size=(steps, n, batch, blocks))
@@ -117,7 +117,9 @@ def test_paths_along_maps(steps, blocks, batch, monkeypatch):
         final, total = random.integers(n, size=batch), steps * blocks
         length = random.integers(total + 1, size=batch)
         moves = np.clip(length[:, None] - steps * np.arange(blocks), 0, steps)
-        found = follow(lambda t, at, maps=maps: maps[t].ravel()[at], steps, n, final, moves).reshape(batch, -1)
+        guess, flat = random.integers(n, size=moves.shape), maps.reshape(steps, n, -1)
+        origin = lambda t, states, lanes, flat=flat: flat[t, states, lanes]  # noqa: E731
+        found = follow(origin, steps, guess, final, moves).reshape(batch, -1)
         for b in range(batch):
             state = final[b]
             for t in range(total - 1, -1, -1):

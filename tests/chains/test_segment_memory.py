@@ -87,7 +87,7 @@ def test_streamed_scores_change_nothing(name, way, monkeypatch):
         return model.log_partition(), entropy, *slopes, model.max(), model.topk(2).scores, model.argmax().labels()
 
     expected = results()
-    monkeypatch.setattr("tailsum.numerics.reduce.tile_rows", lambda *_: 1)
+    monkeypatch.setattr("tailsum.scores.potential.tile_rows", lambda *_: 1)
     with ts.table_budget(0):
         for one, other in zip(results(), expected, strict=True):
             close(one, other)

@@ -35,8 +35,8 @@ def test_means_and_gradients_are_those_of_messages_apart():
         total = sum((w * x.sin()).sum() for w, x in zip(weight, found, strict=True))
         return torch.autograd.grad(total, inputs)
 
-    params = (pairs.left[index], pairs.right[None])
-    apart = expected_message(params, value, carried)
+    rows = ts.Factored(pairs.left[index], pairs.right[None])
+    apart = expected_message(rows, value, carried)
     together = SharedProducts(pairs.block(), means=True).carried(index, value, carried)
     for one, other in zip(apart, together, strict=True):
         torch.testing.assert_close(one, other)

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import tailsum as ts
-from tailsum.chains import scan, time_blocks
-from tailsum.chains.small_steps import small_forward
+from tailsum.chains.ways import plain_steps, small_steps, time_blocks
 from tailsum.scores import table
 
 
@@ -62,7 +61,7 @@ def test_both_ways_agree(kind, monkeypatch):
 def test_only_a_narrow_range_is_taken():
     def found(node, pairs):
         made = table.Table(ts.Dense(pairs[None, None]))
-        return small_forward(node, node.amax(-1), made)
+        return small_steps.forward(node, node.amax(-1), made)
 
     node, pairs = torch.randn(5, 2, 3), torch.randn(3, 3)
     assert found(node, pairs) is not None
@@ -70,17 +69,20 @@ def test_only_a_narrow_range_is_taken():
     apart.fill_diagonal_(0.0)
     best = torch.tensor([[0.0, -60.0, -60.0], [-60.0, 0.0, -60.0]])[:, None]  # the best states are far apart
     assert found(best, apart) is None
-    log_mass, _, total = scan._forward_steps(node, node.amax(-1), table.Table(ts.Dense(pairs[None, None])))
+    log_mass, _, total = plain_steps.forward(node, node.amax(-1), table.Table(ts.Dense(pairs[None, None])))
     torch.testing.assert_close(found(node, pairs)[0], log_mass)
     torch.testing.assert_close(found(node, pairs)[2], total)
 
 
-@pytest.fixture
-def in_blocks(monkeypatch):
+@pytest.fixture(params=["guesses", "unit vectors", "neither"])
+def in_blocks(request, monkeypatch):
     """Short chains are cut into blocks too, and this says how often."""
     cuts, cut = [], time_blocks.Blocks.cut
     monkeypatch.setattr(time_blocks, "SHORTEST", 2)
-    monkeypatch.setattr(time_blocks, "STEPS_A_BLOCK", 1.0)
+    monkeypatch.setattr(time_blocks, "SHORTEST_BLOCK", 3)
+    monkeypatch.setattr(time_blocks, "RUNS", 20 if request.param == "guesses" else 0)
+    if request.param != "unit vectors":
+        monkeypatch.setattr(time_blocks, "LARGEST", 0)
     monkeypatch.setattr(time_blocks.Blocks, "cut", lambda self, x: cuts.append(self) or cut(self, x))
     return cuts
 
@@ -92,10 +94,34 @@ def test_blocks_of_time_agree_with_steps(kind, length, in_blocks, monkeypatch):
     together = answers(*given, lengths)
     if kind not in {"wide", "impossible"}:  # those may go to log space
         assert len(in_blocks) > 8
-        assert {cut.length for cut in in_blocks} == {{6: 3, 41: 7}[length]}
+        assert {cut.length for cut in in_blocks} == {3}
     monkeypatch.setattr(table, "SMALL", 0)
     monkeypatch.setattr("tailsum.chains.best_paths.packed_path", lambda *_: None)
     for one, other in zip(together, answers(*given, lengths), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("kind", ["plain", "steps of their own"])
+def test_chains_that_forget_need_no_unit_vectors(kind, monkeypatch):
+    monkeypatch.setattr(time_blocks, "_too_large", lambda _: pytest.fail("the guesses did not settle"))
+    node, pairs = scores(kind, length=1_000, batch=2)
+    chain = ts.LinearChain(node, pairs, [1_000, 900])
+    total, mean = chain.log_partition(), chain.entropy()  # runs along the chain, back, and along it once more
+    torch.autograd.grad((total + mean).sum(), (node, pairs))
+
+
+@pytest.mark.parametrize("kind", ["never", "slowly"])
+def test_chains_that_do_not_forget(kind, monkeypatch):
+    """Each state leads to itself: a guess tells nothing, and a wrong one must not be taken for settled."""
+    node, pairs = (
+        torch.randn(1, 1_000, 3).double() / 10,
+        torch.full((3, 3), -math.inf if kind == "never" else -9.0).double(),
+    )
+    pairs.fill_diagonal_(0.0)
+    tensors = [x.requires_grad_() for x in (node, pairs)]
+    together = answers(*tensors, None)
+    monkeypatch.setattr(time_blocks, "SHORTEST", 10_000)
+    for one, other in zip(together, answers(*tensors, None), strict=True):
         torch.testing.assert_close(one, other)
 
 

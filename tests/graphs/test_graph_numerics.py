@@ -202,8 +202,8 @@ def test_beliefs_in_all_states(k):
 def test_the_kept_table_serves_both_directions():
     x = torch.randn(3, 2, 4).double()
     scores = torch.randn(1, 2, 4, 5).double()
-    factors = PairFactors((scores,), log_sum_exp)
-    centre = factors.centre[..., 0]
+    factors = PairFactors(ts.Dense(scores), log_sum_exp)
+    centre = factors.centre[..., None]
     forth = (x[..., :, None] + scores).logsumexp(-2)
     torch.testing.assert_close(factors.products(x, 1) + centre, forth)
     torch.testing.assert_close(factors.products(forth, 0) + centre, (forth[..., None, :] + scores).logsumexp(-1))

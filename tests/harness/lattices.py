@@ -1,4 +1,4 @@
-"""Paths through lattices, CTC and alignments: their truth and their cases. None of them has states to sketch."""
+"""Paths through lattices, CTC and alignments among them: their truth and their cases. None of them has states to sketch."""
 
 import itertools
 import math
@@ -220,6 +220,124 @@ class AlignmentCase(Case):
                 banned[b, ..., :, 0] = True
             else:
                 banned[b, ..., 0] = True
+
+    @property
+    def coupling(self) -> int:
+        return 0
+
+    @property
+    def has_states(self) -> bool:
+        return False
+
+
+Arcs = list[tuple[int, int]]
+
+
+def paths(arcs: Arcs, end: int, node: int = 0) -> Iterator[tuple[int, ...]]:
+    """Every path from a node to the end, as the places of its arcs."""
+    if node == end:
+        yield ()
+        return
+    for e, (tail, head) in enumerate(arcs):
+        if tail == node:
+            for path in paths(arcs, end, head):
+                yield (e, *path)
+
+
+def random_graph(r: Random, n: int, extra: int) -> Arcs:
+    """An acyclic graph from node 0 to n-1, the nodes between in any order: some parallel arcs, some nodes that lead nowhere."""
+    order = [0, *r.sample(range(1, n - 1), n - 2), n - 1]
+    through = [node for node in order[1:-1] if r.random() < 0.5]
+    arcs = list(itertools.pairwise([0, *through, n - 1]))
+    for _ in range(extra):
+        i = r.randrange(n - 1)
+        arcs.append((order[i], order[r.randrange(i + 1, n)]))
+        if r.random() < 0.3:
+            arcs.append(arcs[-1])
+    r.shuffle(arcs)
+    return arcs
+
+
+class PathTruth(Truth):
+    """All paths from node 0 to the end, with scores of arcs `[E]`."""
+
+    def __init__(self, scores: Tensor, arcs: Arcs, end: int):
+        configurations = list(paths(arcs, end))
+        uses = [[(e,) for e in path] for path in configurations]
+        super().__init__(configurations, total(scores, uses), counts(scores.shape, uses))
+
+
+class LatticeCase(Case):
+    """Graphs of `length` nodes beside the ends or, if `own`, of up to so many in each sentence, drawn by `pattern`."""
+
+    name = "lattice"
+    small = {"one graph": {"pattern": 29}, "graphs of their own": {"pattern": 9, "own": True}}
+    few = ("one graph",)  # graphs of their own are not compared with a single one
+    examples = {"operations": 45, "divergences": 15, "scores": 15}
+    has_lengths = False
+
+    @classmethod
+    def sizes(cls, r: Random) -> Kind:
+        return {"length": r.randint(1, 4), "pattern": r.randint(0, 999), "own": r.random() < 0.5}
+
+    @classmethod
+    def random(cls, r: Random) -> "LatticeCase":
+        return cls(
+            batch=r.choice([(), (1,), (3,), (2, 2)]), shared=r.random() < 0.3, forbidden=r.choice([0.0, 0.15, 0.4]),
+            scale=r.choice([0.1, 1.0, 5.0]), seed=r.randint(0, 2**32), **cls.sizes(r),
+        )  # fmt: skip
+
+    @classmethod
+    def counted(cls, length: int) -> Iterator[Counted]:
+        every = torch.triu_indices(length + 1, length + 1, 1)
+        yield Counted(ts.Lattice(every, torch.zeros(every.shape[1]).double()), 2 ** (length - 1), has_states=False)
+        line = torch.arange(length).repeat(3)
+        yield Counted(
+            ts.Lattice(torch.stack((line, line + 1)), torch.zeros(3 * length).double()), 3**length, has_states=False
+        )
+
+    def draw(self, pattern: int, own: bool = False, shared: bool = False) -> None:
+        r = Random(pattern)
+        sizes = [2 + (r.randint(0, self.length) if own and b else self.length) for b in range(self.size)]
+        if own:
+            self.graphs = [(random_graph(r, n, 4), n) for n in sizes]
+        else:
+            self.graphs = [(random_graph(r, 2 + self.length, 5), 2 + self.length)] * self.size
+        width = max((len(arcs) for arcs, _ in self.graphs), default=1)
+        rows = [[*arcs, *[(-1, -1)] * (width - len(arcs))] for arcs, _ in self.graphs]
+        arcs = torch.tensor(rows, dtype=torch.long).reshape(*self.batch, width, 2).mT
+        self.arcs = arcs if own or not self.size else arcs.reshape(-1, 2, width)[0]
+        used = (arcs[..., 0, :] >= 0).reshape(*self.batch, width)
+        self.leaf(*(() if shared else self.batch), width, used=used)
+        lengths = [len(path) for arcs, n in self.graphs for path in paths(arcs, n - 1)]
+        self.fields = {"states": (max(lengths, default=0),)}
+
+    def build(self, *leaves: Tensor) -> ts.Lattice:
+        return ts.Lattice(
+            self.arcs, leaves[0], torch.tensor([n for _, n in self.graphs], dtype=torch.long).reshape(self.batch)
+        )
+
+    def truth(self, b: int, leaves: list[Tensor]) -> PathTruth:
+        arcs, n = self.graphs[b]
+        return PathTruth(self.of_batch(leaves[0], leaves[0].shape[-1])[b], arcs, n - 1)
+
+    def nodes(self, truth: Truth) -> list[list[tuple[int, ...]]]:
+        return [[(e,) for e in c] for c in truth.configurations]
+
+    def row(self, configuration: tuple) -> Row:
+        return pad(list(configuration), self.width)
+
+    def configuration(self, row: Row, length: int) -> tuple:
+        return tuple(e for e in row if e >= 0)
+
+    def block(self, b: int) -> None:
+        arcs, n = self.graphs[b]
+        for e, (_, head) in enumerate(arcs):
+            if head == n - 1:
+                self.banned[0][b, e] = True
+
+    def within(self, length: int) -> tuple[slice, ...]:
+        return (slice(None),)
 
     @property
     def coupling(self) -> int:

@@ -13,14 +13,14 @@ from harness.case import Case
 from harness.chains import ChainCase, HMMCase
 from harness.dependencies import DependencyCase
 from harness.graphs import FactorCase, PairCase
-from harness.lattices import AlignmentCase, CTCCase
+from harness.lattices import AlignmentCase, CTCCase, LatticeCase
 from harness.rings import RingCase
 from harness.segments import SegmentCase
 from harness.trees import GrammarCase, SpanCase
 
 CASES: list[type[Case]] = [
-    ChainCase, HMMCase, SegmentCase, CTCCase, AlignmentCase, SpanCase, GrammarCase, DependencyCase, PairCase, FactorCase,
-    RingCase,
+    ChainCase, HMMCase, SegmentCase, CTCCase, AlignmentCase, LatticeCase, SpanCase, GrammarCase, DependencyCase, PairCase,
+    FactorCase, RingCase,
 ]  # fmt: skip
 STRUCTURES = {kind.name: kind for kind in CASES}
 

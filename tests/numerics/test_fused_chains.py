@@ -7,7 +7,7 @@ import torch
 
 from harness.poison import poison
 from tailsum import Dense, Factored, LinearChain, Lookahead, Neighbours, Optimal, kernels, precision, table_budget
-from tailsum.chains import fused_messages
+from tailsum.chains import plan
 from tailsum.sketch import selection
 from tailsum.sketch.neighbours import Near
 from tailsum.sketch.selection import Landmarks, Subset
@@ -71,7 +71,7 @@ def way(request, monkeypatch):
     few, alone = WAYS[request.param]
     from tailsum.numerics.fused import log_steps  # noqa: PLC0415
 
-    monkeypatch.setattr(fused_messages, "ALONE", few)
+    monkeypatch.setattr(plan, "ALONE", few)
     monkeypatch.setattr(log_steps, "ALONE", alone)
 
 
@@ -122,7 +122,7 @@ def test_own_factors_that_are_never_a_table(way):
 @pytest.mark.parametrize("make", [table, factors])
 def test_a_tile_with_few_states(make, n, monkeypatch):
     """One or two states in the last tile of a sum."""
-    monkeypatch.setattr(fused_messages, "ALONE", 4)
+    monkeypatch.setattr(plan, "ALONE", 4)
     with table_budget(0 if make is factors else 1 << 30):
         agree(make(n=n, length=3, batch=2))
 
@@ -148,7 +148,7 @@ def test_best_paths_of_many_sequences_in_many_parts(batch, monkeypatch):
     """Several programs for the sequences, the states before and the states after, none of them full."""
     from tailsum.numerics.fused import paths  # noqa: PLC0415
 
-    monkeypatch.setattr(fused_messages, "ALONE", 4)
+    monkeypatch.setattr(plan, "ALONE", 4)
     monkeypatch.setattr(paths, "_table_tile", lambda *_: {"I": 4, "J": 32, "num_warps": 4})
     nodes, pairs = 3 * torch.randn(batch, 4, 70) + 100, 3 * torch.randn(3, 70, 70) - 1e4
     pairs[:, :, ::5] = -math.inf

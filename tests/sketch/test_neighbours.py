@@ -219,7 +219,7 @@ def test_no_table_of_all_pairs_is_built(monkeypatch):
 
 
 def test_a_function_that_would_be_evaluated_too_often_has_no_lists(monkeypatch):
-    monkeypatch.setattr("tailsum.sketch.neighbours.EVALUATIONS", 99)
+    monkeypatch.setattr("tailsum.sketch.neighbours.PAIRS", 99 * ts.Scored.time_per_score)
     pairs = ts.Scored(lambda i, j: (i * j).float(), 10, 10)
     back = Near(pairs, pairs.transposed(), 4, torch.device("cpu")).back
     assert back.partners.tolist() == [[i] for i in range(10)]

@@ -1,1 +1,1 @@
-"""Chains: linear chains, hidden Markov models, semi-Markov models, CTC and alignments."""
+"""Chains: linear chains, hidden Markov models, semi-Markov models, lattices, CTC and alignments."""

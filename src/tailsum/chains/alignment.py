@@ -14,11 +14,12 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from tailsum.chains.paths import PathStructure
 from tailsum.numerics.check import check_broadcast, check_device, check_floating, check_scores
+from tailsum.numerics.levels import Steps, path_sums
 from tailsum.numerics.reduce import Reduce
-from tailsum.numerics.tensors import finite, working_type
+from tailsum.numerics.tensors import working_type
 from tailsum.scores.potential import Dense
-from tailsum.structure.base import Structure
 from tailsum.structure.check import checked_lengths
 
 
@@ -28,7 +29,7 @@ class MoveTerms(NamedTuple):
     moves: Dense
 
 
-class Alignment(Structure[MoveTerms, Tensor]):
+class Alignment(PathStructure[MoveTerms, Tensor]):
     """A distribution over the alignments of two sequences. Exact sums cost N M: there are no latent states to sketch.
 
     `match` is `[*batch, N, M]`. `delete` is `[*batch, N]`, or `[*batch, N, M+1]` where it depends on both positions (and has
@@ -92,23 +93,16 @@ class Alignment(Structure[MoveTerms, Tensor]):
         return MoveTerms(Dense(torch.stack(self._by_move(), -1).to(self.dtype)))
 
     def total(self, terms: MoveTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
-        """By diagonals: the cells (i, d - i) are entered from the two diagonals before."""
+        """A level of the lattice for each diagonal, with the cells (i, d - i); moves come from the two diagonals before."""
         n, m = self.node_shape
-        i = torch.arange(n, device=self.device)
-        j = torch.arange(1, n + m - 1, device=self.device)[:, None] - i  # [d - 1, i]
-        moves = terms.moves.scores[..., i, j.clamp(0, m - 1), :].masked_fill(((j < 0) | (j >= m))[..., None], -math.inf)
-        before = moves.new_full((*self.batch_shape, n), -math.inf)
-        here = before.masked_fill(i == 0, 0.0)
-        row = self.sequence_lengths().reshape(*self.batch_shape, 1) - 1
-        offset, totals = torch.zeros(self.batch_shape, dtype=torch.float64, device=self.device), list[Tensor]()
-        for move in moves.unbind(-3):
-            down = [F.pad(x, (1, 0), value=-math.inf)[..., :-1] for x in (before, here)]
-            before, here = here, reduce(torch.stack((*down, here), -1) + move, -1)
-            # The maximum is kept apart in float64, so that long sequences lose no digits.
-            top = finite(here.detach().amax(-1))
-            before, here, offset = before - top[..., None], here - top[..., None], offset + top.double()
-            totals.append(here.gather(-1, row)[..., 0].double() + offset)
-        return torch.stack(totals, -1).gather(-1, row + self.columns[..., None] - 2)[..., 0].to(self.dtype)
+        moves = terms.moves.scores.reshape(self.batch_shape.numel(), n, m, 3).movedim(-1, 0)
+        # With n cells after each row of m, one less in a row moves each row one further than the row before.
+        skewed = F.pad(moves, (0, n), value=-math.inf).flatten(-2)[..., : n * (n + m - 1)].unflatten(-1, (n, n + m - 1))
+        scores = skewed[..., 1:].movedim(-1, 0).contiguous()
+        steps = Steps([(2, 1), (1, 1), (1, 0)], n + m - 2, n)
+        row = self.sequence_lengths() - 1
+        ends = steps.at(row + self.columns.expand(self.batch_shape).reshape(-1) - 1, row[:, None])
+        return path_sums(scores, steps, ends, reduce).reshape(self.batch_shape)
 
     def marginals(self) -> Float[Tensor, "*batch N M"]:
         """The probability that two positions are matched."""

@@ -8,9 +8,11 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tailsum.chains import plan
 from tailsum.chains.forward import forward_messages
-from tailsum.numerics.kernels import fused
-from tailsum.numerics.noise import gumbel, seed_from
+from tailsum.chains.ways.small_walk import small_walk
+from tailsum.chains.ways.walk_kernel import walk_by_kernel
+from tailsum.numerics.noise import gumbel
 from tailsum.numerics.tiles import tile_rows
 from tailsum.scores.potential import Potential
 
@@ -30,24 +32,20 @@ class BackwardWalk:
         final = self.messages.take_along_dim(self.last[None, ..., None, None], 0)[0]
         inside = torch.arange(len(node), device=node.device) <= self.last[..., None]
         self.inside = inside & (final > -math.inf).any(-2)  # [*batch, T]
-        self.in_kernel = bool(node.numel()) and self.flat.for_kernels is not None and fused(node, *self.flat.tensors)
+        self.way = plan.walks(self.log_mass, self.flat)
 
     def at_a_time(self, count: int) -> int:
         """How many of `count` samples to draw together."""
-        return max(1, count) if self.in_kernel else tile_rows(self.messages[0].numel(), self.messages.device)
+        return max(1, count) if self.way == "kernels" else tile_rows(self.messages[0].numel(), self.messages.device)
 
     def sample(self, count: int, generator: torch.Generator | None) -> Int[Tensor, "count *batch T"]:
         """Independent paths."""
-        if self.in_kernel:
-            from tailsum.numerics.fused.paths import walk  # noqa: PLC0415
-            from tailsum.numerics.fused.scores import Pairs  # noqa: PLC0415
-
-            last, seed = self.last.reshape(-1), seed_from(generator)
-            paths = walk(self.log_mass.contiguous(), Pairs(self.flat.tensors), last, count, seed)
-            paths = paths.reshape(count, *self.inside.shape)
-        else:
+        if self.way == "steps" or not count:
             paths = self._states(count, lambda logits: gumbel(logits, generator).argmax(-2)).movedim(-1, 0)
-        return torch.where(self.inside, paths, -1)
+        else:
+            walk = small_walk if self.way == "few states" else walk_by_kernel
+            paths = walk(self.log_mass, self.flat, self.last.reshape(-1), count, generator)
+        return torch.where(self.inside, paths.reshape(count, *self.inside.shape), -1)
 
     def relaxed(
         self, temperature: float, hard: bool, count: int, generator: torch.Generator | None

@@ -15,12 +15,13 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tailsum.chains.paths import PathStructure
 from tailsum.numerics.check import as_whole, check_broadcast, check_floating, check_scores
+from tailsum.numerics.levels import Steps, path_sums
 from tailsum.numerics.reduce import Reduce
-from tailsum.numerics.tensors import finite, without_common, working_type
+from tailsum.numerics.tensors import without_common, working_type
 from tailsum.numerics.transforms import some
 from tailsum.scores.potential import Dense
-from tailsum.structure.base import Structure
 from tailsum.structure.check import checked_lengths
 
 
@@ -30,7 +31,7 @@ class FrameTerms(NamedTuple):
     frames: Dense
 
 
-class CTC(Structure[FrameTerms, Tensor]):
+class CTC(PathStructure[FrameTerms, Tensor]):
     """A distribution over the labellings of frames that collapse to a target; `-log_partition()` is the CTC loss.
 
     `log_probs` is `[*batch, T, V]`, normalised or not; `targets` is `[*batch, S]`, none of them `blank`; `lengths` counts
@@ -87,24 +88,20 @@ class CTC(Structure[FrameTerms, Tensor]):
         return FrameTerms(Dense(self._blanked(self.log_probs).to(self.dtype)))
 
     def total(self, terms: FrameTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
+        """A level of the lattice for each frame, with the places of the target."""
+        n_places, size = self.lattice.shape[-1], self.batch_shape.numel()
         places = self.lattice.expand(*self.batch_shape, -1)
-        last = self.sequence_lengths().reshape(*self.batch_shape, 1) - 1
-        missing = torch.arange(2, device=self.device)  # with a final blank, or without
-        ends = 2 * self.target_lengths[..., None] - missing
-        ends = ends.expand(*self.batch_shape, 2)
-        offset, totals = torch.zeros(self.batch_shape, dtype=torch.float64, device=self.device), list[Tensor]()
-        alpha = torch.zeros_like(places, dtype=self.dtype)
-        alpha[..., 1:] = -math.inf  # a step from the first blank enters the first two places
-        for frame in terms.frames.scores.unbind(-2):
-            shifted = F.pad(alpha, (2, 0), value=-math.inf)
-            ways = (alpha, shifted[..., 1:-1], shifted[..., :-2].masked_fill(~self.skips, -math.inf))
-            alpha = reduce(torch.stack(ways), 0) + frame.gather(-1, places)
-            # The maximum is kept apart in float64, so that long sequences lose no digits.
-            top = finite(alpha.detach().amax(-1))
-            alpha, offset = alpha - top[..., None], offset + top.double()
-            final = alpha.gather(-1, ends.clamp(min=0)).masked_fill(ends < 0, -math.inf)
-            totals.append(reduce(final, -1).double() + offset)
-        return torch.stack(totals, -1).gather(-1, last)[..., 0].to(self.dtype)
+        labels = places[..., None, :].expand(*self.batch_shape, *self.node_shape, -1)
+        scores = terms.frames.scores.gather(-1, labels).reshape(size, *self.node_shape, n_places)
+        closed = scores.new_zeros(3, size, n_places)
+        closed[2].masked_fill_(~self.skips.expand_as(places).reshape(size, n_places), -math.inf)
+        # A step from the first blank enters the first two places.
+        steps = Steps([(1, 0), (1, 1), (1, 2)], self.node_shape[0], n_places, closed)
+        ends = 2 * self.target_lengths.expand(self.batch_shape).reshape(-1, 1) - torch.arange(2, device=self.device)
+        index = steps.at(self.sequence_lengths(), ends.clamp(min=0))
+        sums = path_sums(scores.movedim(0, 1)[:, None], steps, index, reduce)
+        # With a final blank, or without.
+        return reduce(sums.masked_fill(ends < 0, -math.inf), -1).reshape(self.batch_shape)
 
     def after_batch(self) -> dict[str, int]:
         return {"target_lengths": 0, "lattice": 1, "skips": 1, "log_probs": 2}

@@ -10,6 +10,7 @@ from tailsum.numerics.reduce import log_or_never
 from tailsum.numerics.stream import Parts, streamed
 from tailsum.numerics.tensors import as_values, finite
 from tailsum.numerics.tiles import tile_rows
+from tailsum.scores.potential import Potential
 
 TILES = 4  # the backward pass holds about six tiles at once: smaller ones are as fast and need less memory
 
@@ -21,27 +22,26 @@ class PathMass(NamedTuple):
     mean: Tensor
 
 
-def expected_message(params: tuple[Tensor, ...], value: Tensor, carried: Tensor) -> PathMass:
+def expected_message(pairs: Potential, value: Tensor, carried: Tensor) -> PathMass:
     """`log sum_k exp(value_k + score_kj)`, and the mean of `carried_k + score_kj` under these weights.
 
-    `value` and `carried` are `[B, K]`; `params` are scores `[B, K, N]` or factors `[B, K, d]` and `[B, N, d]`. Computed in
-    tiles of N; differentiable any number of times.
+    `value` and `carried` are `[B, K]`; `pairs`, in rows, are `[B, K, N]`. Computed in tiles of N; differentiable any number of
+    times.
     """
-    factored = len(params) == 2
-    columns = params[1] if factored else params[0].mT
-    whole = (params[0].mT, value, carried) if factored else (value, carried)
+    columns = pairs.backwards()
+    rows, whole = columns.parts()
 
     def tile(parts: Parts) -> Parts:
-        (columns,), (*left, value, carried) = parts
-        scores = product(columns, left[0]) if factored else columns
+        here, (value, carried, *rest) = parts
+        scores = columns.scores_of(Parts(here, tuple(rest)))
         weight = scores + value[:, None]
         highest = finite(weight.detach().amax(-1, keepdim=True))
         weight = (weight - highest).exp() if torch.is_grad_enabled() else weight.sub_(highest).exp_()
         total = weight.sum(-1, keepdim=True)
-        scores = scores if factored else as_values(scores)
+        scores = scores if columns.always_finite else as_values(scores)
         mean = (weight * scores).sum(-1, keepdim=True) + product(weight, carried[..., None])
         return Parts((log_or_never(total) + highest, mean / total.masked_fill(total == 0, 1.0)))
 
     chunk = tile_rows(TILES * value.numel(), value.device)
-    mass, mean = streamed(tile, Parts((columns,), whole), chunk, 2).rows
+    mass, mean = streamed(tile, Parts(rows, (value, carried, *whole)), chunk, 2).rows
     return PathMass(mass[..., 0], mean[..., 0])

@@ -6,7 +6,6 @@ from torch import Tensor
 
 from tailsum.numerics.fused.landmarks import Excess, Near, Sender
 from tailsum.numerics.fused.select import Selector
-from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Potential
 from tailsum.sketch.neighbours import NearMessages
 from tailsum.sketch.selection import Landmarks, Optimal, Selection, Subset
@@ -42,7 +41,7 @@ class FusedSweep:
             chosen = kept.index[:, t - 1], kept.log_weight[:, t - 1]
             self._selector(log_q, marks[t], *chosen, False, value)
             send(out, value, *chosen, None if near is None else excess, t, also=before, log_q=values[:, t - 1])
-            if not isinstance(back, Factored):  # there may be states that no message reaches
+            if not back.always_finite:  # there may be states that no message reaches
                 out.copy_(fill_unreached(out))
                 torch.add(out, before, out=values[:, t - 1])
         return messages, kept
@@ -65,7 +64,7 @@ class FusedSweep:
             chosen = kept.index.zero_()[:, 0], kept.log_weight.fill_(-torch.inf)[:, 0]
             self._selector(log_q, marks[t], *chosen, False, value)
             near_excess, node, later = None if near is None else excess, self.nodes[:, t], future[:, t]
-            if isinstance(onward, Factored):
+            if onward.always_finite:
                 send(out, value, *chosen, near_excess, add=node, also=later, log_q=log_q)
             else:  # there may be states that no message reaches
                 send(out, value, *chosen, near_excess)

@@ -15,6 +15,7 @@ from tailsum.numerics.check import as_whole, check_broadcast, check_device, chec
 from tailsum.numerics.tensors import working_type
 from tailsum.numerics.tiles import tile_rows
 from tailsum.numerics.transforms import some, values_of
+from tailsum.scores.arguments import as_potential
 from tailsum.scores.potential import Dense, Potential
 from tailsum.scores.scored import Scored
 
@@ -62,7 +63,8 @@ class HMM(LinearChain):
         if isinstance(transition, Tensor) and transition.dim() > 2:
             batch = check_broadcast("transition", transition.shape[:-2], batch, "that of the other arguments,")
             transition = Dense(transition[..., None, :, :])
-        tensors = transition.tensors if isinstance(transition, Potential) else (transition,)
+        pairs = as_potential(transition)
+        tensors = () if pairs is None else pairs.tensors
         if lengths is not None:  # the padding may hold anything
             lengths = as_whole("lengths", lengths, observations.device)
             check_broadcast("lengths", lengths.shape, batch, "that of observations,")

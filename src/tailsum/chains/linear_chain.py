@@ -22,8 +22,8 @@ from tailsum.chains.best_paths import best_paths
 from tailsum.chains.chain_marginals import chain_marginals
 from tailsum.chains.chain_sweep import ChainSweep
 from tailsum.chains.forward import log_partition
-from tailsum.chains.fused_messages import suits_log_steps
 from tailsum.chains.mean_score import mean_score
+from tailsum.chains.plan import takes_log_kernels
 from tailsum.chains.refine import Refined
 from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape, check_temperature
 from tailsum.numerics.kernels import fused
@@ -146,7 +146,8 @@ class LinearChain(Structure[ChainTerms, Tensor]):
     def log_partition(self) -> Float[Tensor, "*batch"]:
         if self.n_nodes > 1 and fused(*self._emission.tensors, *self._transition.tensors):
             terms = self.terms()
-            if suits_log_steps(self.batch_shape.numel(), self.n_states, terms.pairs.flat(self.batch_shape)):
+            pairs = terms.pairs.flat(self.batch_shape)
+            if takes_log_kernels(self.batch_shape.numel(), self.n_nodes, self.n_states, pairs):
                 with full_precision(self.device):  # the kernels handle finite masks
                     return self.log_sum(self.weighted(terms)).to(self.dtype)
         return super().log_partition()

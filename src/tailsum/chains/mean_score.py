@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tailsum.chains.forward import final_log_sum, summed
-from tailsum.chains.scan import Flow, Forward, forward_scan, inverse_total
+from tailsum.chains.forward import summed
+from tailsum.chains.messages import Forward
+from tailsum.chains.ways.scan import Flow, forward_scan, inverse_total
 from tailsum.chains.weighed import Weighed, WeighedTable, WeighedTiles
 from tailsum.numerics.tensors import as_values
 from tailsum.scores.potential import Dense, Potential
@@ -92,7 +93,7 @@ class _MeanScore(torch.autograd.Function):
         ctx.table, ctx.last, ctx.weighed, ctx.chances = table, last, weighed, chances
         ctx.weighing = weighing._replace(pairs=weighing.pairs.map(torch.detach), values=_detached(weighing.values))
         ctx.save_for_backward(node, value, *tensors)
-        return final_log_sum(forward[0], last), chances.gain.double().sum((0, 2)) + weighed.common(last)
+        return forward[0].log_sum(last), chances.gain.double().sum((0, 2)) + weighed.common(last)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:

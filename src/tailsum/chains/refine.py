@@ -22,7 +22,6 @@ from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import log_sum_exp
 from tailsum.numerics.tensors import as_values, finite, without_common
 from tailsum.scores.potential import Potential
-from tailsum.scores.scored import Scored
 from tailsum.sketch.selection import Subset
 
 
@@ -64,7 +63,7 @@ class Refined:
         recording, scores = torch.is_grad_enabled(), self._node_scores()
         with torch.inference_mode(False), torch.enable_grad():
             nodes, pairs = _recordable(scores), self._pairs.map(_recordable)
-            recording &= nodes.requires_grad or _requires_grad(pairs)
+            recording &= nodes.requires_grad or pairs.requires_grad
             nodes = tracked(nodes, recording)
             total = self._estimate(nodes, pairs)[0].sum()
             return torch.autograd.grad(total, nodes, create_graph=recording, materialize_grads=True)[0]
@@ -122,14 +121,16 @@ class Refined:
         shape, (steps, count) = self._batch_shape, kept[0].shape[-2:]
         shared = shared_products(pairs, count, shape.numel(), steps, means=True)
 
+        def flat(x: Tensor) -> Tensor:
+            return x.expand(*shape, -1, -1).reshape(-1, *x.shape[-2:]) if x.dim() > 2 else x[None]
+
         def send(step: int, paths: PathMass) -> PathMass:
             index, log_weight = _at(kept, step)
             value, mean = paths.mass.gather(-1, index) + log_weight, paths.mean.gather(-1, index)
             if shared is not None and (sent := shared.carried(index, value, mean)) is not None:
                 return sent
-            scores = pairs.at_step(step).gather(kept[0][..., step, :], None).plain().operator().tensors
-            params = (p.expand(*shape, -1, -1).reshape(-1, *p.shape[-2:]) if p.dim() > 2 else p[None] for p in scores)
-            return expected_message(tuple(params), value, mean)
+            scores = pairs.at_step(step).gather(kept[0][..., step, :], None).in_rows()
+            return expected_message(scores.map(flat), value, mean)
 
         return send
 
@@ -154,11 +155,3 @@ def _summed(mass: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
     """The log of the total mass, and the mean of the scores under it, `[B]`."""
     total = log_sum_exp(mass, -1)
     return total, ((mass - finite(total)[:, None]).exp() * score).sum(-1)
-
-
-def _requires_grad(pairs: Potential) -> bool:
-    """Whether the scores require gradients; a function is evaluated at one pair."""
-    if isinstance(pairs, Scored):
-        first = torch.zeros((), dtype=torch.long, device=pairs.device)
-        return pairs.at(first, first).requires_grad
-    return any(x.requires_grad for x in pairs.tensors)

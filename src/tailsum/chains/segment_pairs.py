@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tailsum.chains.segments import Segments
 from tailsum.numerics.check import shape_or_type
-from tailsum.numerics.tensors import unmasked
-from tailsum.scores.potential import Dense, Potential
+from tailsum.scores.arguments import as_potential
+from tailsum.scores.potential import Potential
 from tailsum.structure.check import check_lead
 
 
@@ -30,15 +30,14 @@ class ByDuration:
     """
 
     def __init__(self, scores: Float[Tensor, "*lead D N N"] | Potential) -> None:
-        if isinstance(scores, Tensor) and scores.dim() > 2:
-            scores = Dense(scores)
-        if not isinstance(scores, Potential) or not scores.lead:
-            potential = isinstance(scores, Potential)
-            got = f"{scores}, which has no leading dimensions" if potential else shape_or_type(scores)
+        pairs = as_potential(scores)
+        if pairs is None or not pairs.lead:
+            a_table = pairs is not scores
+            got = shape_or_type(scores) if pairs is None or a_table else f"{pairs}, which has no leading dimensions"
             raise ValueError(
                 f"scores must be a tensor [*lead, D, N, N] or a potential whose leading dimensions end with D: got {got}"
             )
-        self.scores = scores
+        self.scores = pairs
 
     def __repr__(self) -> str:
         return f"ByDuration({self.scores})"
@@ -74,7 +73,7 @@ def with_durations(pairs: Potential, by_duration: bool) -> Potential:
         pairs = pairs.map(lambda x: x[None] if x.dim() == last + 1 else x)
     else:
         pairs = pairs.map(lambda x: x.unsqueeze(-last - 1) if x.dim() > last else x)
-    return pairs.map(unmasked) if isinstance(pairs, Dense) else pairs
+    return pairs.unmasked()
 
 
 def score_of_pairs(pairs: Potential, configuration: Segments) -> Float[Tensor, "*sample_batch"]:

@@ -17,12 +17,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from tailsum.chains.durations import Durations
-from tailsum.numerics.reduce import LogProduct, Reduce, StreamedLogProduct, log_sum_exp
+from tailsum.chains.segment_scores import SegmentScores
+from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp
 from tailsum.numerics.stream import Parts, streamed
 from tailsum.numerics.tensors import finite
-from tailsum.numerics.tiles import block_scores, fits_budget
-from tailsum.scores.potential import Dense, Potential
+from tailsum.numerics.tiles import fits_budget
+from tailsum.scores.potential import Potential
 
 _KEPT = 1 << 25  # entries of all windows that a backward pass may keep; more are recomputed
 _CHUNK = 1 << 22  # entries of the windows that are recomputed together
@@ -31,18 +31,7 @@ _TABLES = 3  # tables of pairs that exist at the same time: scores, their expone
 Enter = Callable[[Tensor], Tensor]  # from scores of endings `[*batch, D, n]` to messages `[*batch, n]`
 
 
-def by_end(segment: Tensor) -> Tensor:
-    """Values of segments by their last position, `[.., T, D, n]`, from values by their first; zero before the sequence.
-
-    Row d of `[D, T]` moves by d places: with D of padding, the flat numbers are read in rows that are one shorter.
-    """
-    length, longest, _ = segment.shape[-3:]
-    rows = F.pad(segment.movedim(-2, -3), (0, 0, 0, longest)).flatten(-3, -2)
-    skewed = rows[..., : rows.shape[-2] - longest, :].unflatten(-2, (longest, length + longest - 1))
-    return skewed[..., :length, :].movedim(-3, -2)
-
-
-def entering(segments: Dense | Durations, pairs: Potential, batch: torch.Size, reduce: Reduce) -> Tensor:
+def entering(segments: SegmentScores, pairs: Potential, batch: torch.Size, reduce: Reduce) -> Tensor:
     """The messages `[T, *batch, n]` in float64, from scores of the batch's shape."""
     return _Scan(segments, pairs, reduce)(batch)
 
@@ -61,21 +50,14 @@ def _relative(scores: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 class _Scan:
     """The recursion. Its tensors are `moving`, with the T-1 inner boundaries first, or the same at all boundaries."""
 
-    def __init__(self, segments: Dense | Durations, pairs: Potential, reduce: Reduce) -> None:
-        self.pairs, self.reduce = pairs, reduce
+    def __init__(self, segments: SegmentScores, pairs: Potential, reduce: Reduce) -> None:
+        self.segments, self.pairs, self.reduce = segments, pairs, reduce
+        self.length, self.size = segments.length, segments.n_states
+        self.longest = min(segments.longest, self.length)
         self.tensors: list[Tensor] = []
         self.moving: list[bool] = []
-        if isinstance(segments, Durations):
-            emission, duration = segments.emission, segments.duration
-            self.length, self.size = emission.shape[-2:]
-            self.longest = min(duration.shape[-2], self.length)
-            self._add(emission.movedim(-2, 0)[: self.length - 1], True)
-            self._add(duration[..., : self.longest, :], False)
-        else:
-            self.length, longest, self.size = segments.scores.shape[-3:]
-            self.longest = min(longest, self.length)
-            table = by_end(segments.scores[..., : self.longest, :])
-            self._add(table.movedim(-3, 0)[: self.length - 1].contiguous(), True)
+        for tensor, moving in segments.by_boundary():
+            self._add(tensor, moving)
         self.of_segments = len(self.tensors)  # how many of the tensors are not of the pairs
         self.dtype, self.device = self.tensors[0].dtype, self.tensors[0].device
         for x in pairs.tensors if self.length > 1 else ():
@@ -130,45 +112,33 @@ class _Scan:
         messages: list[Tensor] = []
         for step in range(len(cut[0])):
             here = [x if isinstance(x, Tensor) else x[step] for x in cut]
-            if count == 2:  # an emission and the durations
-                window = window + here[0][..., None, :]
             enter = shared or self._enter(here[count:])
-            relative, top = _relative(window + here[count - 1], self.dtype)
+            window, endings = self.segments.ending(window, here[:count])
+            relative, top = _relative(endings, self.dtype)
             messages.append(enter(relative).double() + top[..., 0])
             window = torch.cat((messages[-1][..., None, :], window[..., :-1, :]), -2)
         return window, torch.stack(messages)
 
     def _enter(self, tensors: Sequence[Tensor]) -> Enter:
         """The transition at a boundary."""
-        reduce, pairs = self.reduce, self.pairs.with_tensors(tensors).operator()
+        reduce = self.reduce
+        pairs = self.pairs.with_tensors(tensors).operator()  # [n, n] or [*batch, D or 1, n, n]
         pairs = pairs.map(lambda x: x[..., : self.longest, :, :] if x.dim() > 2 else x)
-        if pairs.plain() is not pairs:
-            return lambda scores: self._entered(pairs, scores)
-        params = pairs.tensors  # [n, n or d] or [*batch, D or 1, n, n or d]
-        if all(p.dim() == 2 for p in params):
-            shared = self._product(params)
+        if not pairs.lead:
+            shared = self._product(pairs)
             return lambda scores: shared(reduce(scores, -2).reshape(-1, self.size)).reshape(
                 *scores.shape[:-2], self.size
             )
-        if all(p.shape[-3] == 1 for p in params if p.dim() > 2):
-            of_sequence = self._product(tuple(p[..., 0, :, :] if p.dim() > 2 else p for p in params))
+        if pairs.lead[-1] == 1:
+            of_sequence = self._product(pairs.map(lambda x: x[..., 0, :, :] if x.dim() > 2 else x))
             return lambda scores: of_sequence(reduce(scores, -2)[..., None, :])[..., 0, :]
-        if self.kept:
-            of_duration = LogProduct(block_scores(params).flatten(-3, -2), reduce)
+        if self.kept and pairs.by_parts:
+            of_duration = LogProduct(pairs.block().flatten(-3, -2), reduce)
             return lambda scores: of_duration(scores.flatten(-2)[..., None, :])[..., 0, :]
-        by_duration = self._product(params)
+        by_duration = self._product(pairs)
         return lambda scores: reduce(by_duration(scores[..., None, :])[..., 0, :], -2)
 
-    def _entered(self, pairs: Potential, scores: Tensor) -> Tensor:
-        """The messages through an operator, from scores of endings `[*batch, D, n]`."""
-        if not pairs.lead:  # the batch as rows of one table
-            rows = self.reduce(scores, -2)
-            return pairs.into(rows.reshape(-1, self.size), self.reduce).reshape(rows.shape)
-        by_duration = pairs.lead[-1] > 1
-        each = scores if by_duration else self.reduce(scores, -2)[..., None, :]
-        return self.reduce(pairs.into(each[..., None, :], self.reduce)[..., 0, :], -2)
-
-    def _product(self, params: tuple[Tensor, ...]) -> LogProduct | StreamedLogProduct:
-        if self.kept:
-            return LogProduct(block_scores(params), self.reduce)
-        return StreamedLogProduct(params, self.reduce)
+    def _product(self, pairs: Potential) -> Callable[[Tensor], Tensor]:
+        if self.kept and pairs.by_parts:
+            return LogProduct(pairs.block(), self.reduce)
+        return lambda x: pairs.log_product(x, self.reduce)

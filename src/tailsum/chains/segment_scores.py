@@ -1,94 +1,102 @@
-"""The scores of segments in a semi-Markov model: a table or `Durations`, checked and cleaned."""
+"""What a semi-Markov model asks of the scores of its segments, in whichever form they are given.
 
-import math
+Positions come before durations: `[*batch, T, D, N]`, the segment that starts at t and lasts d+1 positions at `[t, d]`.
+"""
+
+from abc import abstractmethod
+from typing import TypeVar
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from tailsum.chains.durations import Durations
-from tailsum.chains.segment_scan import by_end
 from tailsum.chains.segments import Segments
-from tailsum.numerics.check import check_broadcast, check_device, check_floating, check_scores, shape_or_type
-from tailsum.numerics.reduce import log_sum_exp
-from tailsum.scores.potential import Dense
+from tailsum.numerics.check import check_floating, check_scores
+from tailsum.scores.base import Scores
+
+This = TypeVar("This", bound="SegmentScores")
 
 
-def segment_scores(segment: object) -> tuple[Dense | Durations, torch.Size, int, int, int]:
-    """The scores as a term, their batch shape, and T, D and N; a ValueError if the shapes do not fit."""
-    if isinstance(segment, Durations):
-        emission, duration = segment.emission, segment.duration
-        check_device("segment.duration", duration, emission.device)
-        other = "that of segment.emission,"
-        lead = check_broadcast("segment.duration", duration.shape[:-2], emission.shape[:-2], other)
-        return segment, lead, emission.shape[-2], duration.shape[-2], duration.shape[-1]
-    if not isinstance(segment, Tensor) or segment.dim() < 3 or 0 in segment.shape[-3:]:
-        raise ValueError(
-            f"segment must be [*batch, T, D, N], none of T, D, N zero: got {shape_or_type(segment)}, which is no Durations either"
-        )
-    *lead, length, longest, size = segment.shape
-    return Dense(segment), torch.Size(lead), length, longest, size
+class SegmentScores(Scores):
+    """Scores of all segments of T positions, with D durations and N states: a table, or what takes less room than one."""
+
+    length: int
+    longest: int
+    n_states: int
+
+    # Given by a user.
+
+    @abstractmethod
+    def given_batch(self) -> torch.Size:
+        """The batch shape; a ValueError if the tensors do not fit each other."""
+
+    @abstractmethod
+    def cleaned(self: This, lengths: Int[Tensor, "*batch"], *, censored: bool, check: bool) -> This:
+        """Zeros in place of scores that no sequence uses; with `check`, a ValueError if others are NaN or infinite.
+
+        If `censored`, a segment that the end cuts counts with the scores of its longer durations.
+        """
+
+    @abstractmethod
+    def cut_at(self: This, lengths: Int[Tensor, "*batch"]) -> This:
+        """The same if the end may cut the last segment, which then counts all durations that reach the end or beyond."""
+
+    # Sums.
+
+    @abstractmethod
+    def tabled(self) -> "SegmentScores":
+        """A table of all scores, which is its only tensor."""
+
+    @abstractmethod
+    def in_batch(self: This, batch: torch.Size) -> This:
+        """The same with scores for every sequence of the batch."""
+
+    @abstractmethod
+    def without_common(self: This, lengths: Int[Tensor, "*batch"]) -> This:
+        """Less a score in proportion to durations, which always add up to the length."""
+
+    @abstractmethod
+    def by_boundary(self) -> list[tuple[Tensor, bool]]:
+        """The tensors that `ending` reads: either one for each inner boundary, these first, or the same one for all."""
+
+    @abstractmethod
+    def ending(self, window: Float64[Tensor, "*batch D n"], here: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """The next window, and the scores of endings at a boundary, from the `by_boundary` tensors there.
+
+        The window has the scores of all that comes before segments that end here or later, by how long ago they began.
+        """
+
+    @abstractmethod
+    def that_end(
+        self, batch: tuple[Int[Tensor, " r"], ...], start: Int[Tensor, "r D"], *, final: bool
+    ) -> Float[Tensor, "r D n"]:
+        """The scores of the segments of each duration from `start`, which end together; with `final`, at the sequence's end.
+
+        `batch` has the place of each row in each dimension of the batch.
+        """
+
+    @abstractmethod
+    def score_of(self, configuration: Segments, lengths: Int[Tensor, "*batch"]) -> Float64[Tensor, "*sample_batch"]:
+        """The sum of the scores of the segments of each configuration."""
+
+    @abstractmethod
+    def label_chances(self, slope: Tensor) -> Float[Tensor, "*batch T n"]:
+        """The probability that a segment of each state covers each position, from log Z's gradient in the first tensor."""
 
 
-def cleaned(segments: Dense | Durations, used: Tensor, trailing: int, *, check: bool) -> Dense | Durations:
-    """The scores with zeros where no sequence has `used` them; with `check`, a ValueError if others are NaN or infinite.
-
-    `used` has all but the last `trailing` dimensions of the scores.
-    """
-    duration = segments.duration if isinstance(segments, Durations) else None
-    name, scores = "segment" if duration is None else "segment.emission", segments.tensors[0]
+def zero_outside(name: str, scores: Tensor, used: Bool[Tensor, "..."], trailing: int, *, check: bool) -> Tensor:
+    """Zeros where no sequence has `used` the scores, in all but the last `trailing` dimensions; the others checked."""
     if check:
-        if duration is not None:
-            check_scores("segment.duration", duration)
         check_floating(name, scores)
     lead = scores.shape[: scores.dim() - trailing]
     unused = used.long().sum_to_size(lead) == 0  # shared scores are used if one sequence uses them
     scores = scores.masked_fill(unused.reshape(*lead, *(1,) * trailing), 0.0)
     if check:
         check_scores(name, scores)
-    return Dense(scores) if duration is None else Durations(scores, duration)
+    return scores
 
 
-def cut_at_the_end(segments: Dense | Durations, lengths: Tensor) -> Dense | Durations:
-    """The scores if the end of a sequence may cut its last segment, for `lengths [*batch]`.
-
-    A segment that ends its sequence counts all durations that reach the end or beyond.
-    """
-    if isinstance(segments, Durations):
-        return segments.cut_at(lengths)
-    scores = segments.scores.expand(*lengths.shape, *segments.scores.shape[-3:])
-    length, longest, size = scores.shape[-3:]
-    lasting = torch.arange(1, longest + 1, device=scores.device)
-    start = (lengths[..., None] - lasting[: min(longest, length)]).clamp(min=0)  # of the last segment, by its duration
-    reaching = scores.gather(-3, start[..., None, None].expand(*start.shape, longest, size))
-    short = lasting < lasting[: start.shape[-1], None]
-    last = log_sum_exp(reaching.masked_fill(short[..., None], -math.inf), -2)
-    last = F.pad(last, (0, 0, 0, longest - start.shape[-1]))
-    ends = torch.arange(length, device=scores.device)[:, None] + lasting == lengths[..., None, None]
-    return Dense(torch.where(ends[..., None], last[..., None, :, :], scores))
-
-
-def score_of_segments(segments: Dense | Durations, configuration: Segments, lengths: Tensor) -> Tensor:
-    """The sum of the scores of the segments of each configuration, in float64: `[*sample_batch]`."""
-    starts, durations, states = configuration
-    lead, present = starts.shape[:-1], starts >= 0
-
-    def at(table: Tensor, place: Tensor) -> Tensor:
-        return table.expand(*lead, -1).gather(-1, torch.where(present, place, 0)).double()
-
-    if isinstance(segments, Dense):
-        longest, size = segments.scores.shape[-2:]
-        scores = at(segments.scores.flatten(-3), (starts * longest + durations - 1) * size + states)
-        return torch.where(present, scores, 0.0).sum(-1)
-    labels, size = configuration.labels()[..., None], segments.emission.shape[-1]
-    emission = segments.emission.expand(*lead, -1, -1).gather(-1, labels.clamp(min=0)).double()
-    place, ends = (durations - 1) * size + states, starts + durations == lengths[..., None]
-    duration = torch.where(ends, at(segments.last.flatten(-2), place), at(segments.duration.flatten(-2), place))
-    return torch.where(labels < 0, 0.0, emission).sum((-2, -1)) + torch.where(present, duration, 0.0).sum(-1)
-
-
-def label_chances(marginals: Tensor) -> Tensor:
-    """The probability that a segment of each state covers each position, `[.., T, n]`, from marginals of segments."""
-    wide = marginals.double()
-    begun, ended = wide.sum(-2).cumsum(-2), by_end(wide).sum(-2).cumsum(-2)
-    return torch.cat((begun[..., :1, :], begun[..., 1:, :] - ended[..., :-1, :]), -2).to(marginals.dtype)
+def in_lead(lead: torch.Size, each: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The indices of rows in leading dimensions, of which there may be fewer than in `each`, or some of size 1."""
+    indices = each[len(each) - len(lead) :]
+    return tuple(i if size > 1 else torch.zeros_like(i) for i, size in zip(indices, lead, strict=True))

@@ -18,17 +18,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tailsum.audience import for_authors
-from tailsum.chains.durations import Durations, common_part
+from tailsum.chains.durations import Durations
 from tailsum.chains.segment_pairs import ByDuration, blanked, pair_scores, score_of_pairs, with_durations
 from tailsum.chains.segment_scan import entering, reduced
-from tailsum.chains.segment_scores import (
-    cleaned,
-    cut_at_the_end,
-    label_chances,
-    score_of_segments,
-    segment_scores,
-)
+from tailsum.chains.segment_scores import SegmentScores
 from tailsum.chains.segment_sweep import SegmentSweep
+from tailsum.chains.segment_table import SegmentTable, as_segments, within_sequence
 from tailsum.chains.segment_walk import endings, places_in_batch, walk_back
 from tailsum.chains.segments import Segments, overlapping
 from tailsum.numerics.check import check_broadcast, check_in_range, check_whole
@@ -38,7 +33,7 @@ from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
 from tailsum.numerics.tensors import unmasked, working_type
 from tailsum.numerics.tiles import tile_rows
 from tailsum.scores.factored import embedding_norms
-from tailsum.scores.potential import Dense, Potential
+from tailsum.scores.potential import Potential
 from tailsum.sketch.sweep import Sweep
 from tailsum.structure.base import Structure
 from tailsum.structure.check import check_potential, checked_lengths
@@ -51,7 +46,7 @@ from tailsum.structure.transforms import differentiable
 class SegmentTerms(NamedTuple):
     """Scores of the segments, a table `[*batch, T, D, N]` or `Durations`, and of the pair of states at each boundary."""
 
-    segments: Dense | Durations
+    segments: SegmentScores
     pairs: Potential
 
 
@@ -59,7 +54,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
     """A distribution over segmentations with N states: exact, or sketched on K states for each start.
 
     `segment [*batch, T, D, N]` (start, duration - 1, state) holds scores; `Durations(emission, duration)` needs no such
-    table. `transition` is a tensor `[N, N]` (from, to) or any `Dense`, `Factored` or `Scored`, its leading dimensions
+    table. `transition` is a tensor `[N, N]` (from, to) or any potential, its leading dimensions
     broadcast against `[*batch, T-1]`; or `ByDuration(scores)`. If `censored`, the end of a sequence may cut its last segment,
     whose score then counts all durations that reach the end or beyond.
 
@@ -70,7 +65,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
     5
     """
 
-    _gathered: tuple[Dense | Durations, Potential] | None = None  # the scores of a sketch, or tabled scores
+    _gathered: tuple[SegmentScores, Potential] | None = None  # the scores of a sketch, or tabled scores
 
     def __init__(
         self,
@@ -79,7 +74,13 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         lengths: Int[Tensor, "*#batch"] | Sequence[int] | None = None,
         censored: bool = False,
     ) -> None:
-        segments, lead, length, self.longest, self.n_states = segment_scores(segment)
+        segments = as_segments(segment)
+        lead, length, self.longest, self.n_states = (
+            segments.given_batch(),
+            segments.length,
+            segments.longest,
+            segments.n_states,
+        )
         self.device, self.node_shape = segments.tensors[0].device, torch.Size((length,))
         pairs, pairs_lead, self._by_duration = pair_scores(transition, self.n_states, length, self.longest, self.device)
         shape = check_broadcast("transition", pairs_lead, lead, "segment's")
@@ -91,7 +92,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
             check_potential("transition", self._blanked_pairs())
 
     @property
-    def segments(self) -> Dense | Durations:
+    def segments(self) -> SegmentScores:
         # Zeros in the padding, minus infinity in place of masks.
         return self._gathered[0] if self._gathered else self._prepared_segments()
 
@@ -103,17 +104,10 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         """
         return self._gathered[1] if self._gathered else with_durations(self._blanked_pairs(), self._by_duration)
 
-    def _prepared_segments(self, *, check: bool = False) -> Dense | Durations:
-        segments = self._given[0]
-        if isinstance(segments, Durations):
-            segments = cleaned(segments, self.inside(), 1, check=check)
-        else:  # a segment that the end cuts counts with the scores of its longer durations
-            used = (self.inside(), 2) if self.censored else (self._within(), 1)
-            segments = cleaned(segments, *used, check=check)
+    def _prepared_segments(self, *, check: bool = False) -> SegmentScores:
+        segments = self._given[0].cleaned(self._lengths(), censored=self.censored, check=check)
         segments = segments.map(lambda x: unmasked(x.to(self.dtype)))
-        if not self.censored:
-            return segments
-        return cut_at_the_end(segments, self._lengths())
+        return segments.cut_at(self._lengths()) if self.censored else segments
 
     def _lengths(self) -> Int[Tensor, "*batch"]:
         return self.sequence_lengths().reshape(self.batch_shape)
@@ -124,8 +118,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
 
     def _within(self) -> Bool[Tensor, "*batch T D"]:
         """Whether a segment of each start and duration stays within its sequence."""
-        start, more = (torch.arange(size, device=self.device) for size in (self.node_shape[0], self.longest))
-        return start[:, None] + more < self.sequence_lengths().reshape(*self.batch_shape, 1, 1)
+        return within_sequence(self._lengths(), self.node_shape[0], self.longest)
 
     def node_scores(self) -> Float[Tensor, "*batch T n"]:
         """The scores of each state at each start, summed over durations in log space."""
@@ -134,7 +127,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
 
     def _table(self) -> Float[Tensor, "*#batch T D n"]:
         """The scores of all segments, as a table also of `Durations`."""
-        return self.segments.tabled().scores
+        return self.segments.tabled().tensors[0]
 
     def _possible(self) -> Float[Tensor, "*batch T D n"]:
         """The scores of the segments, minus infinity where they reach beyond their sequence."""
@@ -144,17 +137,13 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
     def terms(self) -> SegmentTerms:
         segments, transition = self.segments, self.transition
         pairs = transition.evaluated()
-        if isinstance(segments, Durations):
-            segments = segments.in_batch(self.batch_shape)
-        else:
-            segments = Dense(segments.scores.expand(*self.batch_shape, -1, -1, -1))
-        return SegmentTerms(segments, pairs if pairs is transition else pairs.map(unmasked))
+        return SegmentTerms(segments.in_batch(self.batch_shape), pairs if pairs is transition else pairs.map(unmasked))
 
     def gather(self, index: Int[Tensor, "*#batch T k"]) -> "SemiMarkov":
         table = self._table()
         lead = torch.broadcast_shapes(table.shape[:-3], index.shape[:-2])
         table = table.expand(*lead, -1, -1, -1)
-        segments = Dense(table.gather(-1, index[..., None, :].expand(*lead, *table.shape[-3:-1], -1)))
+        segments = SegmentTable(table.gather(-1, index[..., None, :].expand(*lead, *table.shape[-3:-1], -1)))
         boundary = torch.arange(1, self.node_shape[0], device=self.device)[:, None]
         start = (boundary - 1 - torch.arange(self.longest, device=self.device)).clamp(min=0)
         pairs = self.transition.gather(index[..., start, :], index[..., 1:, None, :])
@@ -169,15 +158,11 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
     # Overrides for terms that are segments.
 
     def add_to_states(self, terms: SegmentTerms, extra: Float[Tensor, "*batch T n"]) -> SegmentTerms:
-        return SegmentTerms(Dense(terms.segments.tabled().scores + extra[..., None, :]), terms.pairs)
+        return SegmentTerms(terms.segments.tabled().map(lambda x: x + extra[..., None, :]), terms.pairs)
 
     def centred(self, terms: SegmentTerms) -> SegmentTerms:
         """Subtracts the highest score per position: durations always add up to the length."""
-        if isinstance(terms.segments, Durations):
-            return SegmentTerms(terms.segments.centred(), terms.pairs)
-        segment = terms.segments.scores
-        within = segment.detach().masked_fill(~self._within()[..., None], -math.inf)
-        return SegmentTerms(Dense(segment - common_part(within, 3)), terms.pairs)
+        return SegmentTerms(terms.segments.without_common(self._lengths()), terms.pairs)
 
     def after_batch(self) -> dict[str, object]:
         fields = {"_given": self._by_duration and self._given, "_gathered": self._gathered}
@@ -205,27 +190,23 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, D={self.longest})"
 
-    # Operations on the parts of a table, which `Durations` are converted to.
+    # Operations on the parts of a table, which other scores are converted to.
 
     @for_authors
     def tabled(self) -> "SemiMarkov":
         """The same model with a table of the scores of all segments, `[*batch, T, D, N]`."""
         return self.replaced(_gathered=(self.segments.tabled(), self.transition))
 
-    @property
-    def _without_table(self) -> bool:
-        return isinstance((self._gathered or self._given)[0], Durations)
-
     def topk(self, k: int) -> Best:
-        return self.tabled().topk(k) if self._without_table else super().topk(k)
+        return super(SemiMarkov, self.tabled()).topk(k)
 
     def sample_distinct(self, k: int, generator: torch.Generator | None = None) -> Distinct:
-        return (self.tabled() if self._without_table else super()).sample_distinct(k, generator)
+        return super(SemiMarkov, self.tabled()).sample_distinct(k, generator)
 
     def relaxed(
         self, temperature: float, hard: bool, generator: torch.Generator | None, sample_shape: Sequence[int]
     ) -> tuple[list[Tensor], Segments]:
-        return (self.tabled() if self._without_table else super()).relaxed(temperature, hard, generator, sample_shape)
+        return super(SemiMarkov, self.tabled()).relaxed(temperature, hard, generator, sample_shape)
 
     @differentiable
     def label_marginals(self) -> Float[Tensor, "*batch T all"]:
@@ -234,15 +215,12 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         >>> SemiMarkov(torch.randn(6, 3, 4), torch.randn(4, 4)).label_marginals().sum(-1).allclose(torch.ones(6))
         True
         """
-        if not self._without_table:
-            return label_chances(self.scatter(self.marginals()))
-        with differentiating(self.device, self.summed()) as (recording, terms):
-            emission, *durations = terms.segments.tensors
-            emission = tracked(emission, recording)
-            changed = iter((emission, *durations))
-            total = self.log_sum(SegmentTerms(terms.segments.map(lambda _: next(changed)), terms.pairs))
-            (chances,) = torch.autograd.grad(total.sum(), emission, create_graph=recording)
-        return chances
+        with differentiating(self.device, self.summed()) as (recording, (segments, pairs)):
+            first, *others = segments.tensors
+            first = tracked(first, recording)
+            total = self.log_sum(SegmentTerms(segments.with_tensors([first, *others]), pairs))
+            (slope,) = torch.autograd.grad(total.sum(), first, create_graph=recording)
+        return segments.label_chances(self.scatter(slope))
 
     # Segmentations.
 
@@ -290,7 +268,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         >>> bool(model.score(sample) == (sample.durations > 0).sum())
         True
         """
-        score = score_of_segments(self.segments, configuration, self._lengths())
+        score = self.segments.score_of(configuration, self._lengths())
         if self.node_shape[0] > 1:
             score = score + score_of_pairs(self.transition, configuration)
         return score.masked_fill((configuration.starts < 0).all(-1), -math.inf).to(self.dtype)

@@ -12,7 +12,6 @@ from tailsum.chains.expected_message import PathMass
 from tailsum.numerics.reduce import column_tops, log_or_never
 from tailsum.numerics.tensors import finite
 from tailsum.numerics.tiles import fits_budget, times
-from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Potential
 
 TABLES = 4  # of N x N numbers that exist at the same time, at most
@@ -66,14 +65,14 @@ class SharedProducts:
 def shared_products(pairs: Potential, kept: int, batch: int, steps: int, means: bool = False) -> SharedProducts | None:
     """Products with one table for all steps and sequences; None where they would not be much faster.
 
-    Only on a CPU, where this was measured, and for factors, whose scores are finite.
+    Only on a CPU, where this was measured, and for scores that are all finite.
     """
-    if not isinstance(pairs, Factored) or pairs.lead.numel() != 1 or pairs.left.device.type != "cpu":
+    if not pairs.always_finite or pairs.lead.numel() != 1 or pairs.device.type != "cpu":
         return None
-    n, size, batch = pairs.n_from, pairs.left.shape[-1], max(1, batch)
-    apart = batch * steps * kept * pairs.n_to * (size + EXPONENTIAL)
-    together = n * pairs.n_to * (size + EXPONENTIAL + batch * steps)
-    if n != pairs.n_to or WORTH * together > apart or not fits_budget(TABLES * n * n * pairs.left.element_size()):
+    n, batch, time = pairs.n_from, max(1, batch), pairs.numbers_per_score + EXPONENTIAL
+    apart = batch * steps * kept * pairs.n_to * time
+    together = n * pairs.n_to * (time + batch * steps)
+    if n != pairs.n_to or WORTH * together > apart or not fits_budget(TABLES * pairs.table_bytes):
         return None
     scores = pairs.map(lambda x: x.reshape(x.shape[-2:])).block()
     return SharedProducts(scores, means)

@@ -11,8 +11,9 @@ from torch import Tensor
 from tailsum.chains.linear_chain import ChainTerms, LinearChain
 from tailsum.distributed.agreement import agreed, shards_of, together
 from tailsum.distributed.collectives import replicated
+from tailsum.distributed.picked import Picked
 from tailsum.distributed.sharded_forward import sharded_log_sum
-from tailsum.distributed.sharded_pairs import Picked, ShardedPairs
+from tailsum.distributed.sharded_pairs import ShardedPairs, sharded
 from tailsum.distributed.sharded_selection import ShardedOptimal
 from tailsum.distributed.sharded_sweep import ShardedSweep
 from tailsum.distributed.shards import Group
@@ -21,8 +22,7 @@ from tailsum.distributed.whole import Whole
 from tailsum.numerics.check import at_least, shape_or_type
 from tailsum.numerics.gradients import tracked
 from tailsum.numerics.precision import full_precision
-from tailsum.numerics.tensors import finite, flattened, scaled
-from tailsum.numerics.tiles import fits_budget
+from tailsum.numerics.tensors import finite, scaled
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.model import Model, Propose
@@ -85,7 +85,7 @@ class ShardedChain(Model):
     def log_partition(self) -> Float[Tensor, "*batch"]:
         """Log of the sum of `exp(score)` over all paths through the states of all ranks."""
         with full_precision(self.device):
-            return self._log_sum(self.node_scores(), self._slices.transition()).to(self.dtype)
+            return self._log_sum(self.node_scores(), self._transition()).to(self.dtype)
 
     @together()
     def marginals(self) -> Float[Tensor, "*batch T n"]:
@@ -183,8 +183,7 @@ class ShardedChain(Model):
 
     @together()
     def sweep(self) -> ShardedSweep:
-        pairs = ShardedPairs(self._slices.transition().map(torch.detach), self._shards)
-        return ShardedSweep(self.node_scores(), pairs, self.lengths)
+        return ShardedSweep(self.node_scores(), self._transition().map(torch.detach), self.lengths)
 
     def state_norms(self) -> Float[Tensor, "*#batch_node n"]:
         raise ValueError("the global proposal is not available for a sharded chain: use Lookahead, Local or Uniform")
@@ -194,27 +193,30 @@ class ShardedChain(Model):
     def _restricted(self, subset: Subset) -> LinearChain:
         index = subset.index.long().expand(*self.batch_shape, self.node_shape[0], -1)
         nodes, pairs = self._gathered(index)
-        size = pairs.lead.numel() * pairs.n_from * pairs.n_to * self.dtype.itemsize
-        small = LinearChain(nodes, pairs.tabled() if fits_budget(4 * size) else pairs, self.lengths)
+        small = LinearChain(nodes, pairs.within(4), self.lengths)
         kept = Subset(index, subset.log_weight.to(self.dtype))
         return small.replaced(kept=kept, _origin=Whole.of(small, self.n_states, self.score))
 
-    def _emission(self) -> Factored | Dense:
+    def _emission(self) -> Potential:
         nodes = self._slices.emission()
-        if isinstance(nodes, Factored):
-            return Factored(replicated(self._shards, nodes.left), nodes.right)
-        return nodes
+        context, of_states = nodes.parts()
+        if not of_states:
+            return nodes
+        return nodes.with_tensors((*(replicated(self._shards, x) for x in context), *of_states))
+
+    def _transition(self) -> ShardedPairs:
+        return sharded(self._slices.transition(), self._shards)
 
     def _log_sum(self, nodes: Tensor, pairs: Potential) -> Tensor:
         """The log-partition in float64, from this rank's node scores and its part of the transition."""
-        count, lead = self.batch_shape.numel(), self._slices.lead
+        count = self.batch_shape.numel()
         node = nodes.reshape(count, *nodes.shape[-2:]).transpose(0, 1).contiguous()
-        flat = pairs.map(lambda x: flattened(x.expand(*lead, -1, -1), 2, self.batch_shape))
+        flat = pairs.flat(self.batch_shape)
         return sharded_log_sum(node, flat, self.sequence_lengths() - 1, self._shards).reshape(self.batch_shape)
 
     def _terms(self) -> ChainTerms:
         with full_precision(self.device):
-            return ChainTerms(Dense(self.node_scores()), self._slices.transition())
+            return ChainTerms(Dense(self.node_scores()), self._transition())
 
     def _gathered(self, index: Int[Tensor, "*sample_batch T k"]) -> tuple[Tensor, Potential]:
         """Scores of the selected states and of the pairs of neighbouring ones, on every rank."""
@@ -223,8 +225,7 @@ class ShardedChain(Model):
             nodes = picked.together(emission.gather(None, picked.local).block()[..., 0, :].expand(index.shape))
         else:
             nodes = picked.together(emission.block().sum().expand(index.shape))
-        pairs = ShardedPairs(self._slices.transition(), self._shards).between(index[..., :-1, :], index[..., 1:, :])
-        return nodes, pairs
+        return nodes, self._transition().gather(index[..., :-1, :], index[..., 1:, :])
 
     def _log_q(self, proposal: Propose) -> Float[Tensor, "*batch T n"]:
         """The result of a user's function, which may fail on one rank only."""

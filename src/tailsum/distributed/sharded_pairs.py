@@ -1,112 +1,185 @@
-"""Pair scores, with the rows of its states on each rank: scores of selected states, and their messages."""
+"""Scores of pairs of the states of all ranks, as one operator: each rank has tensors of its n states, and every rank calls it.
+
+Messages are in slices, the `n` of this rank's states. Selected states are global ids, equal on every rank. What comes of them
+alone is replicated: an ordinary potential, the same on every rank.
+"""
 
 import math
-from functools import cached_property
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.distributed.collectives import summed
+from tailsum.distributed.collectives import from_rank, summed, to_rank
+from tailsum.distributed.picked import Picked
+from tailsum.distributed.sharded_table import ShardedTable
 from tailsum.distributed.shards import Shards
-from tailsum.numerics.tensors import at_step, finite, take
-from tailsum.scores.factored import Factored
-from tailsum.scores.potential import Dense, Potential
-from tailsum.sketch.neighbours import NearMessages
+from tailsum.numerics.reduce import Reduce, log_or_never, log_sum_exp
+from tailsum.numerics.stream import Parts
+from tailsum.numerics.tensors import finite
+from tailsum.scores.potential import Columns, Dense, Potential, Rows
+
+This = TypeVar("This", bound="ShardedPairs")
 
 
-class Picked:
-    """Selected states, by global ids `[*lead, k]` that are equal on every rank, and which of them this rank has."""
+class ShardedPairs(Potential):
+    """Scores between N states from this rank's part of them, `own`."""
 
-    def __init__(self, index: Int[Tensor, "*lead k"], shards: Shards) -> None:
-        self.shards, self.index = shards, index
-        self.here = (index >= shards.local.start) & (index < shards.local.stop)
-        self.local = torch.where(self.here, index - shards.local.start, 0)
+    def __init__(self, own: Potential, shards: Shards) -> None:
+        self.own, self.shards, self.tensors, self.lead = own, shards, own.tensors, own.lead
+        self.n_from = self.n_to = shards.n_states
 
-    def together(self, values: Tensor) -> Tensor:
-        """The values `[*lead, k, ...]` of all selected states, on every rank, where each rank knows those of its states."""
-        here = self.here.reshape(*self.here.shape, *(1,) * (values.dim() - self.here.dim()))
-        return summed(self.shards, values.masked_fill(~here, 0.0))
+    def map(self: This, change: Callable[[Tensor], Tensor]) -> This:
+        return type(self)(self.own.map(change), self.shards)
 
-    def rows(self, table: Float[Tensor, "*#lead n d"]) -> Float[Tensor, "*lead k d"]:
-        """The selected states' rows of a table in slices."""
-        if not table.shape[-2]:  # still a function of the table: all ranks exchange gradients
-            lead = torch.broadcast_shapes(table.shape[:-2], self.local.shape[:-1])
-            return summed(self.shards, table.sum().expand(*lead, self.local.shape[-1], table.shape[-1]))
-        return self.together(take(table, self.local))
+    def scaled(self: This, factor: Float[Tensor, ""] | float) -> This:
+        return type(self)(self.own.scaled(factor), self.shards)  # pyright: ignore[reportArgumentType]
 
-    def values(self, x: Float[Tensor, "*lead n"]) -> Float[Tensor, "*lead k"]:
-        """The values of the selected states."""
-        if not x.shape[-1]:
-            return summed(self.shards, x.new_zeros(self.local.shape))
-        return self.together(x.gather(-1, self.local))
+    def gather(self, rows: Rows, cols: Columns) -> Potential:
+        every = torch.arange(self.shards.n_states, device=self.device)
+        given = [every if states is None else states for states in (rows, cols)]
+        lead = torch.broadcast_shapes(self.lead, *(states.shape[:-1] for states in given))
+        return self.between(*(states.expand(*lead, -1) for states in given))
+
+    @abstractmethod
+    def between(self, early: Int[Tensor, "*lead a"], late: Int[Tensor, "*lead b"]) -> Potential:
+        """The scores from selected states to others, replicated, with gradients."""
+
+    @abstractmethod
+    def to_states_of(self, p: int) -> Potential:
+        """The scores from this rank's states to those of rank p, with gradients."""
+
+    @abstractmethod
+    def of_same_states(self) -> Float[Tensor, "*lead n"]:
+        """The score of each state of this rank with itself."""
+
+    def block(self, rows: Rows = None, cols: Columns = None) -> Float[Tensor, "*lead a b"]:
+        return self.gather(rows, cols).block()
+
+    def columns(self, start: int, stop: int) -> Potential:
+        return Dense(self.block(None, torch.arange(start, stop, device=self.device)))
+
+    def operator(self: This) -> This:
+        return self
+
+    def products(self) -> ShardedTable:
+        return ShardedTable(self.own, self.shards)
+
+    def into(self, values: Tensor, reduce: Reduce, common: Tensor | None = None) -> Tensor:
+        """For the sum alone, from the values of this rank's states to its states."""
+        assert reduce is log_sum_exp
+        entering = torch.zeros_like(values)
+        for p in self.shards.filled:
+            part = self._part(values, p)
+            highest = finite(self.shards.highest(part.detach()[..., None]))
+            total = to_rank(self.shards, p, (part - highest).exp(), -1)
+            # On the other ranks add the zeros, so that they take part in the exchange of gradients.
+            entering = entering + (log_or_never(total) + highest if p == self.shards.rank else total)
+        return entering if common is None else entering - common[..., None, None]
+
+    def _part(self, values: Tensor, p: int) -> Tensor:
+        """The sums over this rank's states, for the states of rank p."""
+        pairs = self.to_states_of(p)
+        if values.shape[-1]:
+            return pairs.into(values, log_sum_exp)
+        # The sum over no states; it depends on the same tensors as the sums on other ranks.
+        nothing = 0.0 * (values.sum() + pairs.tensors[-1].sum()) - math.inf
+        return nothing.expand(*values.shape[:-1], self.shards.sizes[p])
 
 
-class ShardedPairs:
-    """A potential `Factored(left [*lead, n, d], right [*lead, n, d])` or `Dense [*lead, n, N]` of this rank's n states."""
+class _SlicedTable(ShardedPairs):
+    """The rows of this rank's states in a table, `[*lead, n, N]`."""
 
-    def __init__(self, pairs: Factored | Dense, shards: Shards) -> None:
-        self.pairs, self.shards = pairs, shards
+    def between(self, early: Int[Tensor, "*lead a"], late: Int[Tensor, "*lead b"]) -> Potential:
+        if not self.own.n_from:  # still a function of the table: all ranks exchange gradients
+            lead = torch.broadcast_shapes(self.lead, early.shape[:-1])
+            return Dense(summed(self.shards, self.tensors[0].sum().expand(*lead, early.shape[-1], late.shape[-1])))
+        picked = Picked(early, self.shards)
+        return Dense(picked.together(self.own.block(picked.local, late)))
 
-    def between(self, early: Int[Tensor, "*lead k"], late: Int[Tensor, "*lead k"]) -> Potential:
-        """The potential from selected states to others, on every rank, with gradients."""
-        rows = Picked(early, self.shards)
-        if isinstance(self.pairs, Factored):
-            return Factored(rows.rows(self.pairs.left), Picked(late, self.shards).rows(self.pairs.right))
-        if not self.pairs.n_from:
-            lead = torch.broadcast_shapes(self.pairs.lead, early.shape[:-1])
-            return Dense(summed(self.shards, self.pairs.scores.sum().expand(*lead, early.shape[-1], late.shape[-1])))
-        return Dense(rows.together(self.pairs.block(rows.local, late)))
+    def to_states_of(self, p: int) -> Potential:
+        columns = self.shards.columns(p)
+        return self.own.columns(columns.start, columns.stop)
+
+    def of_same_states(self) -> Float[Tensor, "*lead n"]:
+        return self.to_states_of(self.shards.rank).block().diagonal(dim1=-2, dim2=-1)
 
     @torch.no_grad()
-    def sent(
-        self, t: int, index: Int[Tensor, "*batch m"], value: Float[Tensor, "*batch m"]
-    ) -> Float[Tensor, "*batch n"]:
-        """The message of selected states, with their values, along step t to the states of this rank.
-
-        With a table, each rank has the rows of its states: it makes their message to all N states, and the ranks exchange
-        the sums. With factors, every rank gets the few factors of the selected states.
-        """
-        here, picked = self._at_step(self.pairs, t), Picked(index, self.shards)
-        if isinstance(here, Factored):
-            return self._message(Factored(picked.rows(here.left), here.right), None, value)
+    def message(self, index: Tensor | None, value: Tensor) -> Tensor:
+        """Each rank makes the message of its rows to all N states, and the ranks exchange the sums."""
+        assert index is not None
+        picked = Picked(index, self.shards)
         part = value.new_full((*value.shape[:-1], self.shards.n_states), -math.inf)
-        if here.n_from:
-            part = here.message(picked.local, value.masked_fill(~picked.here, -math.inf))
+        if self.own.n_from:
+            part = self.own.message(picked.local, value.masked_fill(~picked.here, -math.inf))
         highest = self.shards.highest(part[..., None])
         total = self.shards.scattered_sum((part - finite(highest)).exp_())
         return total.log_() + highest[..., self.shards.local]
 
+    def transposed(self) -> "_Reversed":
+        return _Reversed(self.own.transposed(), self.shards)
+
+
+class _Reversed(ShardedPairs):
+    """The same against the direction of the steps: the columns of this rank's states, `[*lead, N, n]`."""
+
+    def between(self, early: Int[Tensor, "*lead a"], late: Int[Tensor, "*lead b"]) -> Potential:
+        return self.transposed().between(late, early).transposed()
+
+    def to_states_of(self, p: int) -> Potential:
+        raise ValueError("a table in slices is summed along the direction of its rows: take its transpose")
+
+    def of_same_states(self) -> Float[Tensor, "*lead n"]:
+        return self.transposed().of_same_states()
+
     @torch.no_grad()
-    def sent_back(
-        self, t: int, index: Int[Tensor, "*batch m"], value: Float[Tensor, "*batch m"]
-    ) -> Float[Tensor, "*batch n"]:
-        """The message of selected states against the direction of step t to the states of this rank."""
-        here = self._at_step(self._transposed, t)
-        if isinstance(here, Factored):
-            return self._message(Factored(Picked(index, self.shards).rows(here.left), here.right), None, value)
-        return self._message(here, index, value)
+    def message(self, index: Tensor | None, value: Tensor) -> Tensor:
+        return _received(self.own, index, value)
 
-    @cached_property
-    def itself(self) -> NearMessages:
-        """Messages to each state from itself only."""
-        with torch.no_grad():
-            if isinstance(self.pairs, Factored):
-                scores = (self.pairs.left * self.pairs.right).sum(-1)
-            else:
-                scores = self.pairs.scores[..., self.shards.local].diagonal(dim1=-2, dim2=-1)
-            scores = scores.double()
-            partners = torch.arange(self.pairs.n_from, device=scores.device)[:, None]
-            return NearMessages(partners, finite(scores), (scores > -math.inf).double()[..., None])
+    def transposed(self) -> _SlicedTable:
+        return _SlicedTable(self.own.transposed(), self.shards)
 
-    @cached_property
-    def _transposed(self) -> Factored | Dense:
-        return self.pairs.transposed()
 
-    @staticmethod
-    def _at_step(pairs: Factored | Dense, t: int) -> Factored | Dense:
-        return pairs.map(lambda x: at_step(x, 2, t))
+class _SlicedFactors(ShardedPairs):
+    """Tensors with a row for each of this rank's states, at either end of a step: factors `[*lead, n, d]`."""
 
-    @staticmethod
-    def _message(pairs: Factored | Dense, index: Tensor | None, value: Tensor) -> Tensor:
-        return pairs.message(index, value) if pairs.n_to else value.new_empty(*value.shape[:-1], 0)
+    def between(self, early: Int[Tensor, "*lead a"], late: Int[Tensor, "*lead b"]) -> Potential:
+        _, right = self.own.parts()
+        return self._from(early, tuple(map(Picked(late, self.shards).rows, right)))
+
+    def _from(self, early: Int[Tensor, "*lead k"], to: tuple[Tensor, ...]) -> Potential:
+        """The scores from selected states, to the states whose rows these are."""
+        left, _ = self.own.parts()
+        parts = Parts(tuple(map(Picked(early, self.shards).rows, left)), to)
+        return self.own.with_tensors(self.own.of_parts(parts))
+
+    def to_states_of(self, p: int) -> Potential:
+        left, right = self.own.parts()
+        return self.own.with_tensors(
+            self.own.of_parts(Parts(left, tuple(from_rank(self.shards, p, x, -2) for x in right)))
+        )
+
+    def of_same_states(self) -> Float[Tensor, "*lead n"]:
+        single = Parts(*(tuple(x[..., None, :] for x in tensors) for tensors in self.own.parts()))
+        return self.own.scores_of(single)[..., 0, 0]
+
+    @torch.no_grad()
+    def message(self, index: Tensor | None, value: Tensor) -> Tensor:
+        """Every rank gets the few numbers of the selected states."""
+        assert index is not None
+        return _received(self._from(index, self.own.parts().whole), None, value)
+
+    def transposed(self) -> "_SlicedFactors":
+        return _SlicedFactors(self.own.transposed(), self.shards)
+
+
+def sharded(own: Potential, shards: Shards) -> ShardedPairs:
+    """The operator of all ranks' states, from the scores of this rank's."""
+    return (_SlicedFactors if own.parts().whole else _SlicedTable)(own, shards)
+
+
+def _received(pairs: Potential, index: Int[Tensor, "*batch m"] | None, value: Tensor) -> Tensor:
+    return pairs.message(index, value) if pairs.n_to else value.new_empty(*value.shape[:-1], 0)

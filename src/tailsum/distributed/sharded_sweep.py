@@ -2,15 +2,18 @@
 
 import math
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.chains.chain_sweep import ChainSweep
-from tailsum.distributed.sharded_pairs import Picked, ShardedPairs
+from tailsum.distributed.picked import Picked
+from tailsum.distributed.sharded_pairs import ShardedPairs
 from tailsum.distributed.sharded_selection import ShardedOptimal
-from tailsum.sketch.neighbours import Neighbours
+from tailsum.numerics.tensors import finite
+from tailsum.sketch.neighbours import NearMessages, Neighbours
 from tailsum.sketch.selection import Selection, Subset
 from tailsum.sketch.sweep import reached
 
@@ -24,7 +27,8 @@ class ShardedSweep(ChainSweep):
     def __init__(
         self, nodes: Float[Tensor, "*batch T n"], pairs: ShardedPairs, lengths: Int[Tensor, "*batch"] | None
     ) -> None:
-        self.nodes, self.lengths, self.pairs, self.shards = nodes, lengths, pairs, pairs.shards
+        self.nodes, self.lengths, self.shards = nodes, lengths, pairs.shards
+        self.onward, self.back = pairs, pairs.transposed()
         self.past, self.future = nodes, torch.zeros_like(nodes)
         self.pilot = None
         self.with_itself = False
@@ -42,7 +46,7 @@ class ShardedSweep(ChainSweep):
 
     def sent(self, t: int, value: Tensor, kept: Subset, back: bool = False) -> Float[Tensor, "*batch n"]:
         values = Picked(kept.index, self.shards).values(value) + kept.log_weight
-        return (self.pairs.sent_back if back else self.pairs.sent)(t, kept.index, values)
+        return (self.back if back else self.onward).at_step(t).message(kept.index, values)
 
     def joined(
         self, t: int, value: Tensor, kept: Subset, sent: Tensor, back: bool = False
@@ -51,7 +55,15 @@ class ShardedSweep(ChainSweep):
             return sent
         picked = Picked(kept.index, self.shards)
         local = replace(kept, index=picked.local, log_weight=kept.log_weight.masked_fill(~picked.here, -math.inf))
-        return self.pairs.itself.at_step(t).joined(sent, value, local)
+        return self._itself.at_step(t).joined(sent, value, local)
+
+    @cached_property
+    def _itself(self) -> NearMessages:
+        """Messages to each state from itself only."""
+        with torch.no_grad():
+            scores = self.onward.of_same_states().double()
+            partners = torch.arange(scores.shape[-1], device=scores.device)[:, None]
+            return NearMessages(partners, finite(scores), (scores > -math.inf).double()[..., None])
 
     def filled(self, sent: Float[Tensor, "*batch n"], landmarks: int) -> Float[Tensor, "*batch n"]:
         if landmarks >= self.shards.n_states:

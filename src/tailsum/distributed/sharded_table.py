@@ -40,7 +40,7 @@ class ShardedTable(Table):
         limits = torch.finfo(self.first.dtype)
         self.floor = limits.tiny / limits.eps * 100 * shards.n_states
         with torch.no_grad():
-            self.scale = self._column_max()  # of all columns, [G, S, 1, N]
+            self.scale = self._highest_scores()  # of all columns, [G, S, 1, N]
             scale = self.scale[:, :, 0].transpose(0, 1)
             self.centre = scale.amax(-1).double()
             self.column_scale = scale[..., shards.local] - scale.amax(-1, keepdim=True)
@@ -78,7 +78,7 @@ class ShardedTable(Table):
                 rows = slice(start, min(start + self.chunk, self.n_from))
                 yield rows, columns, self.pairs.scores_of(Parts((left[0][:, rows],), right))
 
-    def _column_max(self) -> Tensor:
+    def _highest_scores(self) -> Tensor:
         highest = self.first.new_full((self.groups, self.steps, self.n_to), -math.inf)
         for step in range(self.steps):
             for _, columns, scores in self._tiles(step):

@@ -9,8 +9,8 @@ from tailsum.distributed.fingerprint import Contents
 from tailsum.distributed.shards import Shards
 from tailsum.numerics.check import check_broadcast, check_device, check_floating
 from tailsum.numerics.tensors import working_type
-from tailsum.scores.factored import Factored
-from tailsum.scores.potential import Dense
+from tailsum.scores.arguments import as_potential
+from tailsum.scores.potential import Potential
 from tailsum.structure.check import check_nodes, check_potential, checked_lengths, node_potential
 
 
@@ -32,17 +32,16 @@ class Slices:
 
     def _set(self, emission: object, transition: object, lengths: Tensor | Sequence[int] | None) -> None:
         nodes = node_potential("emission", emission, "[*batch, T, n]")  # pyright: ignore[reportArgumentType]
-        if not isinstance(nodes, Factored | Dense):
-            raise ValueError(f"emission must be a tensor or Factored: got {nodes}")
-        pairs = Dense(transition) if isinstance(transition, Tensor) and transition.dim() > 1 else transition
-        if not isinstance(pairs, Factored | Dense):
-            raise ValueError(f"transition must be a table [n, N], Dense or Factored: got {pairs}")
+        pairs = as_potential(transition)
+        if pairs is None or not pairs.in_slices:
+            raise ValueError(f"transition must be a table [n, N], Dense or Factored: got {transition}")
+        self._by_column = bool(pairs.parts().whole)  # whether columns are in slices too, as those of factors
         *batch, self.length = nodes.lead
         self.size, self.device = nodes.n_to, nodes.tensors[0].device
         if self.length < 1:
             raise ValueError("emission must have at least one position: got none")
-        columns = f"{self.size} rows of left and of right" if isinstance(pairs, Factored) else f"{self.size} rows"
-        if pairs.n_from != self.size or (isinstance(pairs, Factored) and pairs.n_to != self.size):
+        columns = f"{self.size} rows of left and of right" if self._by_column else f"{self.size} rows"
+        if pairs.n_from != self.size or (self._by_column and pairs.n_to != self.size):
             raise ValueError(
                 f"transition must have {columns}, as emission has {self.size} states on this rank: got {pairs}"
             )
@@ -67,36 +66,37 @@ class Slices:
             "the kind of emission": type(nodes).__name__,
             "the kind of transition": type(pairs).__name__,
             "the leading dimensions of transition": list(pairs.lead),
-            "the number of columns": pairs.left.shape[-1] if isinstance(pairs, Factored) else pairs.n_to,
+            "the number of columns": pairs.tensors[0].shape[-1],
             "what requires gradients": [x.requires_grad for x in (*nodes.tensors, *pairs.tensors)],
         }
-        if isinstance(nodes, Factored):
-            self.form["the context of emission"] = Contents.of(blanked.tensors[0])
+        (first,), of_states = blanked.parts()
+        if of_states:  # every rank has the same context
+            self.form["the context of emission"] = Contents.of(first)
 
     def check_columns(self, shards: Shards) -> None:
         """Check that there is at least one state on all ranks, and a table column for each."""
         if not shards.n_states:
             raise ValueError("emission must have at least one state on some rank: got none")
-        if isinstance(self._pairs, Dense) and self._pairs.n_to != shards.n_states:
+        if not self._by_column and self._pairs.n_to != shards.n_states:
             raise ValueError(
                 f"transition must have a column for each of the {shards.n_states} states of all ranks: "
                 f"got {self._pairs.n_to}"
             )
 
-    def _blanked(self, scores: Factored | Dense, first: int) -> Factored | Dense:
+    def _blanked(self, scores: Potential, first: int) -> Potential:
         """Scores of the positions from `first` on, zero in the padding."""
         if self.lengths is None:
             return scores
         inside = torch.arange(first, self.length, device=self.device) < self.lengths[..., None]
-        return scores.blank_outside(inside)  # pyright: ignore[reportReturnType]
+        return scores.blank_outside(inside)
 
-    def emission(self) -> Factored | Dense:
+    def emission(self) -> Potential:
         """Scores of this rank's states, as a potential from one state to n; minus infinity in place of finite masks."""
         return self._ready(self._nodes, 0)
 
-    def transition(self) -> Factored | Dense:
+    def transition(self) -> Potential:
         """Scores of pairs from this rank's states."""
         return self._ready(self._pairs, 1)
 
-    def _ready(self, scores: Factored | Dense, first: int) -> Factored | Dense:
-        return self._blanked(scores, first).to(self.dtype).unmasked()  # pyright: ignore[reportReturnType]
+    def _ready(self, scores: Potential, first: int) -> Potential:
+        return self._blanked(scores, first).to(self.dtype).unmasked()

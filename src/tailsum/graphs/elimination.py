@@ -15,12 +15,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.graphs.factor_scores import Params, Scopes
+from tailsum.graphs.factor_scores import FactorGroups, Scopes
 from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.stream import Parts, streamed
 from tailsum.numerics.tensors import finite
-from tailsum.numerics.tiles import block_scores
 
 LIMIT = 1 << 22  # entries of all tables together
 _FEW_NODES = 500
@@ -92,19 +91,19 @@ def _greedy(scopes: Scopes, sizes: tuple[int, ...], cost: Cost) -> tuple[Bucket,
 
 
 class Elimination:
-    """Sums over the variables in a given order, from `unary [B, V, N]` and the parameters of each group of factors."""
+    """Sums over the variables in a given order, from `unary [B, V, N]` and the flat scores of the factors."""
 
     def __init__(
         self,
         unary: Float[Tensor, "B V n"],
-        groups: Params,
+        factors: FactorGroups,
         variables: Sequence[Int[Tensor, "_ _"]],
         buckets: Sequence[Bucket],
         sizes: Sequence[int],
         reduce: Reduce,
     ) -> None:
-        self.scopes, self.counts = [v.tolist() for v in variables], [len(params) for params in groups]
-        self.params = (unary, *(p for params in groups for p in params))
+        self.scopes, self.factors = [v.tolist() for v in variables], factors
+        self.params = (unary, *factors.tensors)
         self.buckets, self.sizes, self.reduce = buckets, sizes, reduce
         self.place = {bucket.node: i for i, bucket in enumerate(buckets)}
         entries = sum(math.prod(sizes[v] for v in (bucket.node, *bucket.scope)) for bucket in buckets)
@@ -176,10 +175,8 @@ class Elimination:
         unary, *rest = params
         for node, size in enumerate(self.sizes):
             yield self._narrow((node,), unary[:, node, :size])
-        pieces = iter(rest)
-        for scopes, count in zip(self.scopes, self.counts, strict=True):
-            tables = block_scores(tuple(next(pieces) for _ in range(count)))
-            each = tables.unbind(1)
+        for scopes, table in zip(self.scopes, self.factors.with_tensors(rest).tabled().tensors, strict=True):
+            each = table.unbind(1)
             for f, scope in enumerate(scopes):
                 yield self._narrow(tuple(scope), each[f if len(each) > 1 else 0])
 

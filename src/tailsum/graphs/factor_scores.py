@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -9,9 +10,8 @@ from torch import Tensor
 
 from tailsum.numerics.tensors import flattened, without_common
 from tailsum.scores.base import Scores
-from tailsum.scores.potential import Potential
 
-Params = tuple[tuple[Tensor, ...], ...]  # for each group of factors, `[b, f, ...]`
+Group = Any  # the scores of a group: a Potential, or a FactorTable for three variables or more
 Scopes = tuple[tuple[int, ...], ...]  # the variables of each factor
 
 
@@ -22,9 +22,16 @@ class FactorTable(Scores):
         self.scores, self.arity, self.tensors = scores, arity, (scores,)
         self.lead = scores.shape[:-arity]
 
+    always_finite = False
+
     @property
     def after_batch(self) -> int:
         return self.arity + 1
+
+    @property
+    def node_sizes(self) -> tuple[int, ...]:
+        """How many states each of the variables has."""
+        return tuple(self.scores.shape[-self.arity :])
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "FactorTable":
         return FactorTable(change(self.scores), self.arity)
@@ -35,9 +42,15 @@ class FactorTable(Scores):
     def centred(self) -> "FactorTable":
         return self.map(lambda x: without_common(x, self.arity))
 
+    def in_rows(self) -> "FactorTable":
+        return self
+
     def flat(self, batch_shape: torch.Size) -> "FactorTable":
-        """The table as `[b, f, ...]`: b is 1 where the batch shares the scores, and f where the factors do."""
         return FactorTable(flattened(self.scores, self.arity, batch_shape), self.arity)
+
+    def at(self, *states: Int[Tensor, "*#lead"]) -> Float[Tensor, "*lead"]:
+        """Scores of single joint states."""
+        return self.gather([x[..., None] for x in states]).scores.flatten(-self.arity)[..., 0]
 
     def gather(self, index: Sequence[Int[Tensor, "..."] | None]) -> "FactorTable":
         """The scores of the given states of each variable (None: all); minus infinity for ids beyond its states."""
@@ -59,12 +72,12 @@ class FactorTable(Scores):
 class FactorGroups(Scores):
     """The scores of groups of factors, each a potential or a table."""
 
-    def __init__(self, groups: Sequence[Potential | FactorTable]) -> None:
+    def __init__(self, groups: Sequence[Group]) -> None:
         self.groups = groups
         self.tensors = tuple(x for group in groups for x in group.tensors)
 
-    def _each(self, change: Callable[[Potential | FactorTable], Scores]) -> "FactorGroups":
-        return FactorGroups([change(group) for group in self.groups])  # pyright: ignore[reportArgumentType]
+    def _each(self, change: Callable[[Group], Scores]) -> "FactorGroups":
+        return FactorGroups([change(group) for group in self.groups])
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "FactorGroups":
         return self._each(lambda group: group.map(change))
@@ -75,11 +88,14 @@ class FactorGroups(Scores):
     def scaled(self, factor: Float[Tensor, ""] | float) -> "FactorGroups":
         return self._each(lambda group: group.scaled(factor))
 
-    def plus(self, other: Scores) -> Scores:
-        if not isinstance(other, FactorGroups):
+    def plus(self, other: Any) -> Scores:
+        if not self.same_form(other):
             return super().plus(other)
         others = iter(other.groups)
         return self._each(lambda group: group.plus(next(others)))
+
+    def may_forbid(self) -> bool:
+        return any(group.may_forbid() for group in self.groups)
 
     def finite(self) -> "FactorGroups":
         return self._each(lambda group: group.finite())
@@ -90,5 +106,6 @@ class FactorGroups(Scores):
     def bound(self) -> float:
         return max((group.bound() for group in self.groups), default=0.0)
 
-    def params(self, batch_shape: torch.Size) -> Params:
-        return tuple(group.flat(batch_shape).tensors for group in self.groups)
+    def flat(self, batch_shape: torch.Size) -> "FactorGroups":
+        """The scores as `[b, f, ...]`, by rows: b is 1 where the batch shares them, and f where the factors of a group do."""
+        return self._each(lambda group: group.in_rows().flat(batch_shape))

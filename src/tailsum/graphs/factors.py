@@ -16,17 +16,16 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from tailsum.numerics.precision import product
-from tailsum.numerics.reduce import LogProduct, Reduce, column_tops, log_product, log_sum_exp, reached
-from tailsum.numerics.stream import Parts, streamed
+from tailsum.numerics.reduce import Reduce, column_tops, log_product, log_sum_exp, reached
 from tailsum.numerics.tensors import finite
-from tailsum.numerics.tiles import block_scores, fits_budget, tile_rows, tile_size, transposed
+from tailsum.numerics.tiles import fits_budget, tile_size
+from tailsum.scores.potential import Potential
 
 Cavities = Sequence[Tensor | None]
 
 
 class PairFactors:
-    """Factors over two variables, from the parameters of a potential: `[b, f, n, m]`, or `[b, f, n, d]` and `[b, f, m, d]`.
+    """Factors over two variables, from a potential `[b, f, n, m]`.
 
     All messages that share a table are one product with it: `log sum_i exp(x_i + score(i, j)) - centre` for every j, or the
     maximum; and the same over j for every i.
@@ -35,12 +34,11 @@ class PairFactors:
     where the product may have underflowed, the scores are streamed in tiles, which a backward pass recomputes.
     """
 
-    def __init__(self, params: tuple[Tensor, ...], reduce: Reduce, keep: bool | None = None) -> None:
-        self.params, self.reduce = params, reduce
-        self.b, self.f, self.n = params[0].shape[:3]
-        self.m = params[-1].shape[-1 if len(params) == 1 else -2]
-        keep = fits_budget(table_size(params)) if keep is None else keep
-        self.centre = _centre(params)  # [b, f, 1, 1]
+    def __init__(self, pairs: Potential, reduce: Reduce, keep: bool | None = None) -> None:
+        self.pairs, self.reduce = pairs, reduce
+        (self.b, self.f), self.n, self.m = pairs.lead, pairs.n_from, pairs.n_to
+        keep = fits_budget(pairs.table_bytes) if keep is None else keep
+        self.centre = pairs.map(torch.detach).common_part()  # [b, f]
         self.table = self._scaled() if reduce is log_sum_exp and keep else None
 
     def send(self, cavities: Cavities, to: int) -> Tensor:
@@ -52,7 +50,7 @@ class PairFactors:
     def total(self, cavities: Sequence[Tensor]) -> Tensor:
         """The reduction over all joint states, `[B, F]` in float64."""
         joint = self.products(cavities[0][..., : self.n], 1) + cavities[1][..., : self.m]
-        return self.reduce(joint, -1).double() + self.centre[..., 0, 0].double()
+        return self.reduce(joint, -1).double() + self.centre.double()
 
     def products(self, x: Tensor, to: int) -> Tensor:
         """From `[B, F, n]` to `[B, F, m]` for position 1, and the reverse for position 0."""
@@ -73,41 +71,37 @@ class PairFactors:
         return out if to == 0 else out + top
 
     def _reached(self, x: Tensor, to: int) -> Tensor:
-        if len(self.params) == 1:
-            return reached(x, self.params[0].mT if to == 0 else self.params[0])
-        return (x > -torch.inf).any(-1, keepdim=True)  # factored scores are finite
+        if self.pairs.always_finite:
+            return (x > -torch.inf).any(-1, keepdim=True)
+        return reached(x, self.pairs.block().mT if to == 0 else self.pairs.block())
 
     def _streamed(self, x: Tensor, to: int) -> Tensor:
-        params = self.params if to == 0 else transposed(self.params)  # rows are the states that messages are sent to
-        size = params[0].shape[-2]
-        together = max(1, tile_size(x.device) // max(1, self.b * self.n * self.m))
-
-        def tile(parts: Parts) -> Parts:
-            columns, (x, centre, *rest) = parts
-            return Parts((LogProduct(block_scores((*columns, *rest)).mT - centre, self.reduce)(x).mT,))
-
-        pieces = []
-        for start in range(0, max(1, self.f), together):
-            piece, *rest = (p[:, start : start + together] for p in (params[0], x, self.centre, *params[1:]))
-            chunk = min(size, tile_rows(self.b * piece.shape[1] * x.shape[-1], x.device))
-            pieces.append(streamed(tile, Parts((piece,), tuple(rest)), chunk, 1).rows[0].mT)
+        pairs = self.pairs if to == 1 else self.pairs.backwards()
+        pieces = [
+            pairs.map(lambda p, here=here: p[:, here]).log_product(x[:, here], self.reduce, self.centre[:, here])
+            for here in self._together()
+        ]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
 
     def _scaled(self) -> tuple[Tensor, Tensor]:
         """The largest score of each column less the centre, and the exponentials of the scores over it."""
-        if torch.is_grad_enabled() or len(self.params) == 1:
-            scores = block_scores(self.params)
+        centre = self.centre[..., None, None]
+        if torch.is_grad_enabled():
+            scores = self.pairs.block()
             top = column_tops(scores)
-            return top - self.centre, (scores - top).exp()
-        left, right = self.params  # filled tile by tile, so that there is no second table
-        top, table = left.new_empty(self.b, self.f, 1, self.m), left.new_empty(self.b, self.f, self.n, self.m)
-        together = max(1, tile_size(left.device) // max(1, self.b * self.n * self.m))
-        for start in range(0, self.f, together):
-            here = slice(start, start + together)
-            table[:, here] = product(left[:, here], right[:, here].mT)
-            top[:, here] = column_tops(table[:, here])
-            table[:, here].sub_(top[:, here]).exp_()
-        return top - self.centre, table
+            return top - centre, (scores - top).exp()
+        new = self.pairs.tensors[0].new_empty  # filled tile by tile, so that there is no second table
+        top, table = new(self.b, self.f, 1, self.m), new(self.b, self.f, self.n, self.m)
+        for here in self._together():
+            scores = self.pairs.map(lambda p, here=here: p[:, here]).block()
+            top[:, here] = column_tops(scores)
+            torch.sub(scores, top[:, here], out=table[:, here]).exp_()
+        return top - centre, table
+
+    def _together(self) -> list[slice]:
+        """The factors in groups whose tables are of the size of a tile."""
+        count = max(1, tile_size(self.pairs.device) // max(1, self.b * self.n * self.m))
+        return [slice(start, start + count) for start in range(0, max(1, self.f), count)]
 
 
 class TableFactors:
@@ -143,16 +137,3 @@ Factors = PairFactors | TableFactors
 def padded(scores: Tensor, size: int) -> Tensor:
     """Scores padded with minus infinity to `size` states."""
     return scores if scores.shape[-1] == size else F.pad(scores, (0, size - scores.shape[-1]), value=-math.inf)
-
-
-def table_size(params: tuple[Tensor, ...]) -> int:
-    """The bytes of the table of all scores."""
-    b, f, n = params[0].shape[:3]
-    return b * f * n * params[-1].shape[-1 if len(params) == 1 else -2] * params[0].element_size()
-
-
-def _centre(params: tuple[Tensor, ...]) -> Tensor:
-    """The largest score of each table; zero for factored scores."""
-    if len(params) == 1 and params[0].numel():
-        return finite(params[0].detach().amax((-2, -1), keepdim=True))
-    return params[0].new_zeros(*params[0].shape[:2], 1, 1)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tailsum.audience import for_authors
 from tailsum.graphs.elimination import LIMIT, Bucket, Elimination, elimination_order
-from tailsum.graphs.factor_scores import FactorGroups, Params
+from tailsum.graphs.factor_scores import FactorGroups
 from tailsum.graphs.graph_sweep import GraphSweep
 from tailsum.graphs.layers import plan
 from tailsum.graphs.monitor import Convergence, Passing, default_tolerance
@@ -30,7 +30,6 @@ from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
 from tailsum.numerics.tensors import finite, without_common
 from tailsum.numerics.tiles import tile_rows
-from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Subset
 from tailsum.structure.base import Structure
@@ -69,9 +68,9 @@ class Graph(Structure[GraphTerms, Tensor]):
     def _read_unary(self, unary: Any) -> tuple[Potential, list[int]]:
         """The scores of single variables, and the number of states of each."""
         sizes = []
-        if not isinstance(unary, Tensor | Factored):
+        if isinstance(unary, list | tuple):
             unary, sizes = padded_unary(unary)
-        nodes = node_potential("unary", unary, "[*batch, V, N]")
+        nodes = node_potential("unary", unary, "[*batch, V, N]", "a tensor, Factored or a list of tensors")
         self.device = nodes.tensors[0].device
         self.node_shape, self.n_states = nodes.lead[-1:], nodes.n_to
         if 0 in (*self.node_shape, self.n_states):
@@ -179,10 +178,10 @@ class Graph(Structure[GraphTerms, Tensor]):
         """Message passing with the given scores."""
         return Solver(*self._flat(terms), self.variables, self.plan, self._passing(warn=warn), reduce)
 
-    def _flat(self, terms: GraphTerms) -> tuple[Float[Tensor, "B V n"], Params]:
-        """The unary scores and the parameters of each group of factors, with the batch flattened."""
+    def _flat(self, terms: GraphTerms) -> tuple[Float[Tensor, "B V n"], FactorGroups]:
+        """The unary scores and those of the factors, with the batch flattened."""
         unary = terms.nodes.scores
-        return unary.reshape(self.batch_shape.numel(), *unary.shape[-2:]), terms.factors.params(self.batch_shape)
+        return unary.reshape(self.batch_shape.numel(), *unary.shape[-2:]), terms.factors.flat(self.batch_shape)
 
     def _passing(self, *, warn: bool = True) -> Passing:
         return Passing(self.iterations, self.damping, self.tolerance, self.gradient == "implicit", warn)

@@ -17,6 +17,7 @@ from tailsum.graphs.near_pairs import pairs_of
 from tailsum.graphs.unary import as_scores, padded_tables
 from tailsum.numerics.check import as_whole, at_least, check_broadcast, check_scores
 from tailsum.numerics.tensors import working_type
+from tailsum.scores.arguments import as_potential
 from tailsum.scores.factored import Factored, embedding_norms
 from tailsum.scores.potential import Potential
 from tailsum.sketch.selection import Subset
@@ -55,9 +56,10 @@ class PairwiseGraph(Graph):
         nodes, sizes = self._read_unary(unary)
         self.sizes = tuple(sizes)
         self.edges = _checked_edges(edges, len(sizes), self.device)
-        if not isinstance(pairwise, Tensor | Potential):
-            pairwise = padded_tables(pairwise, self.edges, sizes, working_type(*nodes.tensors))
-        pairs = check_lead("pairwise", pairwise, self.n_states, (len(self.edges),), self.device, "unary", "edges")
+        given = pairwise if isinstance(pairwise, Tensor) else as_potential(pairwise)
+        if given is None:
+            given = padded_tables(pairwise, self.edges, sizes, working_type(*nodes.tensors))
+        pairs = check_lead("pairwise", given, self.n_states, (len(self.edges),), self.device, "unary", "edges")
         self.batch_shape = check_broadcast("pairwise", pairs.lead[:-1], nodes.lead[:-1], "unary's")
         check_potential("pairwise", pairs)
         self.dtype = working_type(*nodes.tensors, *pairs.tensors)
@@ -86,8 +88,9 @@ class PairwiseGraph(Graph):
         if isinstance(unary, Tensor) and unary.dim() >= 3 and unary.shape[-3:-1] == (height, width):
             check_scores("unary", unary)
             unary = unary.flatten(-3, -2)
-        if node_potential("unary", unary, form).lead[-1] != height * width:
-            got = list(unary.left.shape) if isinstance(unary, Factored) else list(unary.shape)
+        nodes = node_potential("unary", unary, form)
+        if nodes.lead[-1] != height * width:
+            got = list(nodes.as_given().tensors[0].shape)
             raise ValueError(f"unary must be {form}, as height and width say: got {got}")
         return cls(unary, edges, pairwise, **how)
 
@@ -117,7 +120,7 @@ class PairwiseGraph(Graph):
     # Scores of factors.
 
     def factor_scores(self) -> FactorGroups:
-        return FactorGroups([self.pairwise.plain().evaluated()] * len(self.variables))
+        return FactorGroups([self.pairwise.evaluated()] * len(self.variables))
 
     def pair_scores(self) -> list[Potential | None]:
         return [self.pairwise] * len(self.variables)

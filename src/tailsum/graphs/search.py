@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from tailsum.graphs.factor_scores import Params, Scopes
+from tailsum.graphs.factor_scores import FactorGroups, Scopes
 from tailsum.graphs.layers import Plan
 from tailsum.graphs.monitor import Passing
 from tailsum.graphs.solver import Solver
@@ -34,14 +34,14 @@ _ITERATIONS = 30  # messages need not converge to be decoded; those of a move, o
 
 @torch.no_grad()
 def best_states(
-    unary: Tensor, params: Params, variables: Sequence[Tensor], plan: Plan, passing: Passing
+    unary: Tensor, factors: FactorGroups, variables: Sequence[Tensor], plan: Plan, passing: Passing
 ) -> Int[Tensor, "B V"]:
-    """The best states found for `unary [B, V, N]` and the parameters of factors; -1 throughout where none is possible."""
-    first = Solver(unary, params, variables, plan, passing, highest).decode(1, most_likely)
+    """The best states found for `unary [B, V, N]` and the flat scores of factors; -1 throughout where none is possible."""
+    first = Solver(unary, factors, variables, plan, passing, highest).decode(1, most_likely)
     if plan.forest or not len(unary):
         return first[0]
     few = passing._replace(iterations=min(_ITERATIONS, passing.iterations), warn=False)
-    search = _Search(params, variables, plan, few)
+    search = _Search(factors, variables, plan, few)
     size = sum(len(v) * unary.shape[-1] ** v.shape[1] for v in variables)  # scores of all joint states of all factors
     starts = max(2, min(_STARTS, tile_size(unary.device) // max(1, size)))
     together = max(1, 4 * tile_size(unary.device) // (starts * size))
@@ -52,15 +52,13 @@ def best_states(
 class _Search:
     """Searches a few rows of the batch at a time."""
 
-    def __init__(self, params: Params, variables: Sequence[Tensor], plan: Plan, passing: Passing) -> None:
-        self.params, self.variables, self.plan, self.passing = params, variables, plan, passing
+    def __init__(self, factors: FactorGroups, variables: Sequence[Tensor], plan: Plan, passing: Passing) -> None:
+        self.factors, self.variables, self.plan, self.passing = factors, variables, plan, passing
         self.scopes = tuple(tuple(scope) for v in variables for scope in v.tolist())
 
-    def _of(self, rows: slice, times: int) -> Params:
-        """The parameters of some rows, each `times` times."""
-        return tuple(
-            tuple(p if len(p) == 1 else p[rows].repeat_interleave(times, 0) for p in group) for group in self.params
-        )
+    def _of(self, rows: slice, times: int) -> FactorGroups:
+        """The scores of some rows, each `times` times."""
+        return self.factors.map(lambda x: x if len(x) == 1 else x[rows].repeat_interleave(times, 0))
 
     def __call__(self, rows: slice, unary: Tensor, first: Tensor, starts: int) -> Tensor:
         """The best states `[b, V]` from `first [1, b, V]` and others."""
@@ -76,17 +74,17 @@ class _Search:
         best = states.take_along_dim(place[..., None], 1)[:, 0]
         return torch.where(score.take_along_dim(place, 1) > -math.inf, best, -1)
 
-    def _improved(self, unary: Tensor, params: Params, states: Tensor) -> tuple[Tensor, Tensor]:
+    def _improved(self, unary: Tensor, factors: FactorGroups, states: Tensor) -> tuple[Tensor, Tensor]:
         """Configurations `[R, V]`, each improved until no move helps, and their scores `[R]`."""
-        score = self._solver(unary, params).score(states[None])[0]
+        score = self._solver(unary, factors).score(states[None])[0]
         states = states.clamp(min=0)
         for seed in range(_COVERS):
             helped = False
             for free in cover(self.scopes, unary.shape[1], seed).to(unary.device):
                 held = torch.arange(unary.shape[-1], device=unary.device) != states[..., None]
-                solver = self._solver(unary.masked_fill(held & ~free[:, None], -math.inf), params)
+                solver = self._solver(unary.masked_fill(held & ~free[:, None], -math.inf), factors)
                 moved = solver.decode(1, most_likely)
-                after = self._solver(unary, params).score(moved)[0]
+                after = self._solver(unary, factors).score(moved)[0]
                 better = after > score + 1e-9 * score.abs().nan_to_num(posinf=0.0)  # not by rounding alone
                 states, score = torch.where(better[:, None], moved[0], states), torch.where(better, after, score)
                 helped |= bool(better.any())
@@ -94,8 +92,8 @@ class _Search:
                 break
         return states, score
 
-    def _solver(self, unary: Tensor, params: Params) -> Solver:
-        return Solver(unary, params, self.variables, self.plan, self.passing._replace(damping=0.0), highest)
+    def _solver(self, unary: Tensor, factors: FactorGroups) -> Solver:
+        return Solver(unary, factors, self.variables, self.plan, self.passing._replace(damping=0.0), highest)
 
 
 @functools.lru_cache(maxsize=64)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from tailsum.graphs.factor_scores import FactorTable, Params
-from tailsum.graphs.factors import Factors, PairFactors, TableFactors, padded, table_size
+from tailsum.graphs.factor_scores import FactorGroups, Group
+from tailsum.graphs.factors import Factors, PairFactors, TableFactors, padded
 from tailsum.graphs.layers import Block, Links, Plan, visits
 from tailsum.graphs.monitor import Monitor, Passing
 from tailsum.graphs.propagate import Gathered, Messages, Propagation, bethe, by_group, gathered, normalised
@@ -16,46 +16,50 @@ from tailsum.numerics.fixed_point import Iteration, fixed_point, stationary
 from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import Reduce, highest
 from tailsum.numerics.tensors import finite
-from tailsum.numerics.tiles import fits_budget, transposed
-from tailsum.scores.factored import Factored
+from tailsum.numerics.tiles import fits_budget
 from tailsum.scores.potential import Dense
 
 
 class Network:
     """Functions of a graph's scores, which autograd keeps: steps of the messages, and the Bethe value.
 
-    The scores, `params`, are those of the variables `[B, V, N]` followed by the tensors of each group of factors. None is
-    held here: a reference cycle through autograd is never freed.
+    The scores, `params`, are those of the variables `[B, V, N]` followed by the tensors of the flat scores of factors. Here
+    these are held without their graph: a reference cycle through autograd is never freed.
     """
 
     def __init__(
-        self, unary: Tensor, groups: Params, variables: Sequence[Tensor], plan: Plan, damping: float, reduce: Reduce
+        self,
+        unary: Tensor,
+        factors: FactorGroups,
+        variables: Sequence[Tensor],
+        plan: Plan,
+        damping: float,
+        reduce: Reduce,
     ) -> None:
         self.variables, self.plan, self.reduce, self.n = variables, plan, reduce, unary.shape[-1]
         # Without loops there is no oscillation to damp, and messages are final after a few iterations.
         self.damping = 0.0 if plan.forest else damping
-        self.counts = [len(params) for params in groups]
+        self.factors = factors.map(torch.detach)
         # Whether messages may contain minus infinity, which cannot be subtracted again.
         self.hard = bool((unary.detach() == -math.inf).all(-1).any()) or any(
-            bool((params[0] == -math.inf).any()) or _sizes(params) != {self.n} for params in groups
+            _may_forbid(group) or set(group.node_sizes) != {self.n} for group in factors.groups
         )
 
-    def split(self, params: Sequence[Tensor]) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
+    def split(self, params: Sequence[Tensor]) -> tuple[Tensor, Sequence[Group]]:
         """The scores of the variables, and those of each group of factors."""
         unary, *rest = params
-        pieces = iter(rest)
-        return unary, [tuple(next(pieces) for _ in range(count)) for count in self.counts]
+        return unary, self.factors.with_tensors(rest).groups
 
     def step(self, params: Sequence[Tensor]) -> Callable[[Tensor], Tensor]:
         """One iteration of the messages."""
         unary, groups = self.split(params)
-        keep = fits_budget(sum(table_size(g) for g, v in zip(groups, self.variables, strict=True) if v.shape[1] == 2))
+        keep = fits_budget(sum(group.table_bytes for group in groups if group.arity == 2))
         shared: dict[tuple[int, tuple[int, ...]], Factors] = {}  # where all factors of a group share a table
         factors = []
         for block in self.plan.blocks:
             key, group = (block.group, block.axes), groups[block.group]
             of_block = shared[key] if key in shared else self._factors(group, block, keep)
-            if group[0].shape[1] == 1:
+            if group.lead[1] == 1:
                 shared[key] = of_block
             factors.append(of_block)
         return Propagation(self.plan, unary, factors, damping=self.damping, hard=self.hard).step
@@ -63,22 +67,22 @@ class Network:
     def value(self, z: Tensor, params: Sequence[Tensor]) -> Tensor:
         """The Bethe value at messages `[B, Z]`."""
         unary, groups = self.split(params)
-        factors = [(v, self._factors(p)) for v, p in zip(self.variables, groups, strict=True)]
+        factors = [(v, self._factors(group)) for v, group in zip(self.variables, groups, strict=True)]
         messages = by_group(self.plan, z, self.n, self.variables)
         return bethe(unary, factors, messages, self.reduce, hard=self.hard)
 
-    def _factors(self, params: tuple[Tensor, ...], block: Block | None = None, keep: bool | None = None) -> Factors:
+    def _factors(self, group: Group, block: Block | None = None, keep: bool | None = None) -> Factors:
         """All factors of a group, or those of a block with its order of axes."""
-        axes = tuple(range(params[0].dim() - 2)) if block is None else block.axes
+        axes = tuple(range(group.arity)) if block is None else block.axes
         if block is not None:
-            params = tuple(_of_block(p, block.factors) for p in params)
+            group = _of_block(group, block.factors)
         if len(axes) > 2:
-            return TableFactors(params[0].permute(0, 1, *(2 + a for a in axes)), self.reduce)
-        return PairFactors(params if axes == (0, 1) else transposed(params), self.reduce, keep)
+            return TableFactors(group.scores.permute(0, 1, *(2 + a for a in axes)), self.reduce)
+        return PairFactors(group if axes == (0, 1) else group.backwards(), self.reduce, keep)
 
 
 class Solver:
-    """Messages on a graph, for `unary [B, V, N]` and the parameters of each group of factors over its `variables [F, r]`.
+    """Messages on a graph, for `unary [B, V, N]` and the flat scores of each group of factors over its `variables [F, r]`.
 
     Messages start at zero plus `noise` times a normal variable from `generator`.
     """
@@ -87,14 +91,20 @@ class Solver:
     generator: torch.Generator | None = None
 
     def __init__(
-        self, unary: Tensor, groups: Params, variables: Sequence[Tensor], plan: Plan, passing: Passing, reduce: Reduce
+        self,
+        unary: Tensor,
+        factors: FactorGroups,
+        variables: Sequence[Tensor],
+        plan: Plan,
+        passing: Passing,
+        reduce: Reduce,
     ) -> None:
         self.variables, self.plan, self.passing, self.reduce = variables, plan, passing, reduce
         top = finite(unary.detach().amax(-1, keepdim=True))
         unary, self.offset = unary - top, top.double().sum((-2, -1))
         self.n = unary.shape[-1]
-        self.params = (unary, *(p for params in groups for p in params))
-        self.network = Network(unary, groups, variables, plan, passing.damping, reduce)
+        self.params = (unary, *factors.tensors)
+        self.network = Network(unary, factors, variables, plan, passing.damping, reduce)
         of = "maximum" if reduce is highest else "sum"
         self.monitor = Monitor(passing, plan.forest, of, unary.detach().new_zeros(len(unary)))
 
@@ -156,28 +166,21 @@ class Solver:
         unary, groups = self.network.split(self.params)
         impossible, states = (states < 0).any(-1), states.clamp(min=0)
         total = unary.expand(len(states), -1, -1, -1).gather(-1, states[..., None])[..., 0].double().sum(-1)
-        for variables, params in zip(self.variables, groups, strict=True):
-            joint = [states[..., variables[:, axis]] for axis in range(variables.shape[1])]
-            if len(joint) == 2:
-                scores = _potential(params).at(*joint)
-            else:
-                table = FactorTable(params[0], len(joint)).gather([x[..., None] for x in joint])
-                scores = table.scores.flatten(3)[..., 0]
-            total = total + scores.double().sum(-1)
+        for variables, group in zip(self.variables, groups, strict=True):
+            total = total + group.at(*states[..., variables].unbind(-1)).double().sum(-1)
         return (total + self.offset).masked_fill(impossible, -math.inf)
 
-    def _sent(self, links: Links, params: tuple[Tensor, ...], cavities: list[Tensor], states: Tensor) -> Tensor:
+    def _sent(self, links: Links, scores: Group, cavities: list[Tensor], states: Tensor) -> Tensor:
         """Messages `[count, B, m, N]` of factors, given the `states [count, B, V]` of their variables in earlier layers."""
         group, position, earlier, factors, _ = links
         chosen = states[..., self.variables[group][factors][:, list(earlier)]]  # [count, B, m, earlier]
-        params = tuple(_of_block(p, factors) for p in params)
+        scores = _of_block(scores, factors)
         if len(cavities) == 2:
-            potential = _potential(transposed(params) if position == 0 else params)
-            sent = normalised(potential.block(chosen)[..., 0, :])
+            sent = normalised((scores.backwards() if position == 0 else scores).block(chosen)[..., 0, :])
         else:
             later = [a for a in range(len(cavities)) if a != position and a not in earlier]
             others = [c.index_select(1, factors) if a in later else None for a, c in enumerate(cavities)]
-            table = TableFactors(params[0], self.reduce).joint(others)
+            table = TableFactors(scores.scores, self.reduce).joint(others)
             table = table.permute(0, 1, *(2 + a for a in (*later, *earlier, position)))
             table = table.flatten(2, 1 + len(later)) if later else table[:, :, None]
             table = self.reduce(table, 2)
@@ -188,15 +191,11 @@ class Solver:
         return padded(sent, self.n)
 
 
-def _potential(params: tuple[Tensor, ...]) -> Dense | Factored:
-    return Dense(params[0]) if len(params) == 1 else Factored(*params)
+def _of_block(group: Group, factors: Tensor) -> Group:
+    """The scores of factors in ascending order; as many factors as the group has are all of them."""
+    return group if group.lead[1] in (1, len(factors)) else group.map(lambda x: x.index_select(1, factors))
 
 
-def _of_block(param: Tensor, factors: Tensor) -> Tensor:
-    """The parameters of factors in ascending order; as many factors as the parameter has are all of them."""
-    return param if param.shape[1] in (1, len(factors)) else param.index_select(1, factors)
-
-
-def _sizes(params: Sequence[Tensor]) -> set[int]:
-    """The numbers of states of the variables of a group."""
-    return set(params[0].shape[2:]) if len(params) == 1 else {p.shape[-2] for p in params}
+def _may_forbid(group: Group) -> bool:
+    """Whether a score may be minus infinity."""
+    return not group.always_finite and any(bool((x == -math.inf).any()) for x in group.tensors)

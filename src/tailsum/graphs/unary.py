@@ -14,10 +14,8 @@ from tailsum.numerics.tensors import working_type
 from tailsum.scores.potential import Dense
 
 
-def padded_unary(unary: Any) -> tuple[Tensor, list[int]]:
+def padded_unary(unary: Sequence[Any]) -> tuple[Tensor, list[int]]:
     """A list of unary scores as one tensor, padded with minus infinity, and the number of states of each variable."""
-    if not isinstance(unary, list | tuple):
-        raise ValueError(f"unary must be a tensor, Factored or a list of tensors: got {type(unary).__name__}")
     if not unary:
         raise ValueError("unary must have at least one variable: got an empty list")
     rows = [as_scores(f"unary[{v}]", row) for v, row in enumerate(unary)]
@@ -28,7 +26,7 @@ def padded_unary(unary: Any) -> tuple[Tensor, list[int]]:
     return _stacked("unary", rows, (max(sizes),), -math.inf), sizes
 
 
-def padded_tables(tables: Sequence[Any], edges: Tensor, sizes: list[int], dtype: torch.dtype) -> Dense:
+def padded_tables(tables: Any, edges: Tensor, sizes: list[int], dtype: torch.dtype) -> Dense:
     """A list of tables of edges as one potential, padded with zeros: the padding of unary scores forbids these states.
 
     `dtype` is for the empty potential of no edges.

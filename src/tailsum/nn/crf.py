@@ -20,6 +20,7 @@ from tailsum.nn.schemes import allowed_by, scheme_tags
 from tailsum.nn.scripted import Tables, best_paths, compiled, log_likelihood, only
 from tailsum.nn.tags import check_follow, checked_tags, tag_sets
 from tailsum.numerics.check import are_scores, at_least, check_floating, check_scores, shape_or_type
+from tailsum.scores.arguments import as_nodes
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.model import Propose
@@ -238,12 +239,12 @@ class CRF(nn.Module):
                 f"mask must be {list(shape)}, as the first two dimensions of emissions: got {shape_or_type(mask)}"
             )
         packing = packing_of(mask if mask is None else self._batch_first(mask))
-        if isinstance(emissions, Tensor) and not are_scores(emissions):  # masked scores may be anything
-            counted = emissions if mask is None else emissions.detach().masked_fill((mask == 0)[..., None], 0.0)
-            check_scores("emissions", counted)
-        if isinstance(emissions, Factored):
+        if not isinstance(emissions, Tensor):
             left = packing.pack(self._batch_first(emissions.left))
             return self._with_ends(left, emissions.right, packing), packing
+        if not are_scores(emissions):  # masked scores may be anything
+            counted = emissions if mask is None else emissions.detach().masked_fill((mask == 0)[..., None], 0.0)
+            check_scores("emissions", counted)
         nodes = packing.pack(self._batch_first(emissions))
         rows = torch.arange(len(nodes), device=nodes.device)
         last = torch.full_like(rows, nodes.shape[1] - 1) if packing.lengths is None else packing.lengths - 1
@@ -321,12 +322,13 @@ def _check_allowed(name: str, table: object, num_tags: int) -> None:
 
 def _checked_shape(emissions: object, num_tags: int) -> torch.Size:
     """The first two dimensions of the emissions."""
-    if isinstance(emissions, Factored):
-        shape = (*emissions.left.shape[:-1], emissions.n_to)
-        if emissions.left.dim() != 3 or emissions.right.dim() != 2 or emissions.n_to != num_tags:
-            got = f"{list(emissions.left.shape)} and {list(emissions.right.shape)}"
+    nodes = as_nodes(emissions)
+    if nodes is not None:
+        left, right = nodes.as_given().tensors
+        if left.dim() != 3 or right.dim() != 2 or nodes.n_to != num_tags:
+            got = f"{list(left.shape)} and {list(right.shape)}"
             raise ValueError(f"emissions must be Factored of [.., .., d] and [{num_tags}, d]: got {got}")
-        return torch.Size(shape[:2])
+        return left.shape[:2]
     check_floating("emissions", emissions)  # pyright: ignore[reportArgumentType]
     assert isinstance(emissions, Tensor)
     if emissions.dim() != 3 or emissions.shape[-1] != num_tags:

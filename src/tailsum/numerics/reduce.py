@@ -18,7 +18,7 @@ from tailsum.numerics.noise import gumbel
 from tailsum.numerics.precision import product
 from tailsum.numerics.stream import Parts, streamed
 from tailsum.numerics.tensors import finite
-from tailsum.numerics.tiles import block_scores, tile_rows, tile_size, transposed
+from tailsum.numerics.tiles import tile_size
 
 Reduce = Callable[[Tensor, int], Tensor]
 
@@ -171,21 +171,3 @@ class LogProduct:
         lead = torch.broadcast_shapes(x.shape[:-2], scores.shape[:-2])
         chunk = max(1, tile_size(x.device) // max(1, lead.numel() * x.shape[-2] * x.shape[-1]))
         return streamed(tile, Parts((scores.mT,), (x,)), chunk, 1).rows[0].mT
-
-
-class StreamedLogProduct:
-    """A `LogProduct` with the scores of `block_scores(params)`, made a tile of columns at a time, and again for the gradient."""
-
-    def __init__(self, params: tuple[Tensor, ...], reduce: Reduce = log_sum_exp) -> None:
-        self.params, self.reduce = params, reduce
-
-    def __call__(self, x: Tensor) -> Tensor:
-        columns, *rest = transposed(self.params)
-
-        def tile(parts: Parts) -> Parts:
-            columns, (x, *rest) = parts
-            return Parts((LogProduct(block_scores((*columns, *rest)).mT, self.reduce)(x).mT,))
-
-        lead = torch.broadcast_shapes(x.shape[:-2], *(p.shape[:-2] for p in self.params))
-        chunk = tile_rows(lead.numel() * x.shape[-1], x.device)
-        return streamed(tile, Parts((columns,), (x, *rest)), chunk, 1).rows[0].mT

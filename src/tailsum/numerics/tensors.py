@@ -75,6 +75,11 @@ def unmasked(scores: Tensor) -> Tensor:
     return scores.masked_fill(scores < lowest, -math.inf)
 
 
+def without_nan(x: Tensor) -> Tensor:
+    """Zero in place of NaN and plus infinity, in a floating-point tensor."""
+    return x.masked_fill(~(x < math.inf), 0.0) if x.is_floating_point() else x
+
+
 def as_values(scores: Tensor) -> Tensor:
     """Zero in place of minus infinity, and in place of masks by the lowest finite number, whose sums would overflow."""
     return scores.masked_fill(scores < torch.finfo(scores.dtype).min / 4, 0.0)

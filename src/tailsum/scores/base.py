@@ -43,6 +43,15 @@ class Scores(ABC):
     def tabled(self) -> "Scores":
         """The scores as tables: each entry of `tensors` is the score of one part."""
 
+    @property
+    def requires_grad(self) -> bool:
+        """Whether the scores require gradients."""
+        return any(x.requires_grad for x in self.tensors)
+
+    def without_nan(self: This) -> This:
+        """With zeros for NaN and infinity, which padding may have, in tensors that scores are computed from; tables stay."""
+        return self
+
     def evaluated(self) -> "Scores":
         """The scores themselves, or a table of them if they come from a function."""
         return self
@@ -50,6 +59,10 @@ class Scores(ABC):
     def scaled(self, factor: Float[Tensor, ""] | float) -> "Scores":
         """Every score times `factor`."""
         return self.tabled().map(lambda x: scaled(x, factor))
+
+    def same_form(self, other: "Scores") -> bool:
+        """Whether the tensors of both score the same parts in the same way, so that their sum may be one by one."""
+        return type(other) is type(self)
 
     def plus(self, other: "Scores") -> "Scores":
         """The sum of two scores of the same parts."""

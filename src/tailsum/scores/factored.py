@@ -1,16 +1,18 @@
 """Scores that are inner products of embeddings."""
 
+import math
 from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tailsum.numerics.check import check_tensor
+from tailsum.numerics.check import check_scores, check_tensor, first_index
 from tailsum.numerics.kernels import WIDEST
 from tailsum.numerics.precision import product
 from tailsum.numerics.stream import Parts
-from tailsum.numerics.tensors import largest, take
+from tailsum.numerics.tensors import largest, take, working_type
+from tailsum.numerics.transforms import every, values_of
 from tailsum.scores.base import Scores
 from tailsum.scores.potential import Columns, Potential, Rows, column_sums
 
@@ -56,6 +58,21 @@ class Factored(Potential):
         right = self.right if cols is None else take(self.right, cols)
         return Factored(left, right)
 
+    @property
+    def numbers_per_score(self) -> int:
+        return self.left.shape[-1]
+
+    def of_nodes(self) -> "Factored":
+        states = self.right if self.right.dim() == 2 else self.right[..., None, :, :]
+        return Factored(self.left[..., :, None, :], states)
+
+    def as_given(self) -> "Factored":
+        states = self.right if self.right.dim() == 2 else self.right.squeeze(-3)
+        return Factored(self.left.squeeze(-2), states)
+
+    def check(self, name: str) -> None:
+        check_factors(name, *self.tensors)
+
     def bound(self) -> float:
         return largest(self.left.norm(dim=-1)) * largest(self.right.norm(dim=-1))
 
@@ -89,7 +106,7 @@ class Factored(Potential):
     def columns(self, start: int, stop: int) -> "Factored":
         return Factored(self.left, self.right[..., start:stop, :])
 
-    always_finite = True
+    always_finite = in_slices = True
 
     def operator(self) -> Potential:
         return self.tabled() if self.left.shape[-1] > min(self.n_from, self.n_to) else self  # a table would be smaller
@@ -112,6 +129,19 @@ class Factored(Potential):
         values = Factored(value[..., None], value.new_ones(self.n_to, 1))  # one more factor: the product adds them
         both = self.gather(index, None).side_by_side(values)
         return column_sums(lambda *cut: both.columns(*cut).block(), self.n_to, value)
+
+
+def check_factors(name: str, *factors: Tensor) -> None:
+    """A ValueError unless the factors are finite, and their products too."""
+    for tensor in factors:
+        check_scores(name, tensor)
+        if not every(tensor > -math.inf):
+            raise ValueError(f"{name} must have finite factors: got -inf at {first_index(tensor == -math.inf)}")
+    sizes = [values_of(x).detach().abs().max().item() if x.numel() else 0.0 for x in factors]
+    dtype = working_type(*factors)
+    if math.prod(sizes) * factors[0].shape[-1] > torch.finfo(dtype).max:
+        numbers = " and ".join(f"{size:.3g}" for size in sizes)
+        raise ValueError(f"{name} must have factors whose inner products fit {dtype}: got numbers up to {numbers}")
 
 
 def embedding_norms(nodes: Potential | None, pairs: Potential | None, needed: str) -> Tensor:

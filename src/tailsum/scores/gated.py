@@ -7,7 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tailsum.numerics.check import check_tensor
-from tailsum.scores.factored import Factored
+from tailsum.numerics.tensors import without_nan
+from tailsum.scores.factored import Factored, check_factors
 from tailsum.scores.potential import Columns, Potential, Rows
 
 
@@ -68,6 +69,12 @@ class Gated(Potential):
 
     def evaluated(self) -> Factored:
         return self.gather(None, None)
+
+    def without_nan(self) -> "Gated":
+        return self.map(without_nan)
+
+    def check(self, name: str) -> None:
+        check_factors(name, *self.tensors)
 
     def bound(self) -> float:
         return self.evaluated().bound()

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tailsum.numerics.check import shape_or_type
-from tailsum.numerics.reduce import Reduce
+from tailsum.numerics.check import check_device, check_floating, check_scores, shape_or_type
+from tailsum.numerics.reduce import LogProduct, Reduce
 from tailsum.numerics.rings import Ring
 from tailsum.numerics.stream import Parts, in_tiles, streamed
 from tailsum.numerics.tensors import as_values, at_step, finite, flattened, take, without_common
@@ -39,6 +39,9 @@ class Potential(Scores):
     arity = 2  # how many states are scored together
     trailing = 2  # how many dimensions its tensors have after `lead`
     always_finite = False  # whether no score can be minus infinity
+    numbers_per_score = 1  # that are read to compute one
+    time_per_score = 1  # in units of the time of an entry of a table
+    in_slices = False  # whether each of its tensors has a row for each state, so that ranks can have slices of it
     by_parts = True  # whether sums of values over paths go by tiles of scores (`parts`)
     lead: torch.Size
     n_from: int
@@ -48,6 +51,32 @@ class Potential(Scores):
     def after_batch(self) -> int:
         """The last dimension of `lead`, usually the steps, comes after the batch."""
         return self.trailing + 1
+
+    @property
+    def node_sizes(self) -> tuple[int, ...]:
+        """How many states each of the nodes has."""
+        return self.n_from, self.n_to
+
+    @property
+    def table_bytes(self) -> int:
+        """The size of the table of all scores."""
+        return self.lead.numel() * self.n_from * self.n_to * self.tensors[0].dtype.itemsize
+
+    @property
+    def device(self) -> torch.device:
+        """Where state ids are."""
+        return self.tensors[0].device
+
+    def check(self, name: str) -> None:
+        """A ValueError unless every tensor holds scores. Override it where the tensors are something else."""
+        for tensor in self.tensors:
+            check_scores(name, tensor)
+
+    def check_tensors(self, name: str, device: torch.device) -> None:
+        """A ValueError unless the tensors have the right type, and are on the device."""
+        for tensor in self.tensors:
+            check_device(name, tensor, device)
+            check_floating(name, tensor)
 
     def on(self, device: torch.device) -> "Potential":
         """The potential for state ids on `device`."""
@@ -116,10 +145,6 @@ class Potential(Scores):
         """The same scores in the form that sums use: a table, unless a subclass does without."""
         return self.tabled()
 
-    def plain(self) -> "Potential":
-        """The same scores as a table or as factors, for sums that multiply by these themselves."""
-        return self
-
     def flat(self, batch_shape: torch.Size) -> "Potential":
         """The `operator` as `[G, S, ...]`: G is 1 where the batch shares the scores, and S where the steps do."""
         own = self.operator()
@@ -136,8 +161,12 @@ class Potential(Scores):
 
     def within(self, room: int) -> "Potential":
         """A table, if it fits the table budget `room` times; else the scores as they are."""
-        size = self.lead.numel() * self.n_from * self.n_to * self.tensors[0].dtype.itemsize
-        return self.tabled() if fits_budget(room * size) else self
+        return self.tabled() if fits_budget(room * self.table_bytes) else self
+
+    def in_rows(self) -> "Potential":
+        """The `operator` in a form that can be cut into rows (`parts`): a table, unless it has such a form itself."""
+        own = self.operator()
+        return own if own.by_parts else own.tabled()
 
     def parts(self) -> Parts:
         """The tensors: those with a row for each state that is left, and those that every row needs."""
@@ -180,6 +209,31 @@ class Potential(Scores):
         chunk = tile_rows(values.numel(), values.device)
         return streamed(tile, Parts(rows, (values, *whole)), chunk, 1).rows[0].mT
 
+    def log_product(self, values: Tensor, reduce: Reduce, common: Tensor | None = None) -> Tensor:
+        """The same as `into`, for the sum by a matrix product of exponentials in each tile."""
+        columns = self.backwards()
+        rows, whole = columns.parts()
+
+        def tile(parts: Parts) -> Parts:
+            here, (values, *rest) = parts
+            scores = columns.scores_of(Parts(here, tuple(rest))).mT
+            scores = scores if common is None else scores - common[..., None, None]
+            return Parts((LogProduct(scores, reduce)(values).mT,))
+
+        lead = torch.broadcast_shapes(values.shape[:-2], self.lead)
+        chunk = tile_rows(lead.numel() * values.shape[-1], values.device)
+        return streamed(tile, Parts(rows, (values, *whole)), chunk, 1).rows[0].mT
+
+    # Scores of single nodes, from one state to N, which users give without the dimension of size 1.
+
+    def of_nodes(self) -> "Potential | None":
+        """The potential for scores of nodes that a user gave in this form; None if this form is for pairs only."""
+        return None
+
+    def as_given(self) -> "Potential":
+        """Scores of nodes in the shape in which the user gave them, as errors report them."""
+        return self
+
     @torch.no_grad()
     def message(self, index: Tensor | None, value: Tensor) -> Tensor:
         """`logsumexp_m(value_m + score(index_m, j))` for every j: `[*batch, N]` from index and value `[*batch, M]`.
@@ -216,6 +270,8 @@ class Dense(Potential):
     torch.Size([2, 3])
     """
 
+    in_slices = True
+
     def __init__(self, scores: Float[Tensor, "*lead n_from n_to"]) -> None:
         if not isinstance(scores, Tensor) or scores.dim() < 2:
             raise ValueError(f"scores must be a tensor [*lead, n_from, n_to]: got {shape_or_type(scores)}")
@@ -224,6 +280,9 @@ class Dense(Potential):
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Dense":
         return Dense(change(self.scores))
+
+    def as_given(self) -> "Dense":
+        return self.map(lambda x: x.squeeze(-2))
 
     def tabled(self) -> "Dense":
         return self

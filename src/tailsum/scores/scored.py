@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
-from tailsum.numerics.check import are_scores
+from tailsum.numerics.check import are_scores, check_device, check_scores
+from tailsum.numerics.tensors import without_nan
 from tailsum.scores.potential import Columns, Dense, Potential, Rows
 
 
@@ -25,6 +26,7 @@ class Scored(Potential):
     """
 
     trailing = 1
+    time_per_score = 64
 
     def __init__(
         self,
@@ -42,7 +44,7 @@ class Scored(Potential):
         self.function, self.n_from, self.n_to, self.context = function, n_from, n_to, context
         self.tensors = () if context is None else (context,)
         self.lead = torch.Size() if context is None else context.shape[:-1]
-        self.device = device if context is None else context.device
+        self._device = device if context is None else context.device
         self.dtype = dtype  # of the scores; None for the dtype that the function returns
 
     def __repr__(self) -> str:
@@ -50,8 +52,32 @@ class Scored(Potential):
         return f"Scored({name}, {self.n_from}, {self.n_to})"
 
     def _changed(self, **fields: Any) -> "Scored":
-        names = ("function", "n_from", "n_to", "context", "device", "dtype")
-        return Scored(**{name: getattr(self, name) for name in names} | fields)
+        own = {name: getattr(self, name) for name in ("function", "n_from", "n_to", "context", "dtype")}
+        return Scored(**{**own, "device": self._device, **fields})
+
+    @property
+    def device(self) -> torch.device:
+        return self._device or torch.device("cpu")
+
+    @property
+    def requires_grad(self) -> bool:
+        first = torch.zeros((), dtype=torch.long, device=self.device)
+        return self.at(first, first).requires_grad
+
+    def check(self, name: str) -> None:
+        for tensor in self.tensors:
+            if tensor.is_floating_point():
+                check_scores(name, tensor)
+
+    def check_tensors(self, name: str, device: torch.device) -> None:
+        for tensor in self.tensors:  # of any type
+            check_device(name, tensor, device)
+
+    def unmasked(self) -> "Scored":  # what the function gives is unmasked once it is evaluated
+        return self
+
+    def without_nan(self) -> "Scored":  # whose scores would be rejected
+        return self.map(without_nan)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Scored":
         return self if self.context is None else self._changed(context=change(self.context))
@@ -66,8 +92,8 @@ class Scored(Potential):
         return self._changed(device=device)
 
     def block(self, rows: Rows = None, cols: Columns = None) -> Float[Tensor, "*lead a b"]:
-        rows = torch.arange(self.n_from, device=self.device) if rows is None else rows
-        cols = torch.arange(self.n_to, device=self.device) if cols is None else cols
+        rows = torch.arange(self.n_from, device=self._device) if rows is None else rows
+        cols = torch.arange(self.n_to, device=self._device) if cols is None else cols
         extra = () if self.context is None else (self.context[..., None, None, :],)
         scores = self.function(rows[..., :, None], cols[..., None, :], *extra)
         lead = torch.broadcast_shapes(self.lead, rows.shape[:-1], cols.shape[:-1])

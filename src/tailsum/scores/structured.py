@@ -103,9 +103,6 @@ class Structured(Potential):
     def products(self) -> Products:
         return Carried(self)
 
-    def plain(self) -> Dense:
-        return self.tabled()
-
     def tabled(self) -> Dense:
         table = self.block()
         return Dense(table if self._excludes else torch.where(table == -torch.inf, self.left_out, table))
@@ -116,6 +113,9 @@ class Structured(Potential):
     def into(self, values: Tensor, reduce: Reduce, common: Tensor | None = None) -> Tensor:
         sums = self.carry(values, Logarithm(reduce))
         return sums if common is None else sums - common[..., None, None]
+
+    def log_product(self, values: Tensor, reduce: Reduce, common: Tensor | None = None) -> Tensor:
+        return self.into(values, reduce, common)
 
     def centred(self: This) -> This:
         return self.map(lambda x: without_common(x, 2))  # each pair has one entry of each tensor

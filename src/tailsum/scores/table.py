@@ -27,26 +27,28 @@ class Table(Products):
         first = pairs.tensors[0]
         self.dtype, self.device = first.dtype, first.device
         self.chunk = tile_rows(self.groups * self.n_to, self.device)
+        made = (
+            pairs.for_kernels if pairs.parts().whole else None
+        )  # what kernels make scores from, in place of reading them
         with torch.no_grad():
-            super().__init__(pairs, self._column_max())
+            super().__init__(pairs, self._column_max(made))
             size = math.prod((self.groups, self.steps, self.n_from, self.n_to)) * self.dtype.itemsize
             self.kept = self._fill() if fits_budget(size) else None
-        few = max(self.n_from, self.n_to) <= SMALL and self.device.type == "cpu"
+        few = max(self.n_from, self.n_to) <= SMALL
         few &= self.groups == 1 or self.groups * self.n_from * self.n_to <= SMALL**2
         self.small = self.kept.transpose(0, 1) if few and self.kept is not None else None
-        self.suits_kernels = pairs.for_kernels is not None and (self.kept is not None or len(pairs.tensors) == 2)
+        self.suits_kernels = pairs.for_kernels is not None and (self.kept is not None or made is not None)
 
     def _rows(self, step: slice, start: int, stop: int) -> Tensor:
         rows, whole = self.pairs.parts()
         cut = Parts(tuple(x[:, step, start:stop] for x in rows), tuple(x[:, step] for x in whole))
         return self.pairs.scores_of(cut)
 
-    def _column_max(self) -> Tensor:
-        params = self.pairs.for_kernels
-        if params is not None and len(params) == 2 and fused(*params):
+    def _column_max(self, made: tuple[Tensor, ...] | None) -> Tensor:
+        if made is not None and fused(*made):
             from tailsum.numerics.fused.table_products import column_max  # noqa: PLC0415
 
-            return column_max(*params)
+            return column_max(*made)
         new = self.pairs.tensors[0].new_full
         highest = new((self.groups, self.steps, self.n_to), -math.inf)
         for step, start, stop in self._tiles():

@@ -18,14 +18,13 @@ from tailsum.numerics.check import at_least
 from tailsum.numerics.stream import Parts, in_tiles
 from tailsum.numerics.tensors import at_step, finite
 from tailsum.numerics.tiles import tile_rows
-from tailsum.scores.factored import Factored
-from tailsum.scores.potential import Dense, Potential
-from tailsum.scores.scored import Scored
+from tailsum.scores.arguments import as_potential
+from tailsum.scores.potential import Potential
 from tailsum.sketch.selection import Subset
 
 _TOGETHER = 8  # states of each group that are compared at a time
 _FAR = 3e38  # minus this stands for minus infinity, whose last bits cannot hold a place
-PAIRS, EVALUATIONS = 1 << 36, 1 << 30  # the most pairs to score for lists: of a table or factors, of a function
+PAIRS = 1 << 36  # the most pairs to score for lists, if scores take no longer than those of a table
 
 
 class Neighbours:
@@ -43,15 +42,14 @@ class Neighbours:
     @torch.no_grad()
     def __init__(self, transition: Float[Tensor, "n n"] | Potential, size: int = 32) -> None:
         at_least(1, size=size)
-        potential = Dense(transition) if isinstance(transition, Tensor) else transition
-        if not isinstance(potential, Potential) or potential.lead.numel() != 1:
-            got = f"leading dimensions {list(potential.lead)}" if isinstance(potential, Potential) else potential
+        potential = as_potential(transition)
+        if potential is None or potential.lead.numel() != 1:
+            got = transition if potential is None else f"leading dimensions {list(potential.lead)}"
             raise ValueError(f"transition must be a table [N, N] or a potential that all steps share: got {got}")
         flat = potential.map(lambda x: x.reshape(x.shape[x.dim() - potential.trailing :]))
-        device = (flat.device if isinstance(flat, Scored) else flat.tensors[0].device) or torch.device("cpu")
         self.successors: Int[Tensor, "n r"]
         self.predecessors: Int[Tensor, "n r"]
-        self.successors, self.predecessors = _lists(flat, min(size, flat.n_from), device)
+        self.successors, self.predecessors = _lists(flat, min(size, flat.n_from))
 
     @classmethod
     def of(cls, successors: Int[Tensor, "n r"], predecessors: Int[Tensor, "n r"]) -> "Neighbours":
@@ -65,13 +63,13 @@ class Neighbours:
         return f"Neighbours(N={n}, size={size})"
 
 
-def _lists(potential: Potential, size: int, device: torch.device) -> tuple[Int[Tensor, "n r"], Int[Tensor, "n r"]]:
+def _lists(potential: Potential, size: int) -> tuple[Int[Tensor, "n r"], Int[Tensor, "n r"]]:
     """`size` columns of high score for each row, and rows for each column: the best among the leaders of their groups.
 
     The place of a state in its group is stored in the last bits of the score's mantissa, so that one maximum finds both:
     much faster than a maximum with indices.
     """
-    n, groups = potential.n_from, min(4 * size, potential.n_from)
+    n, groups, device = potential.n_from, min(4 * size, potential.n_from), potential.device
     places = (1 << (-(-n // groups)).bit_length()) - 1  # the bits for places, all ones
     height = _TOGETHER * groups
     width = max(1, tile_rows(height, device) // groups) * groups
@@ -83,7 +81,7 @@ def _lists(potential: Potential, size: int, device: torch.device) -> tuple[Int[T
         for left in range(0, n, width):
             right = min(left + width, n)
             tile = _in_groups(potential.columns(left, right).block(rows).float(), groups)
-            if not isinstance(potential, Factored):
+            if not potential.always_finite:
                 tile.clamp_(-_FAR, _FAR)
             bits, (down, _, across, _) = tile.view(torch.int32), tile.shape
             place = torch.arange(down, dtype=torch.int32, device=device)[:, None, None, None] + top // groups
@@ -180,7 +178,7 @@ class Near:
         self.lists: Neighbours | None  # None: each state has only itself
         self._pairs, self._back, self._device = pairs, back, device
         n = pairs.n_from
-        affordable = n * n <= (EVALUATIONS if isinstance(pairs, Scored) else PAIRS)
+        affordable = n * n * pairs.time_per_score <= PAIRS
         if isinstance(neighbours, int):
             shared = pairs.lead.numel() == 1
             self.lists = Neighbours(pairs, neighbours) if shared and affordable else None
@@ -214,11 +212,10 @@ def _scores_with(
 ) -> Float[Tensor, "*lead n r"]:
     """The score of each state with each of its partners, in tiles."""
     wide = potential.map(lambda x: x.unsqueeze(-potential.trailing - 1)) if potential.lead else potential
-    width = potential.left.shape[-1] if isinstance(potential, Factored) else 1  # numbers read for each score
 
     def tile(start: int, stop: int) -> Parts:
         rows = torch.arange(start, stop, device=device)[:, None]
         return Parts((wide.block(rows, partners[start:stop])[..., 0, :],))
 
-    chunk = tile_rows(potential.lead.numel() * partners.shape[1] * width, device)
+    chunk = tile_rows(potential.lead.numel() * partners.shape[1] * potential.numbers_per_score, device)
     return in_tiles(tile, len(partners), chunk).rows[0]

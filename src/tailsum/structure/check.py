@@ -1,6 +1,5 @@
 """Checks of users' arguments. Each raises a ValueError that names the argument, its value and what it should be."""
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -10,61 +9,40 @@ from torch import Tensor
 from tailsum.numerics.check import (
     as_whole,
     check_broadcast,
-    check_device,
-    check_floating,
     check_in_range,
     check_scores,
     check_tensor,
     check_whole,
-    first_index,
     shape_or_type,
 )
-from tailsum.numerics.tensors import working_type
-from tailsum.numerics.transforms import every, some, values_of
+from tailsum.numerics.transforms import some, values_of
+from tailsum.scores.arguments import as_nodes, as_potential
 from tailsum.scores.factored import Factored
-from tailsum.scores.gated import Gated
 from tailsum.scores.potential import Dense, Potential
-from tailsum.scores.scored import Scored
 from tailsum.sketch.selection import Subset
 
 
 def check_potential(name: str, potential: Potential) -> None:
-    """Checks that every tensor of a potential is valid; factors must be finite."""
-    for tensor in potential.tensors:
-        if tensor.is_floating_point() or not isinstance(potential, Scored):
-            check_scores(name, tensor)
-        if isinstance(potential, Factored | Gated) and not every(tensor > -math.inf):
-            raise ValueError(f"{name} must have finite factors: got -inf at {first_index(tensor == -math.inf)}")
-    if isinstance(potential, Factored | Gated):
-        sizes = [values_of(x).detach().abs().max().item() if x.numel() else 0.0 for x in potential.tensors]
-        dtype = working_type(*potential.tensors)
-        if math.prod(sizes) * potential.left.shape[-1] > torch.finfo(dtype).max:
-            numbers = " and ".join(f"{size:.3g}" for size in sizes)
-            raise ValueError(f"{name} must have factors whose inner products fit {dtype}: got numbers up to {numbers}")
+    """Checks that every tensor of a potential is valid."""
+    potential.check(name)
 
 
-def node_potential(name: str, scores: Tensor | Factored, form: str) -> Potential:
+def node_potential(name: str, scores: Tensor | Factored, form: str, allowed: str = "a tensor or Factored") -> Potential:
     """Scores of the states of single nodes, from a tensor or factors, as a potential from one state to N."""
-    if isinstance(scores, Factored):
-        states = scores.right if scores.right.dim() == 2 else scores.right[..., None, :, :]
-        return Factored(scores.left[..., :, None, :], states)
-    if not isinstance(scores, Tensor):
-        raise ValueError(f"{name} must be a tensor or Factored: got {type(scores).__name__}")
-    check_tensor(name, scores)
-    if scores.dim() < 2:
-        raise ValueError(f"{name} must be {form}: got {list(scores.shape)}")
-    return Dense(scores[..., :, None, :])
+    if isinstance(scores, Tensor):
+        check_tensor(name, scores)
+        if scores.dim() < 2:
+            raise ValueError(f"{name} must be {form}: got {list(scores.shape)}")
+        return Dense(scores[..., :, None, :])
+    nodes = as_nodes(scores)
+    if nodes is None:
+        raise ValueError(f"{name} must be {allowed}: got {type(scores).__name__}")
+    return nodes
 
 
 def check_nodes(name: str, nodes: Potential) -> None:
     """`check_potential` for scores of single nodes; errors give places in the tensor that the user gave."""
-    if isinstance(nodes, Dense):
-        check_scores(name, nodes.scores.squeeze(-2))
-    elif isinstance(nodes, Factored):
-        states = nodes.right if nodes.right.dim() == 2 else nodes.right.squeeze(-3)
-        check_potential(name, Factored(nodes.left.squeeze(-2), states))
-    else:
-        check_potential(name, nodes)
+    nodes.as_given().check(name)
 
 
 def check_lengths(lengths: Tensor, longest: int, name: str = "lengths", least: int = 1) -> None:
@@ -121,23 +99,19 @@ def check_lead(
     what: str = "steps",
 ) -> Potential:
     """The scores as a potential between N and N states, its last leading dimension (if any) 1 or one of `last`."""
-    if not isinstance(scores, Potential):
-        if not isinstance(scores, Tensor) or scores.dim() < 2:
-            raise ValueError(
-                f"{name} must be a potential or a tensor [N, N] or [*batch, {last[-1]}, N, N]: got {shape_or_type(scores)}"
-            )
-        scores = Dense(scores)
-    if (scores.n_from, scores.n_to) != (n_states, n_states):
+    pairs = as_potential(scores)
+    if pairs is None:
         raise ValueError(
-            f"{name} must join {n_states} states with {n_states}, as {like} has: got {scores.n_from} with {scores.n_to}"
+            f"{name} must be a potential or a tensor [N, N] or [*batch, {last[-1]}, N, N]: got {shape_or_type(scores)}"
         )
-    if scores.lead and scores.lead[-1] not in (1, *last):
-        raise ValueError(f"{name} must have 1 or {last[-1]} {what} in dimension -3: got {scores.lead[-1]}")
-    for tensor in scores.tensors:
-        check_device(name, tensor, device)
-        if not isinstance(scores, Scored):  # whose context may have any type
-            check_floating(name, tensor)
-    return scores.on(device)
+    if pairs.node_sizes != (n_states, n_states):
+        raise ValueError(
+            f"{name} must join {n_states} states with {n_states}, as {like} has: got {pairs.n_from} with {pairs.n_to}"
+        )
+    if pairs.lead and pairs.lead[-1] not in (1, *last):
+        raise ValueError(f"{name} must have 1 or {last[-1]} {what} in dimension -3: got {pairs.lead[-1]}")
+    pairs.check_tensors(name, device)
+    return pairs.on(device)
 
 
 def check_subset(subset: Subset, batch: torch.Size, node: torch.Size, n_states: int, name: str = "subset") -> None:

@@ -53,6 +53,15 @@ def remade(items: list[Any] | tuple[Any, ...], change: Callable[[Any], Any]) -> 
     return type(items)(*new) if hasattr(items, "_fields") else type(items)(new)
 
 
+def each_scores(value: Any, change: Callable[[Scores], Scores]) -> Any:
+    """The value with `change` applied to scores, alone or in lists and tuples."""
+    if isinstance(value, Scores):
+        return change(value)
+    if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
+        return remade(value, lambda x: each_scores(x, change))
+    return value
+
+
 def over_batch(model: Any, change: ChangeBatch, change_scores: ChangeBatch | None = None) -> dict[str, Any]:
     """The fields of a model with `change` applied to every tensor that may have batch dimensions.
 
@@ -66,14 +75,13 @@ def over_batch(model: Any, change: ChangeBatch, change_scores: ChangeBatch | Non
         if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
             counts = iter(count if isinstance(count, tuple) else [count] * len(value))
             return remade(value, lambda x: of(name, x, next(counts)))
-        if isinstance(value, Scores):
-            after = value.after_batch if count == "unknown" else count
-            return value.map(lambda x: scores(x, after))
         if isinstance(value, Subset):
             tensors = (scores(x, len(model.node_shape) + 1) for x in (value.index, value.log_weight))
             index, log_weight = torch.broadcast_tensors(*tensors)  # only one of them may have been changed
             return Subset(index, log_weight, of(name, value.pilot, count))
-        return value
+        return each_scores(
+            value, lambda own: own.map(lambda x: scores(x, own.after_batch if count == "unknown" else count))
+        )
 
     counts = {name: reported.get(name, "unknown") for name in vars(model)}
     return {name: x if counts[name] is None else of(name, x, counts[name]) for name, x in vars(model).items()}

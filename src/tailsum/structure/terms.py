@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from tailsum.scores.base import Scores
-from tailsum.scores.potential import Dense
 
 Terms = TypeVar("Terms", bound=tuple[Scores, ...])
 
@@ -19,7 +18,8 @@ def each(change: Callable[..., Scores], terms: Terms, *others: Terms) -> Terms:
 
 def with_tables(terms: Terms, tables: Sequence[Tensor]) -> Terms:
     """The terms with `tables` in place of the first ones."""
-    return _remade(terms, (*map(Dense, tables), *terms[len(tables) :]))
+    changed = [term.tabled().with_tensors([table]) for term, table in zip(terms, tables, strict=False)]
+    return _remade(terms, (*changed, *terms[len(tables) :]))
 
 
 def _remade(terms: Terms, fields: Any) -> Terms:
@@ -59,4 +59,4 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 def requires_grad(*terms: tuple[Scores, ...]) -> bool:
     """Whether any of the scores requires a gradient."""
-    return any(x.requires_grad for fields in terms for term in fields for x in term.tensors)
+    return any(term.requires_grad for fields in terms for term in fields)

@@ -6,7 +6,6 @@ over becomes the first batch dimension of the model.
 """
 
 import functools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -15,10 +14,8 @@ from torch import Tensor
 
 from tailsum.numerics.transforms import is_mapped, transforming
 from tailsum.scores.base import Scores
-from tailsum.scores.gated import Gated
-from tailsum.scores.scored import Scored
 from tailsum.sketch.model import Model
-from tailsum.structure.fields import changed, over_batch, remade
+from tailsum.structure.fields import changed, each_scores, over_batch
 from tailsum.structure.terms import tensors_in
 from tailsum.structure.transformed import Function, Looped, mapped_size, transformed
 
@@ -134,19 +131,10 @@ def _advice(name: str, where: str) -> str:
 def _evaluated(model: Any) -> Any:
     """The model with tables in place of gates and functions, as a transform does not see the tensors that functions use."""
 
-    def filled(x: Tensor) -> Tensor:  # the padding may have NaN, whose scores would be rejected
-        return x.masked_fill(~(x < math.inf), 0.0) if x.is_floating_point() else x
+    def table(scores: Scores) -> Scores:
+        return scores.without_nan().evaluated()
 
-    def tables(value: Any) -> Any:
-        if isinstance(value, Scored | Gated):
-            return value.map(filled).evaluated()
-        if isinstance(value, Scores):
-            return value.evaluated()
-        if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
-            return remade(value, tables)
-        return value
-
-    return _remade(model, {name: tables(value) for name, value in vars(model).items()}, _evaluated)
+    return _remade(model, {name: each_scores(value, table) for name, value in vars(model).items()}, _evaluated)
 
 
 def _remade(model: Any, fields: dict[str, Any], change: Callable[[Any], Any]) -> Any:

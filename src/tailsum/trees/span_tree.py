@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.check import are_scores, check_in_range
+from tailsum.numerics.check import check_in_range
 from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.tensors import working_type
@@ -64,8 +64,11 @@ class SpanTree(TreeStructure[SpanTerms]):
         self.node_shape, self.n_states = spans.lead[-2:], spans.n_to
         self.batch_shape, self.lengths = checked_lengths(lengths, spans.lead[:-2], self.node_shape[0], self.device)
         self._spans = spans
-        if not isinstance(spans, Dense) or not are_scores(spans.scores):  # the padding may be invalid
-            check_nodes("span", spans.map(torch.detach).blank_outside(self.spans_inside()))
+        given = spans.map(torch.detach)
+        try:
+            check_nodes("span", given)
+        except ValueError:  # what lies in the padding may be invalid
+            check_nodes("span", given.blank_outside(self.spans_inside()))
         self.dtype = working_type(*spans.tensors)
 
     @property
@@ -78,9 +81,9 @@ class SpanTree(TreeStructure[SpanTerms]):
 
     def terms(self) -> SpanTerms:
         """Without a copy if the padding and the entries below the diagonal are of ordinary size: they do no harm then."""
-        spans = self._spans
-        if isinstance(spans, Dense) and spans.scores.shape[:-4] == self.batch_shape and _are_ordinary(spans.scores):
-            return SpanTerms(Dense(spans.scores[..., 0, :].to(self.dtype)))
+        spans = self._spans.tabled().scores
+        if spans.shape[:-4] == self.batch_shape and _are_ordinary(spans):
+            return SpanTerms(Dense(spans[..., 0, :].to(self.dtype)))
         return SpanTerms(Dense(self.node_scores()))
 
     def gather(self, index: Int[Tensor, "*#batch T T k"]) -> "SpanTree":

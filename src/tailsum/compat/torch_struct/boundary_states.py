@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.chains.segment_pairs import ByDuration
-from tailsum.chains.segment_scan import by_end
+from tailsum.chains.segment_table import by_end
 from tailsum.chains.semi_markov import SemiMarkov
 from tailsum.compat.torch_struct.struct import over_all_states
 from tailsum.structure.check import checked_lengths

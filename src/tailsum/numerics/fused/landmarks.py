@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tailsum.numerics.fused.exponential import exp
 from tailsum.numerics.fused.products import product
-from tailsum.numerics.fused.scores import factor_rows, meets, padded, unmasked
+from tailsum.numerics.fused.scores import Pairs, factor_rows, meets, unmasked
 
 
 class Near(NamedTuple):
@@ -102,8 +102,8 @@ class Sender:
 
     def __init__(self, params: tuple[Tensor, ...], near: Near | None = None, lengths: Tensor | None = None) -> None:
         self.near, self.lengths = near, lengths
-        self.left, self.right = (params[0], params[0]) if len(params) == 1 else tuple(p.contiguous() for p in params)
-        size = 1 if len(params) == 1 else padded(params[0])
+        pairs = Pairs(tuple(p[None, None] for p in params))
+        self.left, self.right, size = pairs.left[0, 0], pairs.right[0, 0], max(1, pairs.size)
         steps = (self.left.stride(1), 0) if size == 1 else (self.right.stride(0), self.left.shape[1])
         self.strides = (self.left.stride(0), *steps)
         rows, columns = (64, 128) if size == 64 else (64, 64) if size < 64 else (32, 32)

@@ -73,11 +73,11 @@ class Pairs:
     """Pair scores as kernels take them: a table `[G, S, N, M]`, or factors `[G, S, N, d]` and `[G, S, M, d]`."""
 
     def __init__(self, params: tuple[Tensor, ...]) -> None:
-        # Kernels read factors along their last dimension.
-        tensors = [p.detach() if len(params) == 1 else p.detach().contiguous() for p in params]
-        self.left, self.right = tensors[0], tensors[-1]
-        self.groups, self.steps = self.left.shape[:2]
-        self.size = 0 if len(params) == 1 else padded(self.left)
+        left, *other = (p.detach() for p in params)
+        self.left, self.right, self.size = left, left, 0  # a table
+        if other:  # factors, which kernels read along their last dimension
+            self.left, self.right, self.size = left.contiguous(), other[0].contiguous(), padded(left)
+        self.groups, self.steps = left.shape[:2]
         self.precision = "tf32" if is_fast() else "tf32x3"  # of the gradients of factors; scores are always precise
 
     @cached_property

@@ -1,6 +1,6 @@
 """Steps of a chain whose sequences share a table: products of many messages at once with exponentiated scores.
 
-The reference is `chains.scan`. One kernel has the products, what comes before and after each of them, and the loop over time.
+The reference is `chains.ways.scan`. One kernel has the products, what comes before and after each of them, and the loop over time.
 Entries of the table, `exp(score - scale)` with the highest score of each column as the scale, are read, or made from factors.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tailsum.numerics.fused.exponential import exp, finite
 from tailsum.numerics.fused.products import add_split_product, rounded, score_product
-from tailsum.numerics.fused.scores import at_once, factor_columns, factor_rows, meet, meets, padded
+from tailsum.numerics.fused.scores import at_once, before_hopper, factor_columns, factor_rows, meet, meets, padded
 
 
 class Table(Protocol):
@@ -179,7 +179,7 @@ def forward_steps(node: Tensor, table: Table) -> tuple[Tensor, Tensor, Tensor]:
 def flow_steps(
     table: Table, reverse: bool, source: Tensor, inlet: Tensor | None, after: Tensor, before: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """`x_t = source_t + after_t h_t` and `h_t = E (before_s x_s + inlet_s)`, as in `chains.scan`."""
+    """`x_t = source_t + after_t h_t` and `h_t = E (before_s x_s + inlet_s)`, as in `chains.ways.scan`."""
     length, batch, size = source.shape
     launch = _Launch(table, size, batch, reverse)
     source, after, before = (launch.filled(x, 0.0) for x in (source, after, before))
@@ -211,9 +211,13 @@ def split(x: Tensor) -> tuple[Tensor, Tensor]:
 FACTOR_TILE = {"I": 64, "J": 128, "num_warps": 4, "num_stages": 2}  # measured on a Hopper GPU, as the others
 
 
-def _table_tile(n: int, rows: int) -> dict[str, int]:
+def _table_tile(n: int, rows: int, device: torch.device) -> dict[str, int]:
     """Few columns where there are few states, so that there is a program for every multiprocessor; none spills registers."""
     columns = 16 if n < 4096 else 32 if n < 8192 or rows == 64 else 64
+    if (
+        rows == 16 and columns == 64 and not before_hopper(device)
+    ):  # half as many additions of tiles, each of twice as many rows: 6% faster
+        return {"I": 64, "J": 64, "num_warps": 4, "num_stages": 4}
     return {"I": 32 if rows * columns > 512 else 64, "J": columns, "num_warps": 4, "num_stages": 5}
 
 
@@ -227,7 +231,7 @@ class _Launch:
     def __init__(self, table: Table, n: int, batch: int, transposed: bool) -> None:
         per_group, kept = batch // table.groups, table.kept
         rows = min(64, max(16, triton.next_power_of_2(per_group)))
-        tile = FACTOR_TILE if kept is None else _table_tile(n, rows)
+        tile = FACTOR_TILE if kept is None else _table_tile(n, rows, table.storage.device)
         if kept is None:
             left, right = (
                 p.contiguous() for p in (reversed(table.pairs.tensors) if transposed else table.pairs.tensors)

@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from tailsum.numerics.fused.exponential import exp
 from tailsum.numerics.fused.products import add_product, score_product
-from tailsum.numerics.fused.scores import factor_columns, factor_rows, padded, score_tile
+from tailsum.numerics.fused.scores import Pairs, factor_columns, factor_rows, padded, score_tile
 from tailsum.numerics.kernels import ALIGNED
 
 WEIGHT_TILE = {"I": 128, "J": 128, "R": 32, "num_warps": 8, "num_stages": 3}  # measured on a Hopper GPU
@@ -56,19 +56,19 @@ def _column_max_kernel(
 def weights(x: Tensor, y: Tensor, params: tuple[Tensor, ...], scale: Tensor, precision: str) -> Tensor:
     """`exp(score - scale) * (x @ y)` for x `[G, S, N, R]` and y `[G, S, R, M]`: the gradient in the scores `[G, S, N, M]`."""
     groups, steps, n, rows = x.shape
-    m, factors = y.shape[-1], len(params) == 2
+    m, pairs = y.shape[-1], Pairs(params)
+    left, right = pairs.left, pairs.right
     out = x.new_empty(groups, steps, n, m)
     # Tensor cores want the dimension of the sum last, and its size a multiple of what is read together.
     x, y = (pad(z, (0, -rows % ALIGNED)).contiguous() for z in (x, y.mT))
     rows = x.shape[-1]
-    left, right = (p.contiguous() for p in (params[0], params[-1])) if factors else (params[0], params[0])
     blocks = triton.cdiv(m, 128)
     for g in range(groups):
         for s in range(steps):
             _weight_kernel[triton.cdiv(n, 128) * blocks,](
                 out[g, s], x[g, s], y[g, s], left[g, s], right[g, s], scale[g, s], rows, n, m, blocks,
                 *left.stride()[2:], right.stride(2), left.shape[-1],
-                SIZE=padded(left) if factors else 0, PRECISION=precision, **WEIGHT_TILE,
+                SIZE=pairs.size, PRECISION=precision, **WEIGHT_TILE,
             )  # fmt: skip
     return out
 

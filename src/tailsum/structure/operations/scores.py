@@ -70,7 +70,7 @@ class Scoring(Sums[Terms, Configuration]):
             ones = [torch.where(u > 0, 1.0, -math.inf).to(u) for u in used]
             largest = model.total(with_tables(alone, ones), highest)
             count = sum(u.flatten(lead).sum(-1) for u in used)
-        return model.log_sum(with_tables(terms, tables)).masked_fill(largest != count, -math.inf)
+        return model.log_sum(with_tables(terms, tables)).masked_fill(largest != count, -math.inf).to(self.dtype)
 
     @for_authors
     def check_configuration(self, configuration: Any) -> Configuration:

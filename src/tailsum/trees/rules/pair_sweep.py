@@ -19,8 +19,7 @@ from torch.nn.functional import pad
 
 from tailsum.numerics.stream import Parts, in_tiles
 from tailsum.numerics.tiles import tile_size
-from tailsum.scores.factored import Factored
-from tailsum.scores.potential import Dense, Potential
+from tailsum.scores.potential import Potential
 from tailsum.sketch.selection import Landmarks, Selection, Subset
 from tailsum.sketch.sweep import Sweep, fill_unreached
 from tailsum.trees.rules.exact_sweep import square_subset
@@ -211,6 +210,7 @@ class PairSweep(Sweep):
 
 def _by_span(potential: Potential, pairs: int) -> Potential:
     """A potential from the pairs of all spans, `[B, n m, states]`, as one for each span."""
-    if isinstance(potential, Factored):
-        return Factored(potential.left.unflatten(-2, (-1, pairs)), potential.right.unsqueeze(-3))
-    return Dense(potential.block().unflatten(-2, (-1, pairs)))
+    own = potential.in_rows()
+    rows, whole = own.parts()
+    of_span = Parts(tuple(x.unflatten(-2, (-1, pairs)) for x in rows), tuple(x.unsqueeze(-3) for x in whole))
+    return own.with_tensors(own.of_parts(of_span))

@@ -8,6 +8,8 @@ give every path its score less the sum of the gains. If c_t are the forward mess
 new messages are zero wherever a path arrives, and products lose nothing. At the last position c is zero, so that the final
 messages are those of the chain itself. The numbers c are constants: derivatives of every order are those of the new chain.
 This needs a table for each step of each sequence, so it is only for chains whose sums fail without it.
+
+Chosen where products fail in float64, or will, as scores are hundreds of nats apart.
 """
 
 import math
@@ -17,11 +19,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from tailsum.chains.messages import Forward, Summed
+from tailsum.chains.ways.scan import forward_scan
 from tailsum.numerics.tensors import exponentials, finite
-from tailsum.numerics.tiles import fits_budget
 from tailsum.scores.potential import Dense, Potential
+from tailsum.scores.table import Table
 
-TABLES = 4  # of all steps that exist at the same time, with derivatives
 LOWEST = -1e15  # of the numbers c: lower ones would have no digits left beside the scores of pairs
 
 
@@ -34,9 +37,13 @@ class Gauged(NamedTuple):
     offset: Tensor
 
 
-def has_room(node: Tensor) -> bool:
-    """Whether the tables of all steps fit the table budget."""
-    return fits_budget(TABLES * node.numel() * node.shape[-1] * node.element_size())
+def in_another_gauge(node: Tensor, pairs: Potential, last: Tensor) -> Summed:
+    """The messages; arguments as of `forward.summed`."""
+    other = gauged(node, pairs, last)
+    table = Table(other.pairs)
+    messages, total = forward_scan(other.node, table, other.pairs.tensors)
+    messages = Forward(messages.log_mass, messages.offset + other.offset)
+    return Summed(other.node, other.pairs, table, messages, total, other.left_out)
 
 
 def gauged(node: Tensor, pairs: Potential, last: Tensor) -> Gauged:

@@ -1,4 +1,4 @@
-"""The best paths of chains of few states on a CPU, where calls take more time than arithmetic.
+"""The best paths of chains of few states on a CPU, where calls take more time than arithmetic. Chosen there.
 
 Scores are rounded to whole multiples of a unit, and sums of these are exact. The last bits of a number are free: in the score
 of a pair they hold the state that it comes from, so one maximum gives the best score into a state and where it comes from.
@@ -15,12 +15,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from tailsum.chains.following import follow
-from tailsum.chains.time_blocks import settled
+from tailsum.chains.ways.following import follow
+from tailsum.chains.ways.time_blocks import settled
 from tailsum.numerics.tensors import finite, unmasked
-from tailsum.numerics.tiles import fits_budget
 from tailsum.scores.potential import Potential
-from tailsum.scores.table import SMALL
 
 SHORTEST = 128  # steps of a block: messages usually forget their start within fewer
 CACHE = 5 << 17  # bytes of the sums of a step: they are written and read again
@@ -68,13 +66,11 @@ class _Unit(NamedTuple):
 def packed_path(node: Tensor, pairs: Potential, last: Tensor) -> Tensor | None:
     """The best path `[B, T]` to the positions `last [B]`, from scores `node [B, T, N]` and a flat potential.
 
-    -1 after the last position, and throughout where there is no path. None where the chain has many states or a single
-    position, or where its scores are too far apart for a small unit.
+    -1 after the last position, and throughout where there is no path. None where its scores are too far apart for a small
+    unit.
     """
+    device, node, pairs, last = node.device, node.cpu(), pairs.map(torch.Tensor.cpu), last.cpu()
     (batch, length, n), (groups, count) = node.shape, pairs.lead
-    size = groups * count * n**2 * node.element_size()
-    if not batch or length < 2 or n > SMALL or node.device.type != "cpu" or not fits_budget(size):
-        return None
     lanes = max(1, CACHE // (4 * n**2))
     if batch > lanes:
         parts = list[Tensor]()
@@ -84,7 +80,7 @@ def packed_path(node: Tensor, pairs: Potential, last: Tensor) -> Tensor | None:
             if part is None:
                 return None
             parts.append(part)
-        return torch.cat(parts)
+        return torch.cat(parts).to(device)
     blocks = max(1, min(lanes // batch, (length - 1) // SHORTEST))
     steps = -(-(length - 1) // blocks)
     blocks = -(-(length - 1) // steps)
@@ -105,7 +101,7 @@ def packed_path(node: Tensor, pairs: Potential, last: Tensor) -> Tensor | None:
     messages, start = _Messages(unit, unit.numbers(here), tables, room.view(here.shape)), unit.numbers(first)
     guess = torch.cat((start, messages.node[-1, ..., :-1]), -1)
     settled(messages.run, messages.ends, guess.numpy())
-    return messages.path(start[..., 0].numpy(), last.numpy(), length)
+    return messages.path(start[..., 0].numpy(), last.numpy(), length).to(device)
 
 
 def _copy_less_highest(scores: Tensor, shape: tuple[int, ...], dims: tuple[int, ...]) -> Tensor:
@@ -171,7 +167,7 @@ class _Messages:
 
     def path(self, first: np.ndarray, last: np.ndarray, length: int) -> Tensor:
         """The paths `[B, T]` of sequences with the scores `first [N, B]` of their first states."""
-        steps, n, batch, blocks = self.node.shape
+        steps, _, batch, blocks = self.node.shape
         entered, node, sequence = self.entered.numpy(), self.node.numpy(), np.arange(batch)
         block, step = np.divmod(np.maximum(last - 1, 0), steps)
         ending = self.unit.without_state(entered[step, :, sequence, block]) + node[step, :, sequence, block]
@@ -179,8 +175,11 @@ class _Messages:
         final, moves = ending.argmax(1), np.clip(last[:, None] - steps * np.arange(blocks), 0, steps)
         if entered.dtype.kind == "f":
             np.maximum(entered, self.unit.lowest, out=entered)
-        rows = entered.reshape(steps, -1)
-        states = follow(lambda t, at: self.unit.state(rows[t].take(at)), steps, n, final, moves)
+        rows, lanes = entered.reshape(steps, -1), batch * blocks
+        guess = self.ends().argmax(0)
+        states = follow(
+            lambda t, state, lane: self.unit.state(rows[t].take(state * lanes + lane)), steps, guess, final, moves
+        )
         paths = np.empty((batch, length), np.intp)
         paths[:, :-1], paths[:, -1] = states.reshape(batch, -1)[:, : length - 1], final
         paths[(np.arange(length) > last[:, None]) | (ending.max(1, keepdims=True) == -np.inf)] = -1

@@ -2,26 +2,25 @@
 
 They need three or four calls a step in place of a dozen: states come before sequences, so that a step is one product without
 transpositions, and messages stay probabilities from one step to the next. Long chains are cut into blocks that run side by
-side (`time_blocks.py`). There are R sequences for each of G tables: `[steps, G, N, R]`.
+side (`time_blocks.py`). Chosen on a CPU where the table is small (`Products.small`). There are R sequences for each of G tables: `[steps, G, N, R]`.
 """
 
 import torch
 from torch import Tensor
 
-from tailsum.chains.time_blocks import Steps, blocks, starts_of_flow, starts_of_masses
+from tailsum.chains.ways.time_blocks import Blocks, Steps, blocks, run_flow, run_masses
 from tailsum.numerics.precision import full_precision
 from tailsum.scores.products import Products
 
 
-def small_forward(node: Tensor, peak: Tensor, table: Products) -> tuple[Tensor, Tensor, Tensor] | None:
+def forward(node: Tensor, peak: Tensor, table: Products) -> tuple[Tensor, Tensor, Tensor] | None:
     """Messages `[T, B, N]` less their highest, the highest `[T, B]`, and the sum that entered each state.
 
-    None if there are too many states, or if their range is too wide: products of probabilities underflow where the
-    `log_mass` of `scan.py` does not.
+    None if the range of the scores is too wide, as products of probabilities underflow where the `log_mass` of `scan.py` does
+    not; and on a GPU, where the chain cannot be cut into blocks.
     """
     tables = table.small
-    if tables is None or not node.numel():
-        return None
+    assert tables is not None
     scores = node - peak[..., None]
     scores[1:] += table.column_scale
     weight = _by_table(scores, table.groups).exp()  # in the order of `scores` in memory
@@ -31,18 +30,26 @@ def small_forward(node: Tensor, peak: Tensor, table: Products) -> tuple[Tensor, 
         torch.amax(weight[0], 1, out=highest[0])
         first = weight[0] / highest[0, :, None]
         cut = blocks(steps, *node.shape[1:], one_table=tables.shape[:2] == (1, 1))
-        if cut is None:
+        if cut is None or not _masses_in_blocks(first, weight[1:], tables, total[1:], highest[1:], cut):
+            if node.is_cuda:  # a kernel takes less time
+                return None
             _masses(first, weight[1:], tables, total[1:], highest[1:])
-        else:
-            here, tables = cut.cut(weight[1:]), cut.of_tables(tables, steps)
-            entered, top = torch.empty_like(here), torch.empty_like(here[:, :, 0])
-            _masses(starts_of_masses(first, here, tables, cut), here, tables, entered, top)
-            total[1:], highest[1:] = cut.joined(entered, steps), cut.joined(top[:, :, None], steps)[:, :, 0]
     # A message below `tiny / highest` has lost digits. It matters in sums that are not much larger.
     if bool(((total < table.floor / highest.min()) & (total > 0)).any() | (highest <= limits.tiny).any()):
         return None
     total, highest = _by_sequence(total), highest.log_().flatten(1)
     return scores.add_(total.log()).sub_(highest[..., None]), highest, total
+
+
+def _masses_in_blocks(
+    first: Tensor, weight: Tensor, tables: Tensor, total: Tensor, highest: Tensor, cut: Blocks
+) -> bool:
+    here, tables, steps = cut.cut(weight), cut.of_tables(tables, len(weight)), len(weight)
+    entered, top = torch.empty_like(here), torch.empty_like(here[:, :, 0])
+    if not run_masses(_masses, first, here, tables, entered, top, cut):
+        return False
+    total[...], highest[...] = cut.joined(entered, steps), cut.joined(top[:, :, None], steps)[:, :, 0]
+    return True
 
 
 def _by_table(x: Tensor, groups: int) -> Tensor:
@@ -68,13 +75,12 @@ def _masses(mass: Tensor, weight: Tensor, tables: Tensor, total: Tensor, highest
         mass.div_(top.unsqueeze(-2))
 
 
-def small_flow(
+def flow(
     table: Products, reverse: bool, source: Tensor, inlet: Tensor | None, after: Tensor, before: Tensor
 ) -> tuple[Tensor, Tensor] | None:
-    """The recursion of `Flow`: x and h `[T, B, N]`. None if there are too many states."""
+    """The recursion of `scan.Flow`: x and h `[T, B, N]`. None on a GPU, where the chain cannot be cut into blocks."""
     tables = table.small
-    if tables is None or not source.numel():
-        return None
+    assert tables is not None
     tables, count = tables if reverse else tables.mT, len(source) - 1
     given = Steps(source, after, before, inlet).each(lambda x: _by_table(x, table.groups).contiguous())
     x, h = torch.empty_like(given.source), torch.zeros_like(given.source)
@@ -83,16 +89,21 @@ def small_flow(
     steps = Steps(given.source[to], given.after[to], given.before[since], enters)
     first = x[-1 if reverse else 0].copy_(given.source[-1 if reverse else 0])
     with full_precision(source.device):
-        cut = blocks(count, *source.shape[1:], one_table=tables.shape[:2] == (1, 1))
-        if cut is None:
+        cut = blocks(count, *source.shape[1:], one_table=tables.shape[:2] == (1, 1), reverse=reverse)
+        if cut is None or not _flow_in_blocks(first, steps, tables, x[to], h[to], cut):
+            if source.is_cuda:
+                return None
             _flow(first, steps, tables, x[to], h[to], reverse)
-        else:
-            turned = (lambda y: y.flip(0)) if reverse else (lambda y: y)
-            steps, tables = steps.each(lambda y: cut.cut(turned(y))), cut.of_tables(turned(tables), count)
-            reached, entered = torch.empty_like(steps.source), torch.empty_like(steps.source)
-            _flow(starts_of_flow(first, steps, tables, cut), steps, tables, reached, entered)
-            x[to], h[to] = (turned(cut.joined(y, count)) for y in (reached, entered))
     return _by_sequence(x), _by_sequence(h)
+
+
+def _flow_in_blocks(first: Tensor, steps: Steps, tables: Tensor, x: Tensor, h: Tensor, cut: Blocks) -> bool:
+    steps, tables = steps.each(cut.cut), cut.of_tables(tables, len(x))
+    reached, entered = torch.empty_like(steps.source), torch.empty_like(steps.source)
+    if not run_flow(_flow, first, steps, tables, reached, entered, cut):
+        return False
+    x[...], h[...] = (cut.joined(y, len(x)) for y in (reached, entered))
+    return True
 
 
 def _flow(value: Tensor, steps: Steps, tables: Tensor, x: Tensor, h: Tensor, reverse: bool = False) -> None:

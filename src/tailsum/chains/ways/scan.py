@@ -11,28 +11,20 @@ the same recursion in the other direction: `Flow` is its own derivative, of ever
 over time: it is one product over all steps (`Table.gradient`).
 """
 
-import itertools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from tailsum.chains.small_steps import small_flow, small_forward
-from tailsum.numerics.kernels import fused
+from tailsum.chains import plan
+from tailsum.chains.messages import Forward
+from tailsum.chains.ways import kernel_steps, plain_steps, small_steps
 from tailsum.numerics.tiles import tile_size
 from tailsum.scores.products import Products
 
-
-class Forward(NamedTuple):
-    """Forward messages: `alpha = log_mass + offset`, with log_mass `[T, B, N]` and offset `[T, B]` in float64.
-
-    The offset carries no gradient: it is a constant that keeps long sequences within range.
-    """
-
-    log_mass: Tensor
-    offset: Tensor
+WAYS = {"kernels": kernel_steps, "few states": small_steps, "steps": plain_steps}  # all with the same two functions
 
 
 def forward_scan(node: Tensor, table: Products, tensors: tuple[Tensor, ...]) -> tuple[Forward, Tensor]:
@@ -45,16 +37,17 @@ def forward_scan(node: Tensor, table: Products, tensors: tuple[Tensor, ...]) -> 
     return Forward(log_mass, gain.cumsum(0)), total
 
 
+def _first(table: Products, x: Tensor, run: Callable[[Any], tuple[Tensor, ...] | None]) -> Any:
+    """The result of the first of the planner's ways that takes the range of these scores."""
+    results = (run(WAYS[way]) for way in plan.recursions(table, x))
+    return next(result for result in results if result is not None)
+
+
 class _Forward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, table: Products, node: Tensor, *tensors: Tensor) -> Any:
-        peak = _peak(node, table)
-        if table.suits_kernels and fused(node) and node.numel():
-            from tailsum.numerics.fused.shared_steps import forward_steps  # noqa: PLC0415
-
-            log_mass, highest, total = forward_steps(node - peak[..., None], table)
-        else:
-            log_mass, highest, total = small_forward(node, peak, table) or _forward_steps(node, peak, table)
+        peak = plain_steps.peaks(node, table)
+        log_mass, highest, total = _first(table, node, lambda way: way.forward(node, peak, table))
         gain = peak.double() + highest.double()
         gain[1:] += table.centre
         ctx.table = table
@@ -75,48 +68,6 @@ class _Forward(torch.autograd.Function):
         factor = regained(grad, flow, table.summed)
         flow = flow * factor if torch.is_grad_enabled() else flow.mul_(factor)
         return None, flow, *_table_gradient(ctx, table, mass, inverse * flow, tensors, first=2)
-
-
-def _peak(node: Tensor, table: Products) -> Tensor:
-    # The lowest number in place of minus infinity, which less itself is NaN.
-    return table.highest(node).clamp_(min=torch.finfo(node.dtype).min)
-
-
-def _forward_steps(node: Tensor, peak: Tensor, table: Products) -> tuple[Tensor, Tensor, Tensor]:
-    """Messages `[T, B, N]` less their highest, the highest `[T, B]`, and the sum that entered each state."""
-    log_mass, total, highest = torch.empty_like(node), torch.ones_like(node), torch.empty_like(peak)
-    for t in range(len(node)):
-        entered = table.push(t - 1, log_mass[t - 1].exp()) if t > 0 else None
-        if entered is not None:
-            total[t] = entered
-        highest[t] = _message(node, peak, table, t, entered, log_mass[t])
-    return log_mass, highest, total
-
-
-def _message(node: Tensor, peak: Tensor, table: Products, t: int, entered: Tensor | None, out: Tensor) -> Tensor:
-    """Fill `out [B, N]` with the message after the sum that `entered` position t; its highest number is returned, `[B]`."""
-    torch.sub(node[t], peak[t, :, None], out=out)
-    if entered is not None:
-        out += entered.log().add_(table.column_scale[min(t - 1, table.steps - 1)])
-    highest = table.highest(out).clamp_(min=torch.finfo(node.dtype).min)
-    out -= highest[:, None]
-    return highest
-
-
-@torch.no_grad()
-def raised_sum(node: Tensor, table: Products, reachable: Tensor, last: Tensor) -> Tensor:
-    """The log-partition `[B]` with the table's floor under the sums that enter `reachable [T, B, N]` states, in float64."""
-    peak, out, ends = _peak(node, table), torch.empty_like(node[0]), set(last.tolist())
-    offset = result = torch.zeros(len(last), dtype=torch.float64, device=node.device)
-    for t in range(len(node)):
-        entered = None
-        if t > 0:
-            entered = table.push(t - 1, out.exp()).maximum(reachable[t].to(node.dtype) * table.floor)
-            offset = offset + table.centre[min(t - 1, table.steps - 1)].repeat_interleave(len(last) // table.groups)
-        offset = offset + peak[t].double() + _message(node, peak, table, t, entered, out).double()
-        if t in ends:
-            result = torch.where(last == t, table.summed(out.exp()).log().double() + offset, result)
-    return result
 
 
 @torch.no_grad()
@@ -164,13 +115,7 @@ class Flow(torch.autograd.Function):
         before: Tensor,
         *tensors: Tensor,
     ) -> Any:
-        if table.suits_kernels and fused(source) and source.numel():
-            from tailsum.numerics.fused.shared_steps import flow_steps  # noqa: PLC0415
-
-            x, h = flow_steps(table, reverse, source, inlet, after, before)
-        else:
-            small = small_flow(table, reverse, source, inlet, after, before)
-            x, h = small or _flow_steps(table, reverse, source, inlet, after, before)
+        x, h = _first(table, source, lambda way: way.flow(table, reverse, source, inlet, after, before))
         ctx.table, ctx.reverse = table, reverse
         ctx.save_for_backward(x, h, inlet, after, before, *tensors)
         return x, h
@@ -185,21 +130,6 @@ class Flow(torch.autograd.Function):
         early, late = (received, sent) if ctx.reverse else (sent, received)
         table_gradient = _table_gradient(ctx, ctx.table, early, late, tensors, first=6)
         return None, None, flow, None if inlet is None else drawn, flow * h, drawn * x, *table_gradient
-
-
-def _flow_steps(
-    table: Products, reverse: bool, source: Tensor, inlet: Tensor | None, after: Tensor, before: Tensor
-) -> tuple[Tensor, Tensor]:
-    x, h = torch.empty_like(source), torch.zeros_like(source)
-    order = range(len(source) - 1, -1, -1) if reverse else range(len(source))
-    x[order[0]] = source[order[0]]
-    for s, t in itertools.pairwise(order):
-        y = before[s] * x[s]
-        if inlet is not None:
-            y += inlet[s]
-        h[t] = table.pull(t, y) if reverse else table.push(s, y)
-        torch.addcmul(source[t], after[t], h[t], out=x[t])
-    return x, h
 
 
 def _table_gradient(

@@ -6,28 +6,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from tailsum.chains.scan import Forward, regained
-from tailsum.numerics.kernels import fused, kernels
+from tailsum.chains import plan
+from tailsum.chains.messages import Forward
+from tailsum.chains.ways.scan import regained
+from tailsum.numerics.kernels import kernels
 from tailsum.numerics.tensors import finite
 from tailsum.scores.potential import Potential
 
 if TYPE_CHECKING:
     from tailsum.numerics.fused.log_steps import Messages
 
-ALONE = 512  # up to this many states, the kernels in log space are faster than matrix products
-
 Value = TypeVar("Value")
 Params = tuple[Tensor, ...]  # a table, or factors, as kernels take them
-
-
-def suits_log_steps(batch: int, n: int, pairs: Potential) -> bool:
-    """Whether to use the kernels in log space: with few states, or if each sequence has pair scores of its own."""
-    if not batch or not fused(*pairs.tensors):
-        return False
-    few, apart = n <= ALONE, pairs.lead[0] == batch
-    return (few or apart) and (
-        pairs.for_kernels is not None or (few and not apart)
-    )  # few states that all share get a table
 
 
 def fused_log_partition(node: Tensor, pairs: Potential, last: Tensor, reference: Callable[..., Tensor]) -> Tensor:
@@ -55,7 +45,7 @@ def _tabled(node: Tensor, pairs: Potential) -> Potential:
     """
     batch, _, n = node.shape
     if pairs.lead[0] == batch:
-        return pairs.within(4) if n <= ALONE else pairs
+        return pairs.within(4) if n <= plan.ALONE else pairs
     return pairs.tabled()
 
 
