@@ -23,30 +23,30 @@ def follow(origin: Origin, steps: int, guess: States, final: States, moves: Stat
     `guess [B, K]` are states after each block. `moves [B, K]` are the numbers of steps that count: in the others, the state
     stays.
     """
-    ends = np.where(np.append(moves[:, 1:], np.zeros_like(moves[:, :1]), 1) == 0, final[:, None], guess)
-    paths = np.empty((steps, moves.size), np.intp)
-    _follow(origin, paths, ends.ravel(), np.arange(moves.size), moves.ravel(), known=False)
+    ended = np.append(moves[:, 1:] == 0, np.ones_like(final[:, None], bool), 1)  # blocks after which no step counts
+    ends = np.where(ended, final[:, None], guess)
+    paths, states, given = np.empty((steps, moves.size), np.intp), ends.ravel(), moves.ravel()
+    lanes, least = np.arange(moves.size), int(given.min(initial=steps))
+    for t in range(steps - 1, -1, -1):
+        came = origin(t, states, lanes)
+        paths[t] = states = came if t < least else np.where(t < given, came, states)
     while True:
-        found = np.append(
-            paths[0].reshape(moves.shape)[:, 1:], final[:, None], 1
-        )  # a block ends where the next one begins
+        # A block ends where the next one begins.
+        found = np.append(paths[0].reshape(moves.shape)[:, 1:], final[:, None], 1)
         wrong = np.flatnonzero(found != ends)
         if not len(wrong):
             return paths.T.reshape(*moves.shape, steps)
         ends = found
-        _follow(origin, paths, ends.ravel()[wrong], wrong, moves.ravel(), known=True)
+        _correct(origin, paths, ends.ravel()[wrong], wrong, given)
 
 
-def _follow(origin: Origin, paths: States, states: States, lanes: States, moves: States, *, known: bool) -> None:
-    """Fill in the paths `[L, B K]` of some lanes, until they are what they were if these are `known`."""
-    given = moves[lanes]
-    least = int(given.min(initial=len(paths)))
+def _correct(origin: Origin, paths: States, states: States, lanes: States, moves: States) -> None:
+    """Fill in the paths `[L, B K]` of some lanes from other ends, until they are what they were."""
     for t in range(len(paths) - 1, -1, -1):
-        came = origin(t, states, lanes)
-        states = came if t < least else np.where(t < given, came, states)
-        if known and t % CHECKED == 0:
+        states = np.where(t < moves[lanes], origin(t, states, lanes), states)
+        if t % CHECKED == 0:
             apart = states != paths[t, lanes]
-            lanes, states, given = lanes[apart], states[apart], given[apart]
+            lanes, states = lanes[apart], states[apart]
             if not len(lanes):
                 return
         paths[t, lanes] = states

@@ -60,7 +60,7 @@ class _Unit(NamedTuple):
         """The states that finite numbers come from."""
         if self.dtype == torch.float64:
             return ((numbers - np.floor(numbers)) * (1 << self.bits)).astype(np.intp)
-        return (numbers & ((1 << self.bits) - 1)).astype(np.intp)
+        return numbers & ((1 << self.bits) - 1)
 
 
 def packed_path(node: Tensor, pairs: Potential, last: Tensor) -> Tensor | None:
@@ -69,7 +69,9 @@ def packed_path(node: Tensor, pairs: Potential, last: Tensor) -> Tensor | None:
     -1 after the last position, and throughout where there is no path. None where its scores are too far apart for a small
     unit.
     """
-    device, node, pairs, last = node.device, node.cpu(), pairs.map(torch.Tensor.cpu), last.cpu()
+    device = node.device
+    if node.is_cuda:
+        node, pairs, last = node.cpu(), pairs.map(torch.Tensor.cpu), last.cpu()
     (batch, length, n), (groups, count) = node.shape, pairs.lead
     lanes = max(1, CACHE // (4 * n**2))
     if batch > lanes:
@@ -87,8 +89,8 @@ def packed_path(node: Tensor, pairs: Potential, last: Tensor) -> Tensor | None:
     padded = F.pad(node[:, 1:], (0, 0, 0, blocks * steps - length + 1)).contiguous().view(batch * blocks, steps * n)
     here = _copy_less_highest(padded.mT, (steps, n, batch, blocks), (1,))
     first = _copy_less_highest(node[:, 0].mT, (1, n, batch, 1), (1,))[0]
-    tables = pairs.block()
-    tables = _copy_less_highest(tables, tables.shape, (-2, -1))
+    tables = pairs.block()  # without finite masks
+    tables = tables - finite(tables.amax((-2, -1), keepdim=True))
     unit = _unit(length, here, first, tables)
     if unit is None:
         return None
@@ -176,7 +178,7 @@ class _Messages:
         if entered.dtype.kind == "f":
             np.maximum(entered, self.unit.lowest, out=entered)
         rows, lanes = entered.reshape(steps, -1), batch * blocks
-        guess = self.ends().argmax(0)
+        guess = self.ends().argmax(0) if blocks > 1 else final[:, None]
         states = follow(
             lambda t, state, lane: self.unit.state(rows[t].take(state * lanes + lane)), steps, guess, final, moves
         )
