@@ -66,8 +66,12 @@ class _Forward(torch.autograd.Function):
         mass, inverse = log_mass.exp(), inverse_total(table, node, log_mass, total)
         flow, _ = Flow.apply(table, True, grad, None, mass, inverse, *tensors)
         factor = regained(grad, flow, table.summed)
-        flow = flow * factor if torch.is_grad_enabled() else flow.mul_(factor)
-        return None, flow, *_table_gradient(ctx, table, mass, inverse * flow, tensors, first=2)
+        recording = torch.is_grad_enabled()
+        flow = flow * factor if recording else flow.mul_(factor)
+        if not any(ctx.needs_input_grad[2:]):
+            return None, flow, *(None for _ in tensors)
+        late = inverse * flow if recording else inverse.mul_(flow)
+        return None, flow, *_table_gradient(ctx, table, mass, late, tensors, first=2)
 
 
 @torch.no_grad()
@@ -88,11 +92,11 @@ def regained(source: Tensor, flow: Tensor, summed: Callable[[Tensor], Tensor] = 
 
 def inverse_total(table: Products, node: Tensor, log_mass: Tensor, total: Tensor) -> Tensor:
     """One over the sum that entered each state, zero where it is below the table's floor; differentiable."""
-    usable = total >= table.floor
-    inverse = torch.where(usable, total.reciprocal(), 0.0)
+    inverse = total.reciprocal().masked_fill_(total < table.floor, 0.0)
     if torch.is_grad_enabled():  # as a function of node and log_mass, the total is exp(log_mass - node + constants)
         change = node - log_mass
-        inverse = inverse * torch.where(usable & (log_mass > -math.inf), change - change.detach(), 0.0).exp()
+        usable = (total >= table.floor) & (log_mass > -math.inf)
+        inverse = inverse * torch.where(usable, change - change.detach(), 0.0).exp()
     return inverse
 
 
