@@ -250,6 +250,26 @@ def test_masked_chains_in_float32_are_as_in_float64(seed, mask):
         )
 
 
+@pytest.mark.parametrize("mask", [-1e4, -1e9, -math.inf])
+@pytest.mark.parametrize("seed", range(3))
+def test_pairs_and_random_paths_of_masked_chains(seed, mask):
+    """Where every path breaks masks, but for minus infinity."""
+    generator = torch.Generator().manual_seed(seed)
+    nodes, pairs = (torch.randn(*shape, generator=generator) for shape in ((60, 4), (4, 4)))
+    nodes[torch.rand(nodes.shape, generator=generator) < 0.35] = mask
+    pairs[torch.rand(4, 4, generator=generator) < 0.7] = mask
+    chain, wide = ts.LinearChain(nodes, pairs), ts.LinearChain(nodes.double(), pairs.double())
+    torch.testing.assert_close(chain.pair_marginals().double(), wide.pair_marginals(), rtol=0, atol=1e-4)
+    count, chance = 2000, wide.marginals()
+    tolerance = 6 * (chance * (1 - chance)).clamp(min=0).div(count).sqrt() + 3 / count
+    for paths in (
+        chain.sample((count,), generator=generator),
+        chain.rsample(sample_shape=(count,), generator=generator).hard,
+    ):
+        shares = (paths[..., None] == torch.arange(chain.n_states)).double().mean(0)
+        assert ((shares - chance).abs() <= tolerance).all()
+
+
 @pytest.mark.parametrize("offset", [0.0, pytest.param(1e6, marks=pytest.mark.slow)])
 def test_long_cold_chains_in_float32(offset):
     """Left to right: few paths matter, and their scores differ by little of what they are."""

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tailsum.chains.chain_marginals import chain_marginals
+from tailsum.chains.chain_marginals import chain_marginals, state_chances
 from tailsum.numerics.fixed_point import Iteration, fixed_point, stationary
 from tailsum.numerics.fused.reference import reference_gradients
 from tailsum.numerics.gradients import gradients, tracked
@@ -66,7 +66,9 @@ def at_minimum(a, b):
 
 def marginals(a, b):
     return chain_marginals(
-        lambda x: (x[0] + x[1]).logsumexp(-1), lambda x, values: ((x[0] + x[1]).softmax(-1) * values).sum(-1), (a, b)
+        lambda tensors: state_chances(lambda x: (x[0] + x[1]).logsumexp(-1), tensors),
+        lambda x, values: ((x[0] + x[1]).softmax(-1) * values).sum(-1),
+        (a, b),
     )
 
 

@@ -25,7 +25,7 @@ class BackwardWalk:
     """
 
     def __init__(self, node: Float[Tensor, "T B N"], pairs: Potential, lengths: Int[Tensor, "*batch"]) -> None:
-        self.pairs, self.flat = pairs, pairs.flat(lengths.shape)
+        self.pairs, self.flat, self.dtype = pairs, pairs.flat(lengths.shape), node.dtype
         self.last = lengths - 1
         self.log_mass = forward_messages(node, self.flat, self.last.reshape(-1)).log_mass
         self.messages = self.log_mass.reshape(len(node), *lengths.shape, node.shape[-1], 1)
@@ -70,7 +70,7 @@ class BackwardWalk:
         if hard:
             weights = torch.zeros_like(weights).scatter(-2, states[..., None, :], 1.0) + weights - weights.detach()
         outside = impossible | ~self.inside[..., None, None]
-        weights, chances = (x.masked_fill(outside, 0.0).movedim(-1, 0) for x in (weights, chances))
+        weights, chances = (x.masked_fill(outside, 0.0).movedim(-1, 0).to(self.dtype) for x in (weights, chances))
         return weights, chances, torch.where(self.inside, states.movedim(-1, 0), -1)
 
     def _states(self, count: int, choose: Callable[[Tensor], Tensor]) -> Int[Tensor, "*batch T count"]:

@@ -29,7 +29,11 @@ def summed(node: Tensor, pairs: Potential, last: Tensor) -> Summed | None:
 
 
 def forward_messages(node: Tensor, pairs: Potential, last: Tensor) -> Forward:
-    """Forward messages from scores `node [T, B, N]` and a flat potential; `last [B]` is each last position."""
+    """Forward messages from scores `node [T, B, N]` and a flat potential; `last [B]` is each last position.
+
+    They are in float64 if their states are so far apart that float32 has no digits for what decides between them, as where
+    every path breaks a finite mask.
+    """
     if len(node) == 1:
         return normalised(node)
     if plan.takes_log_kernels(node.shape[1], len(node), node.shape[2], pairs):
@@ -37,8 +41,10 @@ def forward_messages(node: Tensor, pairs: Potential, last: Tensor) -> Forward:
             node.transpose(0, 1), pairs, last, lambda x, pairs: forward_messages(x.transpose(0, 1), pairs, last)
         )
     result = summed(node, pairs, last)
-    messages = log_space_scan(node.double(), pairs.to(torch.float64)) if result is None else result.all_messages()
-    return Forward(messages.log_mass.to(node.dtype), messages.offset)
+    if result is None:
+        return log_space_scan(node.double(), pairs.to(torch.float64))
+    messages = result.all_messages()
+    return messages if result.left_out is not None else Forward(messages.log_mass.to(node.dtype), messages.offset)
 
 
 def log_partition(node: Tensor, pairs: Potential, last: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 from tailsum.audience import for_authors
 from tailsum.chains.backward_walk import BackwardWalk
 from tailsum.chains.best_paths import best_paths
-from tailsum.chains.chain_marginals import chain_marginals
+from tailsum.chains.chain_marginals import chain_marginals, pair_chances, state_chances
 from tailsum.chains.chain_sweep import ChainSweep
 from tailsum.chains.forward import log_partition
 from tailsum.chains.mean_score import mean_score
@@ -48,7 +48,7 @@ from tailsum.structure.derivatives import recording_as_before
 from tailsum.structure.k_best import Best
 from tailsum.structure.relaxed import RelaxedSample
 from tailsum.structure.terms import each
-from tailsum.structure.transforms import differentiable, outside_transforms, with_recordable
+from tailsum.structure.transforms import outside_transforms, with_recordable
 
 # A sketch computes a table of the scores of pairs of kept states, `[*batch, T-1, K, K]`, if this many fit the table budget.
 TABLES, TABLES_ON_CPU = 4, 16
@@ -200,6 +200,13 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         return lead.numel() * pairs.n_from * pairs.n_to * self.dtype.itemsize
 
     def marginals(self) -> Float[Tensor, "*batch T n"]:
+        return self._chances(of_pairs=False)
+
+    def pair_marginals(self) -> Float[Tensor, "*batch edge n n"]:
+        """The probability of each pair of states at neighbouring positions."""
+        return self._chances(of_pairs=True)
+
+    def _chances(self, of_pairs: bool) -> Tensor:
         with recording_as_before(self.device, self.summed()) as (nodes, pairs):
 
             def terms(tensors: Sequence[Tensor]) -> ChainTerms:
@@ -207,14 +214,20 @@ class LinearChain(Structure[ChainTerms, Tensor]):
                 return ChainTerms(Dense(tensors[0]), pairs.map(lambda _: next(rest)))
 
             def mean(tensors: Sequence[Tensor], values: Tensor) -> Tensor:
-                return self.log_sum_and_mean(terms(tensors), ChainTerms(Dense(values), pairs.zeros()))[1]
+                own = ChainTerms(nodes.zeros(), Dense(values)) if of_pairs else ChainTerms(Dense(values), pairs.zeros())
+                return self.log_sum_and_mean(terms(tensors), own)[1]
 
-            return chain_marginals(lambda x: self.log_sum(terms(x)), mean, (*nodes.tensors, *pairs.tensors))
+            def chances(tensors: Sequence[Tensor]) -> Tensor:
+                states = state_chances(lambda x: self.log_sum(terms(x)), tensors)
+                return self._pair_chances(terms(tensors), states) if of_pairs else states
 
-    @differentiable
-    def pair_marginals(self) -> Float[Tensor, "*batch edge n n"]:
-        """The probability of each pair of states at neighbouring positions."""
-        return self.term_gradients(1, lambda x: x.expand(*self.batch_shape, self.n_nodes - 1, -1, -1))[0]
+            return chain_marginals(chances, mean, (*nodes.tensors, *pairs.tensors))
+
+    def _pair_chances(self, terms: ChainTerms, states: Tensor) -> Tensor:
+        node, pairs = self._time_first(terms.nodes.scores), terms.pairs.flat(self.batch_shape)
+        with torch.no_grad():
+            found = pair_chances(node, pairs, self.sequence_lengths() - 1, states.reshape(node.shape[1], *states.shape[-2:]))
+        return found.reshape(*self.batch_shape, *found.shape[1:])
 
     # Sketches.
 

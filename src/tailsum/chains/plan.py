@@ -151,7 +151,8 @@ def walks(log_mass: Tensor, pairs: Potential) -> Walk:
 
 
 def _suits_kernels(x: Tensor, pairs: Potential) -> bool:
-    return pairs.for_kernels is not None and fused(x, *pairs.tensors)
+    same = all(scores.dtype == x.dtype for scores in pairs.tensors)
+    return same and pairs.for_kernels is not None and fused(x, *pairs.tensors)
 
 
 def _has_few_states(x: Tensor, batch: int, length: int, n: int, pairs: Potential) -> bool:
