@@ -58,7 +58,7 @@ def test_lengths_do_not_spread_a_shared_table_over_the_batch():
     assert memory.largest <= 4 * max(batch * length * n, (length - 1) * n * n)
 
 
-@pytest.mark.parametrize("n, length, limit", [(8, 20_000, 4), (50, 400, 1.5), (300, 20, 1.5)])
+@pytest.mark.parametrize(("n", "length", "limit"), [(8, 20_000, 4), (50, 400, 1.5), (300, 20, 1.5)])
 def test_pair_marginals_hold_little_more_than_they_return(n, length, limit):
     chain = ts.LinearChain(torch.randn(length, n), torch.randn(n, n))
     with PeakMemory() as memory:

@@ -48,7 +48,7 @@ from tailsum.structure.derivatives import recording_as_before
 from tailsum.structure.k_best import Best
 from tailsum.structure.relaxed import RelaxedSample
 from tailsum.structure.terms import each
-from tailsum.structure.transforms import outside_transforms, with_recordable
+from tailsum.structure.transforms import differentiable, outside_transforms, with_recordable
 
 # A sketch computes a table of the scores of pairs of kept states, `[*batch, T-1, K, K]`, if this many fit the table budget.
 TABLES, TABLES_ON_CPU = 4, 16
@@ -202,6 +202,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
     def marginals(self) -> Float[Tensor, "*batch T n"]:
         return self._chances(of_pairs=False)
 
+    @differentiable
     def pair_marginals(self) -> Float[Tensor, "*batch edge n n"]:
         """The probability of each pair of states at neighbouring positions."""
         return self._chances(of_pairs=True)
