@@ -224,11 +224,12 @@ class LinearChain(Structure[ChainTerms, Tensor]):
 
             return chain_marginals(chances, mean, (*nodes.tensors, *pairs.tensors))
 
+    @torch.no_grad()
     def _pair_chances(self, terms: ChainTerms, states: Tensor) -> Tensor:
         node, pairs = self._time_first(terms.nodes.scores), terms.pairs.flat(self.batch_shape)
-        with torch.no_grad():
-            found = pair_chances(node, pairs, self.sequence_lengths() - 1, states.reshape(node.shape[1], *states.shape[-2:]))
-        return found.reshape(*self.batch_shape, *found.shape[1:])
+        states = states.reshape(node.shape[1], *states.shape[-2:])
+        chances = pair_chances(node, pairs, self.sequence_lengths() - 1, states)
+        return chances.reshape(*self.batch_shape, *chances.shape[1:])
 
     # Sketches.
 
