@@ -8,6 +8,7 @@ exact, equal messages prove it (`settled`). K blocks of L steps of B sequences a
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -50,11 +51,13 @@ class _Unit(NamedTuple):
         """The lowest number, in place of minus infinity, which less itself is NaN."""
         return torch.finfo(self.dtype).min if self.dtype == torch.float64 else torch.iinfo(self.dtype).min
 
-    def without_state(self, numbers: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """The numbers without the states they come from."""
-        return (
-            np.floor(numbers, out) if self.dtype == torch.float64 else np.bitwise_and(numbers, -(1 << self.bits), out)
-        )
+    @property
+    def without_state(self) -> Callable[..., np.ndarray]:
+        """A function of numbers, and of where to put them, that leaves out the states they come from."""
+        if self.dtype == torch.float64:
+            return np.floor
+        of_score = np.int32(-(1 << self.bits))
+        return lambda numbers, out=None: np.bitwise_and(numbers, of_score, out)
 
     def state(self, numbers: np.ndarray) -> np.ndarray:
         """The states that finite numbers come from."""
@@ -86,12 +89,13 @@ def packed_path(node: Tensor, pairs: Potential, last: Tensor) -> Tensor | None:
     blocks = max(1, min(lanes // batch, (length - 1) // SHORTEST))
     steps = -(-(length - 1) // blocks)
     blocks = -(-(length - 1) // steps)
+    node = unmasked(node)
+    node = node - finite(node.amax(-1, keepdim=True))
     padded = F.pad(node[:, 1:], (0, 0, 0, blocks * steps - length + 1)).contiguous().view(batch * blocks, steps * n)
-    here = _copy_less_highest(padded.mT, (steps, n, batch, blocks), (1,))
-    first = _copy_less_highest(node[:, 0].mT, (1, n, batch, 1), (1,))[0]
+    here, first = (_copy(x.mT) for x in (padded, node[:, 0]))
     tables = pairs.block()  # without finite masks
     tables = tables - finite(tables.amax((-2, -1), keepdim=True))
-    unit = _unit(length, here, first, tables)
+    unit = _unit(length, node, tables)
     if unit is None:
         return None
     if count > 1:
@@ -100,27 +104,26 @@ def packed_path(node: Tensor, pairs: Potential, last: Tensor) -> Tensor | None:
     tables = unit.numbers(tables).add_(unit.states(n)[:, None, None, None])
     # New memory takes as long as a pass over it: what is not needed any more is used again.
     room = padded.view(unit.dtype) if unit.dtype == torch.int32 else torch.empty_like(padded, dtype=unit.dtype)
-    messages, start = _Messages(unit, unit.numbers(here), tables, room.view(here.shape)), unit.numbers(first)
+    here, start = unit.numbers(here).view(steps, n, batch, blocks), unit.numbers(first)[..., None]
+    messages = _Messages(unit, here, tables, room.view(here.shape))
     guess = torch.cat((start, messages.node[-1, ..., :-1]), -1)
     settled(messages.run, messages.ends, guess.numpy())
     return messages.path(start[..., 0].numpy(), last.numpy(), length).to(device)
 
 
-def _copy_less_highest(scores: Tensor, shape: tuple[int, ...], dims: tuple[int, ...]) -> Tensor:
-    """A copy of scores in another shape, less the highest along `dims`; minus infinity in place of finite masks."""
-    scores = unmasked(scores.clone(memory_format=torch.contiguous_format).view(shape))
-    return scores.sub_(finite(scores.amax(dims, keepdim=True)))
+def _copy(x: Tensor) -> Tensor:
+    return x.clone(memory_format=torch.contiguous_format)
 
 
-def _unit(length: int, *scores: Tensor) -> _Unit | None:
+def _unit(length: int, node: Tensor, tables: Tensor) -> _Unit | None:
     """The smallest unit in which no sum overflows; None if it is too large."""
-    lowest = [x.amin().item() for x in scores]
+    lowest = [x.amin().item() for x in (node, tables)]
     forbidden = -math.inf in lowest
     if forbidden:
-        lowest = [finite(x).amin().item() for x in scores]
+        lowest = [finite(x).amin().item() for x in (node, tables)]
     # States that no path leaves to others may fall behind at every step, else only until the best state reaches all.
     steps = (length if forbidden else RENEWED) + 2
-    given, spread, bits = scores[0].dtype, max(1.0, -sum(lowest) * steps), (scores[0].shape[1] - 1).bit_length()
+    given, spread, bits = node.dtype, max(1.0, -sum(lowest) * steps), (node.shape[-1] - 1).bit_length()
     narrow = given == torch.float32 and not forbidden
     for dtype, digits in ((torch.int32, 31), (torch.float64, 53))[0 if narrow else 1 :]:
         scale = 2.0 ** (digits - bits) / spread
@@ -146,15 +149,20 @@ class _Messages:
         pairs, before, into = node.new_empty(len(message), *message.shape), message[:, None], torch.empty_like(message)
         tables = tables.expand(len(node), *tables.shape[1:])
         rows = zip(tables.unbind(), entered.unbind(), entered.numpy(), node.numpy(), strict=True)
-        numbers, came, lowest = message.numpy(), into.numpy(), self.unit.lowest
+        numbers, came, lowest, again = message.numpy(), into.numpy(), self.unit.lowest, self.known
+        without_state, add, highest = (
+            self.unit.without_state,
+            torch.add,
+            torch.amax,
+        )  # in local names: looked up at each step
         for t, (table, known, there, here) in enumerate(rows):
-            torch.add(table, before, out=pairs)
-            torch.amax(pairs, 0, out=into if self.known else known)
-            if self.known:
+            add(table, before, out=pairs)
+            highest(pairs, 0, out=into if again else known)
+            if again:
                 if t % RENEWED == 0 and np.array_equal(came, there):
                     break
                 there[...] = came
-            self.unit.without_state(there, numbers)
+            without_state(there, numbers)
             numbers += here
             if t % RENEWED == RENEWED - 1:
                 numbers -= np.maximum(numbers.max(0), lowest)
