@@ -35,7 +35,7 @@ def forward_messages(node: Tensor, pairs: Potential, last: Tensor) -> Forward:
     every path breaks a finite mask.
     """
     if len(node) == 1:
-        return normalised(node)
+        return normalised(node, pairs)
     if plan.takes_log_kernels(node.shape[1], len(node), node.shape[2], pairs):
         return fused_messages(
             node.transpose(0, 1), pairs, last, lambda x, pairs: forward_messages(x.transpose(0, 1), pairs, last)
@@ -52,4 +52,4 @@ def log_partition(node: Tensor, pairs: Potential, last: Tensor) -> Tensor:
     batch, length, n = node.shape
     if length > 1 and plan.takes_log_kernels(batch, length, n, pairs):
         return fused_log_partition(node, pairs, last, lambda node, pairs: log_partition(node, pairs, last))
-    return forward_messages(node.transpose(0, 1).contiguous(), pairs, last).log_sum(last)
+    return forward_messages(node.transpose(0, 1).contiguous(), pairs, last).log_sum(pairs, last)

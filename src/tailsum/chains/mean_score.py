@@ -93,7 +93,7 @@ class _MeanScore(torch.autograd.Function):
         ctx.table, ctx.last, ctx.weighed, ctx.chances = table, last, weighed, chances
         ctx.weighing = weighing._replace(pairs=weighing.pairs.map(torch.detach), values=_detached(weighing.values))
         ctx.save_for_backward(node, value, *tensors)
-        return forward[0].log_sum(last), chances.gain.double().sum((0, 2)) + weighed.common(last)
+        return forward[0].log_sum(weighed.pairs, last), chances.gain.double().sum((0, 2)) + weighed.common(last)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:

@@ -5,7 +5,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tailsum.numerics.reduce import log_sum_exp
 from tailsum.numerics.tensors import finite
 from tailsum.scores.potential import Potential
 from tailsum.scores.products import Products
@@ -20,10 +19,10 @@ class Forward(NamedTuple):
     log_mass: Tensor
     offset: Tensor
 
-    def log_sum(self, last: Tensor) -> Tensor:
+    def log_sum(self, pairs: Potential, last: Tensor) -> Tensor:
         """Log-partition `[B]` in float64: the sum of the messages at each sequence's last position."""
         batch = torch.arange(len(last), device=last.device)
-        return log_sum_exp(self.log_mass[last, batch], -1).double() + self.offset[last, batch]
+        return pairs.log_sum(self.log_mass[last, batch]).double() + self.offset[last, batch]
 
 
 class Summed(NamedTuple):
@@ -47,7 +46,7 @@ class Summed(NamedTuple):
         return Forward(self.messages.log_mass + self.left_out, self.messages.offset)
 
 
-def normalised(alpha: Tensor) -> Forward:
+def normalised(alpha: Tensor, pairs: Potential) -> Forward:
     """Messages less their highest."""
-    highest = finite(alpha.detach().amax(-1))
+    highest = finite(pairs.highest(alpha.detach()))
     return Forward(alpha - highest[..., None], highest.double())

@@ -49,7 +49,7 @@ TABLES = 4  # of all steps, that another gauge needs at the same time, with deri
 
 def takes_log_kernels(batch: int, length: int, n: int, pairs: Potential) -> bool:
     """Whether to use the kernels in log space: with few states, or if each sequence has pair scores of its own."""
-    if not batch or not fused(*pairs.tensors) or is_long(batch, length, n):
+    if not batch or not pairs.whole or not fused(*pairs.tensors) or is_long(batch, length, n):
         return False
     few, apart = n <= ALONE, pairs.lead[0] == batch
     return (few or apart) and (pairs.for_kernels is not None or (few and not apart))  # few shared states get a table

@@ -8,11 +8,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tailsum.audience import for_authors
+from tailsum.chains.forward import log_partition
 from tailsum.chains.linear_chain import ChainTerms, LinearChain
 from tailsum.distributed.agreement import agreed, shards_of, together
 from tailsum.distributed.collectives import replicated
 from tailsum.distributed.picked import Picked
-from tailsum.distributed.sharded_forward import sharded_log_sum
 from tailsum.distributed.sharded_pairs import ShardedPairs, sharded
 from tailsum.distributed.sharded_selection import ShardedOptimal
 from tailsum.distributed.sharded_sweep import ShardedSweep
@@ -22,7 +23,7 @@ from tailsum.distributed.whole import Whole
 from tailsum.numerics.check import at_least, shape_or_type
 from tailsum.numerics.gradients import tracked
 from tailsum.numerics.precision import full_precision
-from tailsum.numerics.tensors import finite, scaled
+from tailsum.numerics.tensors import finite
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.model import Model, Propose
@@ -31,6 +32,7 @@ from tailsum.sketch.proposal import Local, Lookahead, Proposal, Uniform
 from tailsum.sketch.selection import Subset
 from tailsum.structure.check import check_states, check_subset
 from tailsum.structure.derivatives import differentiating
+from tailsum.structure.slope import log_sum_and_slope
 
 
 class ShardedChain(Model):
@@ -85,34 +87,26 @@ class ShardedChain(Model):
     def log_partition(self) -> Float[Tensor, "*batch"]:
         """Log of the sum of `exp(score)` over all paths through the states of all ranks."""
         with full_precision(self.device):
-            return self._log_sum(self.node_scores(), self._transition()).to(self.dtype)
+            return self.log_sum(self._terms()).to(self.dtype)
 
     @together()
     def marginals(self) -> Float[Tensor, "*batch T n"]:
         """The probability of each of this rank's states at each position."""
         with differentiating(self.device, self._terms()) as (recording, (nodes, pairs)):
             scores = tracked(nodes.scores, recording)
-            total = self._log_sum(scores, pairs.map(lambda x: tracked(x, recording, False))).sum()
+            terms = ChainTerms(Dense(scores), pairs.map(lambda x: tracked(x, recording, False)))
+            total = self.log_sum(terms).sum()
             return torch.autograd.grad(total, scores, create_graph=recording)[0]
 
     @together()
     def entropy(self) -> Float[Tensor, "*batch"]:
-        """Shannon entropy in nats, `log Z - E[score]`; minus infinity, as log Z, for an impossible chain.
-
-        The mean score is the slope of log Z as all scores grow by one factor. It is linear in weights on the sequences:
-        its gradient in them is the slope of each sequence.
-        """
-        with differentiating(self.device, self._terms()) as (recording, (nodes, pairs)):
-            # Without the constant that all states share, which would cost digits.
+        """Shannon entropy in nats, `log Z - E[score]`; minus infinity, as log Z, for an impossible chain."""
+        with full_precision(self.device):
+            nodes, pairs = self._terms()  # without the constant that all states share, which would cost digits
             scores = nodes.scores - finite(self._shards.highest(nodes.scores.detach()))[..., None]
-            tilt = torch.zeros((), dtype=self.dtype, device=self.device, requires_grad=True)
-            weight = torch.ones(self.batch_shape, dtype=self.dtype, device=self.device, requires_grad=True)
-            grown = 1.0 + replicated(self._shards, tilt)
-            total = self._log_sum(scaled(scores, grown), pairs.scaled(grown))
-            (slope,) = torch.autograd.grad((weight * total).sum(), tilt, create_graph=True)
-            (mean,) = torch.autograd.grad(slope, weight, create_graph=recording)
-            entropy = (total - mean).to(self.dtype)
-        return entropy if recording else entropy.detach()
+            terms = ChainTerms(Dense(scores), pairs)
+            total, mean = log_sum_and_slope(self, terms, terms, lambda tilt: replicated(self._shards, tilt))
+            return (total - mean).to(self.dtype)
 
     def _checked_paths(self, states: Tensor) -> Mapping[str, Any]:
         return {"states": check_states(states, self.inside(), self.node_shape, self.n_states)}
@@ -207,12 +201,12 @@ class ShardedChain(Model):
     def _transition(self) -> ShardedPairs:
         return sharded(self._slices.transition(), self._shards)
 
-    def _log_sum(self, nodes: Tensor, pairs: Potential) -> Tensor:
-        """The log-partition in float64, from this rank's node scores and its part of the transition."""
-        count = self.batch_shape.numel()
-        node = nodes.reshape(count, *nodes.shape[-2:]).transpose(0, 1).contiguous()
-        flat = pairs.flat(self.batch_shape)
-        return sharded_log_sum(node, flat, self.sequence_lengths() - 1, self._shards).reshape(self.batch_shape)
+    @for_authors
+    def log_sum(self, terms: ChainTerms) -> Float[Tensor, "*batch"]:
+        """The log-partition in float64, from this rank's scores of states and its part of the transition."""
+        node, flat = terms.nodes.scores, terms.pairs.flat(self.batch_shape)
+        node = node.reshape(self.batch_shape.numel(), *node.shape[-2:])
+        return log_partition(node, flat, self.sequence_lengths() - 1).reshape(self.batch_shape)
 
     def _terms(self) -> ChainTerms:
         with full_precision(self.device):

@@ -28,6 +28,8 @@ This = TypeVar("This", bound="ShardedPairs")
 class ShardedPairs(Potential):
     """Scores between N states from this rank's part of them, `own`."""
 
+    whole = by_parts = False
+
     def __init__(self, own: Potential, shards: Shards) -> None:
         self.own, self.shards, self.tensors, self.lead = own, shards, own.tensors, own.lead
         self.n_from = self.n_to = shards.n_states
@@ -64,6 +66,12 @@ class ShardedPairs(Potential):
 
     def operator(self: This) -> This:
         return self
+
+    def highest(self, x: Tensor) -> Tensor:
+        return self.shards.highest(x)
+
+    def log_sum(self, x: Tensor) -> Tensor:
+        return log_or_never(summed(self.shards, x.exp().sum(-1)))
 
     def products(self) -> ShardedTable:
         return ShardedTable(self.own, self.shards)

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tailsum.numerics.check import check_device, check_floating, check_scores, shape_or_type
-from tailsum.numerics.reduce import LogProduct, Reduce
+from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp
 from tailsum.numerics.rings import Ring
 from tailsum.numerics.stream import Parts, in_tiles, streamed
 from tailsum.numerics.tensors import as_values, at_step, finite, flattened, take, without_common
@@ -41,6 +41,7 @@ class Potential(Scores):
     always_finite = False  # whether no score can be minus infinity
     numbers_per_score = 1  # that are read to compute one
     time_per_score = 1  # in units of the time of an entry of a table
+    whole = True  # whether this process has the scores of all pairs, and messages of all states
     in_slices = False  # whether each of its tensors has a row for each state, so that ranks can have slices of it
     by_parts = True  # whether sums of values over paths go by tiles of scores (`parts`)
     lead: torch.Size
@@ -149,6 +150,14 @@ class Potential(Scores):
         """The `operator` as `[G, S, ...]`: G is 1 where the batch shares the scores, and S where the steps do."""
         own = self.operator()
         return own.map(lambda x: flattened(x.expand(*own.lead, -1, -1), 2, batch_shape))
+
+    def highest(self, x: Tensor) -> Tensor:
+        """The maximum of messages over the states, the last dimension; without gradients."""
+        return x.amax(-1)
+
+    def log_sum(self, x: Tensor) -> Tensor:
+        """The log of the sum of exponentials over the states, of messages whose highest is zero."""
+        return log_sum_exp(x, -1)
 
     def products(self) -> Products:
         """Products with the exponentials of a flat potential."""

@@ -3,8 +3,6 @@
 Chosen where products fail in float64 and there is no room for the tables of another gauge.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -12,23 +10,14 @@ from tailsum.chains.messages import Forward, normalised
 from tailsum.numerics.reduce import log_sum_exp
 from tailsum.scores.potential import Potential
 
-LogStep = Callable[[Tensor, Potential], Tensor]  # from log masses `[B, N]` and scores `[G, N, N]` to sums `[B, N]`
-Normalise = Callable[[Tensor], Forward]
 
-
-def log_space_scan(
-    node: Tensor, pairs: Potential, step: LogStep | None = None, normalise: Normalise | None = None
-) -> Forward:
-    """Forward messages from scores `node [T, B, N]` and a flat potential.
-
-    `step` and `normalise` are the operations over all states, for callers whose states are on several devices.
-    """
-    step, normalise = step or log_space_step, normalise or normalised
-    messages = [normalise(node[:1])]
+def log_space_scan(node: Tensor, pairs: Potential) -> Forward:
+    """Forward messages from scores `node [T, B, N]` and a flat potential."""
+    messages = [normalised(node[:1], pairs)]
     for t in range(1, len(node)):
         before = messages[-1]
-        entering = step(before.log_mass[0], pairs.at_step(t - 1))
-        after = normalise((node[t] + entering)[None])
+        entering = log_space_step(before.log_mass[0], pairs.at_step(t - 1))
+        after = normalised((node[t] + entering)[None], pairs)
         messages.append(Forward(after.log_mass, before.offset + after.offset))
     return Forward(torch.cat([m.log_mass for m in messages]), torch.cat([m.offset for m in messages]))
 
