@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from tailsum import compat as compat
     from tailsum import distributed as distributed
     from tailsum import formats as formats
+    from tailsum import hmm as hmm
     from tailsum import nn as nn
     from tailsum import plot as plot
     from tailsum.public import *  # noqa: F403
 else:  # type checkers see every name above
-    __getattr__, __dir__ = on_demand(__name__, "compat", "distributed", "formats", "nn", "plot")
+    __getattr__, __dir__ = on_demand(__name__, "compat", "distributed", "formats", "hmm", "nn", "plot")
