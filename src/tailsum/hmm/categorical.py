@@ -1,5 +1,7 @@
 """Symbols `0 .. V-1`."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
@@ -48,8 +50,15 @@ class Categorical(Emission):
         return data.to(self.logits.device).long()
 
     def forward(self, data: Int[Tensor, "*batch T"]) -> Float[Tensor, "*batch T n"]:
-        rows = F.pad(self.logits.log_softmax(-1).mT, (0, 0, 0, 1))  # the last one for missing observations
-        return F.embedding(torch.where(data < 0, self.n_symbols, data), rows)
+        return F.embedding(torch.where(data < 0, self.n_symbols, data), self._rows())
+
+    def _rows(self) -> Float[Tensor, "rows n"]:
+        """The log-probabilities of each symbol, and last those of a missing observation."""
+        return F.pad(self.logits.log_softmax(-1).mT, (0, 0, 0, 1))
+
+    def fixed(self) -> Callable[[Tensor], Tensor]:
+        rows = self._rows().detach()
+        return lambda symbol: rows[symbol]  # -1 is the last row
 
     def example(self) -> Int[Tensor, " 1"]:
         return torch.zeros(1, dtype=torch.long, device=self.logits.device)
@@ -72,7 +81,12 @@ class Categorical(Emission):
         fresh = (share / share.sum() * (0.5 + noise)).log()
         self.logits.data = fresh.masked_fill(self.logits == -torch.inf, -torch.inf)
 
-    def draw(self, states: Int[Tensor, "*shape"], generator: torch.Generator | None = None) -> Int[Tensor, "*shape"]:
+    def draw(
+        self,
+        states: Int[Tensor, "*shape"],
+        generator: torch.Generator | None = None,
+        past: Int[Tensor, "*shape lags"] | None = None,
+    ) -> Int[Tensor, "*shape"]:
         chances = self.logits.detach().softmax(-1)[states.flatten()]
         return torch.multinomial(chances, 1, generator=generator).reshape(states.shape)
 

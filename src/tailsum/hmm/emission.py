@@ -1,6 +1,7 @@
 """What a state of a hidden Markov model says: the distributions of observations, one for each state."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -55,6 +56,12 @@ class Emission(nn.Module):
         """Missing observations in the shape of some data."""
         return torch.full_like(like, torch.nan if like.is_floating_point() else -1)
 
+    def fixed(self) -> Callable[[Tensor], Tensor]:
+        """The log-density of single observations `[*batch, *event]`, for parameters that do not change any more."""
+        return lambda observation: self(observation[..., None] if not self.event_dim else observation.unsqueeze(-2))[
+            ..., 0, :
+        ]
+
     @abstractmethod
     def example(self) -> Shaped[Tensor, "1 *event"]:
         """One observation, of any value."""
@@ -80,9 +87,12 @@ class Emission(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} cannot start from data: give start='keep'")
 
     def draw(
-        self, states: Int[Tensor, "*shape"], generator: torch.Generator | None = None
+        self,
+        states: Int[Tensor, "*shape"],
+        generator: torch.Generator | None = None,
+        past: Shaped[Tensor, "*shape_lags_event"] | None = None,
     ) -> Shaped[Tensor, "*shape_event"]:
-        """An observation for each state."""
+        """An observation for each state; `past` are up to `lags` observations before it, for an emission that has lags."""
         raise NotImplementedError(f"{type(self).__name__} has no draw")
 
     @property

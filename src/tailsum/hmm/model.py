@@ -1,25 +1,29 @@
 """Hidden Markov models with parameters: built on `LinearChain`, learned by EM or by gradients."""
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from tailsum.chains.linear_chain import LinearChain
+from tailsum.hmm.core import MarkovModel
 from tailsum.hmm.counts import Counts
-from tailsum.hmm.dirichlet import Prior, drawn_rows, free_rows, log_dirichlet, most_likely_rows, noisy_rows
-from tailsum.hmm.emission import Emission
-from tailsum.hmm.fit import Fit
-from tailsum.hmm.sequences import Data, Lengths, Sequences, sequences
-from tailsum.hmm.transition import Transition, full, row_normaliser
+from tailsum.hmm.files import load, save
+from tailsum.hmm.fit import fit
+from tailsum.hmm.generate import Drawn, drawn, stationary
+from tailsum.hmm.moves import Moves
+from tailsum.hmm.online import Online, filtered, fixed_lag
+from tailsum.hmm.options import Fit
+from tailsum.hmm.sequences import Data, Lengths
+from tailsum.hmm.streaming import smoothed_chunks, streamed_log_likelihood
 from tailsum.numerics.check import at_least
-from tailsum.numerics.tensors import finite
-from tailsum.scores.potential import Potential
 
 
-class HiddenMarkov(nn.Module):
+class HiddenMarkov(MarkovModel):
     """A hidden Markov model of N states: how it starts, how it moves, and what each state says.
 
     `emission` is `Categorical(n)`, `Gaussian(d)`, another of this room, or your own `Emission`. `initial` and `transition` are
@@ -37,48 +41,6 @@ class HiddenMarkov(nn.Module):
     (torch.Size([20, 30]), torch.Size([20]))
     """
 
-    def __init__(
-        self,
-        n_states: int,
-        emission: Emission,
-        *,
-        initial: Float[Tensor, " n"] | None = None,
-        transition: Float[Tensor, "n n"] | Transition | None = None,
-        initial_prior: Prior = 1.0,
-    ) -> None:
-        super().__init__()
-        at_least(1, n_states=n_states)
-        self.n_states, self.initial_prior = n_states, initial_prior
-        self.emission = emission.of(n_states)
-        self.initial_logits = nn.Parameter(drawn_rows((n_states,), initial, "initial"))
-        self.transition = transition if isinstance(transition, Transition) else full(n_states, transition)
-
-    def extra_repr(self) -> str:
-        return f"n_states={self.n_states}"
-
-    # Probabilities.
-
-    @property
-    def initial(self) -> Float[Tensor, " n"]:
-        """The log-probabilities of the first state."""
-        return self.initial_logits.log_softmax(-1)
-
-    @property
-    def device(self) -> torch.device:
-        return self.initial_logits.device
-
-    def transition_table(self) -> Float[Tensor, "n n"]:
-        """The log-probabilities of all moves (from, to): for models small enough for a table."""
-        return self.transition().block().log_softmax(-1)
-
-    # The chain of some data.
-
-    def sequences(
-        self, data: Data, lengths: Lengths = None, inputs: Data | None = None, states: Data | None = None
-    ) -> Sequences:
-        """The data as one padded batch, checked."""
-        return sequences(self.emission, data, lengths, inputs, states)
-
     def posterior(
         self, data: Data, lengths: Lengths = None, *, inputs: Data | None = None, states: Data | None = None
     ) -> LinearChain:
@@ -88,23 +50,6 @@ class HiddenMarkov(nn.Module):
         are known, -1 elsewhere.
         """
         return self.chain(self.sequences(data, lengths, inputs, states))
-
-    def chain(self, given: Sequences) -> LinearChain:
-        """The same of a padded batch."""
-        potential = self.transition(given.inputs)
-        return self._chain(given, self.emission(given.data), potential, row_normaliser(potential))
-
-    def _chain(self, given: Sequences, nodes: Tensor, pairs: Potential, rows: Tensor) -> LinearChain:
-        """The posterior under scores of observations and of moves; `rows` are the logarithms of what leaves each state."""
-        nodes = torch.cat((nodes[:, :1] + self.initial, nodes[:, 1:]), 1)
-        if nodes.shape[1] > 1:
-            left = torch.where(given.inside[:, 1:, None], finite(rows), 0.0)
-            nodes = torch.cat((nodes[:, :-1] - left, nodes[:, -1:]), 1)
-        if given.states is not None:
-            known = given.states[..., None]
-            others = (known >= 0) & (known != torch.arange(self.n_states, device=nodes.device))
-            nodes = nodes.masked_fill(others & given.inside[..., None], -math.inf)
-        return LinearChain(nodes, pairs, given.lengths)
 
     # What data say.
 
@@ -127,6 +72,107 @@ class HiddenMarkov(nn.Module):
         """The most likely path through the states; -1 in the padding."""
         return self.posterior(data, lengths, **given).argmax()
 
+    @torch.no_grad()
+    def filter(self, data: Data, lengths: Lengths = None, **given: Any) -> Float[Tensor, "B T n"]:
+        """The probability of each state at each position, given the observations up to there; zero in the padding."""
+        return filtered(self, self.sequences(data, lengths, **given))[0]
+
+    @torch.no_grad()
+    def fixed_lag(self, lag: int, data: Data, lengths: Lengths = None) -> Float[Tensor, "B T n"]:
+        """The same given the observations up to `lag` positions later."""
+        at_least(0, lag=lag)
+        return fixed_lag(self, self.sequences(data, lengths), lag)
+
+    def online(self, batch_shape: Sequence[int] = ()) -> Online:
+        """A filter for observations that come one at a time, or chunk by chunk."""
+        return Online(self, batch_shape)
+
+    # What comes next, and new sequences.
+
+    @torch.no_grad()
+    def predict(self, steps: int, data: Data, lengths: Lengths = None) -> Float[Tensor, "B steps n"]:
+        """The distribution of the state at each of the positions after the end of each sequence."""
+        at_least(1, steps=steps)
+        moves, chance, found = Moves(self.transition()), self._at_end(data, lengths), list[Tensor]()
+        for _ in range(steps):
+            chance = moves.ahead(chance)
+            found.append(chance)
+        return torch.stack(found, 1)
+
+    @torch.no_grad()
+    def forecast(
+        self,
+        steps: int,
+        data: Data,
+        lengths: Lengths = None,
+        *,
+        draws: int = 100,
+        generator: torch.Generator | None = None,
+    ) -> Drawn:
+        """How each sequence may go on: `draws` random continuations, `[draws, B, steps, *event]`, and their states."""
+        if self.emission.lags:
+            raise ValueError("emission must not depend on earlier observations: draw its continuations yourself")
+        return drawn(self, self.predict(1, data, lengths)[:, 0].log(), draws, steps, generator)
+
+    @torch.no_grad()
+    def sample(self, n: int, length: int, generator: torch.Generator | None = None) -> Drawn:
+        """New sequences `[n, length, *event]`, and their states."""
+        at_least(1, n=n, length=length)
+        found = drawn(self, self.initial[None], n, length, generator)
+        return Drawn(found.data[:, 0], found.states[:, 0])
+
+    @torch.no_grad()
+    def stationary(self) -> Float[Tensor, " n"]:
+        """The distribution of the state in the long run."""
+        return stationary(self.transition_table().exp())
+
+    @torch.no_grad()
+    def durations(self) -> Float[Tensor, " n"]:
+        """How many positions the model stays in each state, in the mean; infinity in states that nothing leaves."""
+        return 1.0 / (1.0 - self.transition_table().exp().diagonal())
+
+    def _at_end(self, data: Data, lengths: Lengths) -> Tensor:
+        given = self.sequences(data, lengths)
+        chances, _ = filtered(self, given)
+        return chances[torch.arange(len(given.lengths), device=chances.device), given.lengths - 1]
+
+    # Sequences that do not fit in memory.
+
+    def streamed_log_likelihood(self, chunks: Iterable[Data]) -> Float[Tensor, " B"]:
+        """The log-likelihood of sequences that come in chunks `[B, L, *event]`, in float64; one chunk is held at a time."""
+        return streamed_log_likelihood(self, chunks)
+
+    def smooth_chunks(self, chunks: Sequence[Data]) -> Iterator[tuple[int, Float[Tensor, "B L n"]]]:
+        """`smooth` of sequences in chunks `[B, L, *event]`: the number and the probabilities of each, the last chunk first.
+
+        Each `chunks[i]` is asked for twice, and may be read from a disk then. One is held at a time.
+        """
+        return smoothed_chunks(self, chunks)
+
+    # Comparison of models, and files.
+
+    def aic(self, data: Data, lengths: Lengths = None, **given: Any) -> float:
+        """Akaike's information criterion; lower is better."""
+        return 2.0 * self.n_free - 2.0 * self.score(data, lengths, **given)
+
+    def bic(self, data: Data, lengths: Lengths = None, **given: Any) -> float:
+        """The Bayesian information criterion; lower is better."""
+        positions = self.sequences(data, lengths).lengths.sum().item()
+        return math.log(positions) * self.n_free - 2.0 * self.score(data, lengths, **given)
+
+    def perplexity(self, data: Data, lengths: Lengths = None, **given: Any) -> float:
+        """The exponential of minus the log-likelihood of a position."""
+        positions = self.sequences(data, lengths).lengths.sum().item()
+        return math.exp(-self.score(data, lengths, **given) / positions)
+
+    def save(self, path: str | Path) -> None:
+        """Write all parameters to a file of safetensors."""
+        save(self, path)
+
+    def load(self, path: str | Path) -> "HiddenMarkov":
+        """Read parameters that a model of the same form wrote."""
+        return load(self, path)
+
     # Counts, for EM.
 
     @torch.no_grad()
@@ -134,57 +180,7 @@ class HiddenMarkov(nn.Module):
         """The expected counts of all parameters, which `maximise` makes new parameters of. They add up over batches."""
         return self.expected(self.sequences(data, lengths, **given))
 
-    @torch.no_grad()
-    def expected(self, given: Sequences) -> Counts:
-        """The same of a padded batch."""
-        nodes, own = self.emission(given.data), self.transition(given.inputs)
-        rows = row_normaliser(own)
-        with torch.enable_grad():
-            nodes = nodes.detach().requires_grad_()
-            pairs = own.map(lambda x: x.detach().requires_grad_())
-            total = self._chain(given, nodes, pairs, rows).log_partition()
-            chances, *moves = torch.autograd.grad(total.sum(), (nodes, *pairs.tensors), materialize_grads=True)
-        whole = total.new_tensor
-        return Counts(
-            total.detach().double().sum(),
-            whole(float(len(given.lengths))).double(),
-            given.lengths.double().sum(),
-            chances[:, 0].sum(0),
-            tuple(moves),
-            self.emission.statistics(given.data, chances),
-        )
-
-    def no_counts(self) -> Counts:
-        """Counts of no data at all."""
-        data = self.emission.blank(self.emission.example())
-        return self.expected(self.sequences(data)) * 0.0
-
-    @torch.no_grad()
-    def maximise(self, counts: Counts) -> None:
-        """The parameters under which these counts are most likely: the second half of a step of EM."""
-        self.initial_logits.data = most_likely_rows(self.initial_logits, counts.initial, self.initial_prior)
-        self.transition.maximise(counts.transition)
-        self.emission.maximise(counts.emission)
-
-    @torch.no_grad()
-    def start(self, given: Sequences, generator: torch.Generator | None = None) -> None:
-        """Parameters to begin a fit with: emissions from the data, first states and moves at random."""
-        seen = given.inside & ~self.emission.missing(given.data)
-        self.emission.start(given.data[seen], generator)
-        self.initial_logits.data = noisy_rows(self.initial_logits, generator)
-        self.transition.start(generator)
-
-    def log_prior(self) -> Float[Tensor, ""]:
-        """The log-density of the parameters under their priors, up to a constant."""
-        own = log_dirichlet(self.initial, self.initial_prior)
-        return own + self.transition.log_prior() + self.emission.log_prior()
-
-    @property
-    def n_free(self) -> int:
-        """How many numbers the model has that are free: its degrees of freedom."""
-        return free_rows(self.initial_logits[None]) + self.transition.n_free + self.emission.n_free
-
     def fit(self, data: Data, lengths: Lengths = None, **how: Any) -> "HiddenMarkov":
-        """Learn all parameters from data; see `fit.Fit` for what can be given. `fitted` holds its course."""
-        self.fitted = Fit(**how).run(self, data, lengths)
+        """Learn all parameters from data; `Fit` says what can be given. `fitted` holds its course."""
+        self.fitted = fit(self, data, lengths, Fit(**how))
         return self

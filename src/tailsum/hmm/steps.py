@@ -5,18 +5,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from tailsum.hmm.core import MarkovModel
+from tailsum.hmm.options import Fit
 from tailsum.hmm.sequences import Sequences
 
 if TYPE_CHECKING:
     from tailsum.hmm.counts import Counts
-    from tailsum.hmm.fit import Fit
-    from tailsum.hmm.model import HiddenMarkov
 
 
 class Expectation:
     """EM: all counts, then new parameters; or, forgetting, new parameters after each batch."""
 
-    def __init__(self, how: "Fit", model: "HiddenMarkov") -> None:
+    def __init__(self, how: Fit, model: MarkovModel) -> None:
         self.how, self.model = how, model
         self.kept: Counts | None = None  # for stochastic EM, a mean over batches
         self.batches = 0
@@ -64,7 +64,7 @@ class Expectation:
 class Ascent:
     """Adam on the log-likelihood of a symbol, a batch at a time."""
 
-    def __init__(self, how: "Fit", model: "HiddenMarkov") -> None:
+    def __init__(self, how: Fit, model: MarkovModel) -> None:
         self.how, self.model = how, model
         self.optimizer = torch.optim.Adam(model.parameters(), how.learning_rate)
 

@@ -1,0 +1,34 @@
+"""Models on a disk: their parameters in a file of safetensors (an extra package)."""
+
+from pathlib import Path
+from typing import TypeVar
+
+from tailsum.hmm.core import MarkovModel
+
+Model = TypeVar("Model", bound=MarkovModel)
+
+
+def save(model: MarkovModel, path: str | Path) -> None:
+    """Write the parameters, and the form of the model as a note."""
+    from safetensors.torch import save_file  # noqa: PLC0415
+
+    tensors = {name: x.detach().contiguous() for name, x in model.state_dict().items()}
+    save_file(tensors, str(path), {"tailsum": "HiddenMarkov", "form": form(model)})
+
+
+def load(model: Model, path: str | Path) -> Model:
+    """Read them into a model of the same form."""
+    from safetensors import safe_open  # noqa: PLC0415
+
+    with safe_open(str(path), "pt", device=str(model.device)) as file:
+        written = (file.metadata() or {}).get("form")
+        if written != form(model):
+            raise ValueError(f"path must hold the parameters of {form(model)}: got {written}")
+        model.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+    return model
+
+
+def form(model: MarkovModel) -> str:
+    """What must agree: the kinds of the parts, and the shapes of the parameters."""
+    parts = f"{type(model.emission).__name__} and {type(model.transition).__name__}"
+    return f"{parts} with " + ", ".join(f"{name} {list(x.shape)}" for name, x in model.state_dict().items())

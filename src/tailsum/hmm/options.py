@@ -1,0 +1,72 @@
+"""How a model is fitted, and how that went."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from tailsum.hmm.core import MarkovModel
+from tailsum.hmm.sequences import Data
+from tailsum.numerics.check import at_least
+
+
+@dataclass
+class Course:
+    """How a fit went: the log-likelihood of all data (plus the log-density of the priors) before each step."""
+
+    log_likelihoods: list[float]
+    converged: bool = False
+
+    @property
+    def steps(self) -> int:
+        """How many steps were made."""
+        return len(self.log_likelihoods)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """How to fit a model.
+
+    `method` is "em" (closed form), or "gradient" (Adam with `learning_rate`; any emission and transition). At most `steps` are
+    made; a step of EM that gains less than `tolerance` nats ends the fit. With `batch_size`, each step goes through the sequences in
+    batches: by EM, of all counts; with `forget` below one (stochastic EM), parameters follow each batch, and older counts lose
+    weight: after batch n the newest ones count `(n + 2) ** -forget`.
+
+    `start` is "data" (parameters made from the data) or "keep" (as they are). The best of `restarts` starts goes on. `states`
+    are those known, -1 elsewhere; if all are, one step is enough. `inputs` go to the transition. With `checkpoint`, a file, the
+    fit is written after each step, and goes on from there if it was interrupted. `monitor` is called with the model and the
+    course before each step, and ends the fit by returning True. `all_reduce` adds the counts of all ranks of the default
+    process group, each of which has its own data.
+    """
+
+    method: Literal["em", "gradient"] = "em"
+    steps: int = 100
+    tolerance: float = 1e-2
+    batch_size: int | None = None
+    forget: float = 1.0
+    learning_rate: float = 0.05
+    start: Literal["data", "keep"] = "data"
+    restarts: int = 1
+    states: Data | None = None
+    inputs: Data | None = None
+    checkpoint: str | Path | None = None
+    monitor: Callable[[MarkovModel, Course], bool | None] | None = None
+    generator: torch.Generator | None = None
+    all_reduce: bool = False
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        at_least(0, steps=self.steps)
+        at_least(1, restarts=self.restarts)
+        if self.batch_size is not None:
+            at_least(1, batch_size=self.batch_size)
+        for name, given, known in (
+            ("method", self.method, ("em", "gradient")),
+            ("start", self.start, ("data", "keep")),
+        ):
+            if given not in known:
+                raise ValueError(f"{name} must be one of {known}: got {given!r}")
+        if not 0.5 < self.forget <= 1.0:
+            raise ValueError(f"forget must be above 0.5 and at most 1: got {self.forget}")
