@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from tailsum.hmm.dirichlet import drawn_rows, free_rows, log_dirichlet, most_likely_rows
+from tailsum.hmm.dirichlet import drawn_rows, free_rows, log_dirichlet, most_likely_rows, noisy_rows
 from tailsum.hmm.emission import Emission, Statistics
 from tailsum.numerics.check import at_least
 from tailsum.numerics.transforms import some
@@ -39,7 +39,7 @@ class Categorical(Emission):
     def make(self, n_states: int) -> None:
         self.logits = nn.Parameter(drawn_rows((n_states, self.n_symbols), self._given, "logits"))
 
-    def checked(self, data: Int[Tensor, "*batch T"]) -> Int[Tensor, "*batch T"]:
+    def checked(self, data: Shaped[Tensor, "*batch T"]) -> Int[Tensor, "*batch T"]:
         if data.is_floating_point() or data.dtype == torch.bool:
             raise ValueError(f"data must be symbols, whole numbers: got {data.dtype}")
         if data.numel() and some((data.amax() >= self.n_symbols) | (data.amin() < -1)):
@@ -77,9 +77,7 @@ class Categorical(Emission):
     def start(self, data: Int[Tensor, " rows"], generator: torch.Generator | None) -> None:
         """Random probabilities near the shares of the symbols in the data."""
         share = torch.bincount(data, minlength=self.n_symbols).to(self.logits) + 1.0
-        noise = torch.rand(self.logits.shape, generator=generator, dtype=self.logits.dtype).to(self.logits.device)
-        fresh = (share / share.sum() * (0.5 + noise)).log()
-        self.logits.data = fresh.masked_fill(self.logits == -torch.inf, -torch.inf)
+        self.logits.data = noisy_rows(self.logits, generator, share / share.sum())
 
     def draw(
         self,

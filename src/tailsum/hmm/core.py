@@ -35,6 +35,8 @@ class MarkovModel(nn.Module):
         self.emission = emission.of(n_states)
         self.initial_logits = nn.Parameter(drawn_rows((n_states,), initial, "initial"))
         self.transition = transition if isinstance(transition, Transition) else full(n_states, transition)
+        if not self.transition.takes_inputs and self.transition().n_to != n_states:
+            raise ValueError(f"transition must be for {n_states} states: got {self.transition().n_to}")
 
     def extra_repr(self) -> str:
         return f"n_states={self.n_states}"

@@ -31,10 +31,13 @@ def most_likely_rows(
     return torch.where(total > 0, counts.log() - total.log(), logits.detach()).to(logits.dtype)
 
 
-def noisy_rows(logits: Float[Tensor, "*rows n"], generator: torch.Generator | None) -> Float[Tensor, "*rows n"]:
-    """Log-probabilities that are even but for some noise, zero where the given ones are."""
-    noise = torch.rand(logits.shape, generator=generator, dtype=logits.dtype).to(logits.device)
-    return (0.5 + noise).log().masked_fill(logits == -torch.inf, -torch.inf).log_softmax(-1)
+def noisy_rows(
+    logits: Float[Tensor, "..."], generator: torch.Generator | None, about: Float[Tensor, "..."] | float = 1.0
+) -> Float[Tensor, "..."]:
+    """Logits of random rows, drawn evenly from all distributions and times `about`; minus infinity where the given ones are."""
+    noise = torch.empty(logits.shape, dtype=logits.dtype)  # the generator is usually the CPU's
+    noise = noise.exponential_(generator=generator).to(logits.device)
+    return ((0.05 + noise) * about).log().masked_fill(logits == -torch.inf, -torch.inf)
 
 
 def log_dirichlet(log_probabilities: Float[Tensor, "*rows n"], prior: Prior) -> Float[Tensor, ""]:

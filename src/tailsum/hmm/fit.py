@@ -44,7 +44,8 @@ def _go_on(
     step = (Ascent if how.method == "gradient" else Expectation)(how, model)
     if state is not None:
         step.load(state)
-    with Progress(how.steps, shown=how.progress) as bar:
+    bar = Progress(how.steps, shown=how.progress)
+    with bar:
         while course.steps < how.steps and not course.converged:
             if how.monitor is not None and how.monitor(model, course):
                 break

@@ -93,7 +93,7 @@ class HiddenMarkov(MarkovModel):
     def predict(self, steps: int, data: Data, lengths: Lengths = None) -> Float[Tensor, "B steps n"]:
         """The distribution of the state at each of the positions after the end of each sequence."""
         at_least(1, steps=steps)
-        moves, chance, found = Moves(self.transition()), self._at_end(data, lengths), list[Tensor]()
+        moves, chance, found = Moves(self.transition), self._at_end(data, lengths), list[Tensor]()
         for _ in range(steps):
             chance = moves.ahead(chance)
             found.append(chance)

@@ -4,21 +4,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tailsum.hmm.transition import row_normaliser
+from tailsum.hmm.transition import Transition, row_normaliser
 from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import log_sum_exp
 from tailsum.numerics.tensors import finite
 from tailsum.numerics.tiles import fits_budget
-from tailsum.scores.potential import Potential
 
 
 class Moves:
     """The probabilities of moves under a potential that all steps share: as a table if one fits the table budget."""
 
-    def __init__(self, potential: Potential) -> None:
-        if potential.lead:
-            raise ValueError("transition must not depend on inputs here: give the data that are known to `filter`")
+    def __init__(self, transition: Transition) -> None:
+        if transition.takes_inputs:
+            raise ValueError(
+                "transition must not depend on inputs here: give whole sequences, and their inputs, to `filter`"
+            )
         with torch.no_grad():
+            potential = transition()
             self.rows = finite(row_normaliser(potential))
             self.potential = potential.map(torch.detach).operator()
             size = potential.n_from * potential.n_to * self.rows.element_size()

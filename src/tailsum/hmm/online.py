@@ -30,7 +30,7 @@ class Online:
         if model.emission.lags:
             raise ValueError("emission must not depend on earlier observations: give whole sequences to `filter`")
         with torch.no_grad():
-            self.model, self.moves = model, Moves(model.transition())
+            self.model, self.moves = model, Moves(model.transition)
             self._density = model.emission.fixed()
             self._initial = model.initial.exp().expand(*batch_shape, -1)
             self._lowest = torch.finfo(self._initial.dtype).min
@@ -110,7 +110,7 @@ def filtered(
 
 def fixed_lag(model: MarkovModel, given: Sequences, lag: int) -> Float[Tensor, "B T n"]:
     """The distribution of the state at each position, given the observations up to `lag` positions later."""
-    chances, moves = filtered(model, given)[0], Moves(model.transition())
+    chances, moves = filtered(model, given)[0], Moves(model.transition)
     density = model.emission(given.data)
     density = (density - density.amax(-1, keepdim=True)).exp().masked_fill(~given.inside[..., None], 1.0)
     later = torch.ones_like(chances)

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 
@@ -41,13 +40,13 @@ class Fit:
     process group, each of which has its own data.
     """
 
-    method: Literal["em", "gradient"] = "em"
+    method: str = "em"
     steps: int = 100
     tolerance: float = 1e-2
     batch_size: int | None = None
     forget: float = 1.0
     learning_rate: float = 0.05
-    start: Literal["data", "keep"] = "data"
+    start: str = "data"
     restarts: int = 1
     states: Data | None = None
     inputs: Data | None = None

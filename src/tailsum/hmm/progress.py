@@ -3,8 +3,6 @@
 import sys
 from types import TracebackType
 
-from typing_extensions import Self
-
 
 class Progress:
     """The step, the log-likelihood and what the last step gained; one line, written again and again."""
@@ -12,8 +10,7 @@ class Progress:
     def __init__(self, steps: int, *, shown: bool) -> None:
         self.steps, self.shown, self._written = steps, shown and sys.stderr.isatty(), False
 
-    def __enter__(self) -> Self:
-        return self
+    def __enter__(self) -> None: ...
 
     def show(self, step: int, log_likelihood: float, gain: float) -> None:
         """Write the line anew."""

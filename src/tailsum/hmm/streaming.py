@@ -17,7 +17,7 @@ def smoothed_chunks(model: MarkovModel, chunks: Sequence[Data]) -> Iterator[tupl
 
     `chunks[i]` is called for twice, and may read from a disk. One chunk is held at a time, and a few numbers for each of the others.
     """
-    moves, starts, online = Moves(model.transition()), list[Tensor](), None
+    moves, starts, online = Moves(model.transition), list[Tensor](), None
     for i in range(len(chunks)):
         given = model.sequences(chunks[i])
         if online is None:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from tailsum.hmm.dirichlet import Prior, drawn_rows
+from tailsum.hmm.dirichlet import Prior, drawn_rows, noisy_rows
 from tailsum.numerics.check import at_least
 from tailsum.numerics.reduce import log_sum_exp
 from tailsum.numerics.tensors import finite
@@ -80,8 +80,7 @@ class Entries(Transition):
         self.entries.data = torch.where(kept, self.entries.detach(), fresh.to(self.entries.dtype))
 
     def start(self, generator: torch.Generator | None) -> None:
-        noise = torch.rand(self.entries.shape, generator=generator, dtype=self.entries.dtype).to(self.entries.device)
-        fresh = (0.5 + noise).log().masked_fill(self.entries == -torch.inf, -torch.inf)
+        fresh = noisy_rows(self.entries, generator)
         self.entries.data = fresh if self._tied is None else fresh[self._tied.int().argmax(-1)]
 
     def log_prior(self) -> Float[Tensor, ""]:
