@@ -7,6 +7,7 @@ import torch
 
 import tailsum as ts
 from tailsum.chains.ways import plain_steps, small_steps, time_blocks
+from tailsum.numerics.memory import PeakMemory
 from tailsum.scores import table
 
 
@@ -87,7 +88,7 @@ def in_blocks(request, monkeypatch):
     return cuts
 
 
-@pytest.mark.parametrize("length", [6, 41])
+@pytest.mark.parametrize("length", [6, 41, 43])  # the last one in whole blocks
 @pytest.mark.parametrize("kind", KINDS)
 def test_blocks_of_time_agree_with_steps(kind, length, in_blocks, monkeypatch):
     given, lengths = scores(kind, length), torch.tensor([length, length // 2, 1])
@@ -125,6 +126,32 @@ def test_chains_that_do_not_forget(kind, monkeypatch):
         torch.testing.assert_close(one, other)
 
 
+def test_a_guess_that_dies_within_its_block_is_not_settled():
+    """State 0 dominates the first blocks, but no path is in it: it is forbidden at both ends, and leads to itself alone."""
+    node, pairs = torch.zeros(450, 2).double(), torch.full((2, 2), -math.inf).double().fill_diagonal_(0.0)
+    node[1:129, 0], node[0, 0], node[150:, 0] = 12.0, -math.inf, -math.inf
+    chain = ts.LinearChain(node, pairs)
+    assert chain.log_partition() == 0.0
+    assert chain.entropy() == 0.0
+    assert (chain.marginals() == torch.tensor([0.0, 1.0])).all()
+
+
+def test_small_differences_add_up_where_nothing_is_forgotten():
+    """Two states that lead to themselves: each step favours one by less than the rounding of a block."""
+    node = torch.zeros(100_000, 2)
+    node[:, 0] = 6e-6
+    chain = ts.LinearChain(node, torch.full((2, 2), -math.inf).fill_diagonal_(0.0))
+    expected = (node.double().sum(0)).softmax(-1)
+    assert (chain.marginals() - expected).abs().max() < 1e-3
+    assert chain.entropy().item() == pytest.approx(torch.special.entr(expected).sum().item(), abs=1e-3)
+
+
+def test_tables_of_many_sequences_are_not_copied_for_every_step():
+    with PeakMemory() as memory:
+        ts.LinearChain(torch.randn(2, 1_000, 64), ts.Dense(torch.randn(2, 1, 64, 64))).log_partition()
+    assert memory.largest < 4 * 2 * 1_000 * 64 * 8
+
+
 @pytest.mark.parametrize("kind", ["plain", "steps of sequences of their own"])
 @pytest.mark.parametrize("operation", [ts.LinearChain.log_partition, ts.LinearChain.entropy, ts.LinearChain.marginals])
 def test_derivatives_of_blocks(operation, kind, in_blocks):
@@ -139,7 +166,7 @@ def test_a_long_chain_in_float32():
     """The longest that users have: as many digits as step by step."""
     generator = torch.Generator().manual_seed(0)
     node, pairs = torch.randn(1, 20_000, 4, generator=generator), 2 * torch.randn(4, 4, generator=generator)
-    assert time_blocks.blocks(19_999, 1, 4, one_table=True) is not None
+    assert time_blocks.blocks(19_999, 1, pairs[None, None]) is not None
     answers = [
         ts.LinearChain(x.to(dtype), y.to(dtype)) for x, y in [(node, pairs)] for dtype in (torch.float32, torch.float64)
     ]

@@ -103,3 +103,16 @@ def test_nothing_possible_and_nothing_to_draw(batch):
     chain = ts.LinearChain(torch.full((batch, 5, 2), -math.inf), torch.zeros(2, 2))
     assert (chain.sample((3,)) == -1).all()
     assert chain.sample((0,)).shape == (0, batch, 5)
+
+
+def test_many_paths_at_once_are_all_possible():
+    """Two halves of the states that no path leaves, so that blocks meet late: those of some paths are followed again."""
+    length, n, never = 513, 4, -math.inf
+    here = torch.randint(n, (length,), generator=torch.Generator().manual_seed(0))
+    node = torch.full((length, 2, n), never).double()
+    node[torch.arange(length), :, here] = 0.0
+    pairs = torch.full((2, n, 2, n), never).double()
+    pairs[0, :, 0], pairs[1, :, 1] = 0.0, 0.0
+    chain = ts.LinearChain(node.flatten(1), pairs.reshape(2 * n, 2 * n))
+    for seed in range(20):
+        assert (chain.score(chain.sample((16,), generator=torch.Generator().manual_seed(seed))) == 0.0).all()

@@ -29,7 +29,7 @@ def forward(node: Tensor, peak: Tensor, table: Products) -> tuple[Tensor, Tensor
     with full_precision(node.device):
         torch.amax(weight[0], 1, out=highest[0])
         first = weight[0] / highest[0, :, None]
-        cut = blocks(steps, *node.shape[1:], one_table=tables.shape[:2] == (1, 1))
+        cut = blocks(steps, node.shape[1], tables)
         if cut is None or not _masses_in_blocks(first, weight[1:], tables, total[1:], highest[1:], cut):
             if node.is_cuda:  # a kernel takes less time
                 return None
@@ -89,7 +89,7 @@ def flow(
     steps = Steps(given.source[to], given.after[to], given.before[since], enters)
     first = x[-1 if reverse else 0].copy_(given.source[-1 if reverse else 0])
     with full_precision(source.device):
-        cut = blocks(count, *source.shape[1:], one_table=tables.shape[:2] == (1, 1), reverse=reverse)
+        cut = blocks(count, source.shape[1], tables, reverse=reverse)
         if cut is None or not _flow_in_blocks(first, steps, tables, x[to], h[to], cut):
             if source.is_cuda:
                 return None

@@ -45,7 +45,7 @@ def small_walk(
 
     def origin(t: int, states: States, lanes: States) -> States:
         state, lane = torch.from_numpy(states), torch.from_numpy(lanes)
-        if len(lanes) == own.shape[1]:  # all blocks of one sample
+        if count == 1 and len(lanes) == own.shape[1]:  # all blocks, in their order
             logits, here = mass[t], own[t]
         else:
             here = lane % own.shape[1]

@@ -28,6 +28,7 @@ SHORTEST = 400  # steps: in shorter chains the loop takes less time than its pre
 SHORTEST_BLOCK = 64  # steps: messages seldom forget their start within fewer
 LARGEST = 25_000  # of B N^2 (N + 10): the same where a block starts from every unit vector
 RUNS = 5  # from guesses, at most
+COPIED = 1_000  # numbers of the tables of sequences of their own, which blocks need a copy of for each step
 
 
 class Steps(NamedTuple):
@@ -106,9 +107,10 @@ class Blocks(NamedTuple):
         return x.permute(1, 2, 3, 0, 4).flatten(3) if self.one_table else x.transpose(0, 1).flatten(1, 2)
 
 
-def blocks(steps: int, batch: int, n: int, *, one_table: bool, reverse: bool = False) -> Blocks | None:
-    """How to cut a chain of so many steps; None where it is faster as it is."""
-    if steps < SHORTEST or batch * n > plan.WIDEST:
+def blocks(steps: int, batch: int, tables: Tensor, *, reverse: bool = False) -> Blocks | None:
+    """How to cut a chain of so many steps by `tables [S, G, N, N]`; None where it is faster as it is."""
+    (count, groups, n, _), one_table = tables.shape, tables.shape[:2] == (1, 1)
+    if steps < SHORTEST or batch * n > plan.WIDEST or (count < groups and groups * n**2 > COPIED):
         return None
     length = max(SHORTEST_BLOCK, math.isqrt(steps // 4))
     return Blocks(-(-steps // length), length, one_table, reverse)
@@ -127,8 +129,8 @@ def run_masses(
         starts = cut.following(first, ends)
         run(cut.starts(starts), weight, tables, entered, top)
         ends = entered[-1] * weight[-1] / top[-1, :, None]
-        wrong = (cut.following(first, ends) - starts).abs() > rounding * starts
-        if not bool(wrong.any()):
+        settled = (cut.following(first, ends) - starts).abs() <= rounding * starts  # NaN is not
+        if bool(settled.all()):
             return True
     if _too_large(first):
         return False
@@ -156,9 +158,11 @@ def run_flow(
     for _ in range(RUNS):
         run(cut.starts(starts), steps, tables, x, h, cut.reverse)
         wrong = cut.following(first, cut.last(x)) - starts
-        lasting = (wrong if keeps_sum else mass * wrong).sum(-2, keepdim=True).cumsum(0).roll(1, 0)  # the first is zero
+        lasting = (wrong if keeps_sum else mass * wrong).sum(-2, keepdim=True).cumsum(0).roll(1, 0)
+        lasting[0] = 0.0
+        off = wrong.abs().sum(0).amax(1)  # what a block is off by, all later ones may keep
         starts += wrong.add_(mass * lasting if keeps_sum else lasting)
-        if bool((wrong.abs().amax((0, 2)) <= rounding * starts.abs().amax((0, 2))).all()):
+        if bool((off <= rounding * starts.abs().amax((0, 2))).all()):
             return True
     if _too_large(first):
         return False
