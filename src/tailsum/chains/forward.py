@@ -37,9 +37,11 @@ def forward_messages(node: Tensor, pairs: Potential, last: Tensor) -> Forward:
     if len(node) == 1:
         return normalised(node, pairs)
     if plan.takes_log_kernels(node.shape[1], len(node), node.shape[2], pairs):
-        return fused_messages(
+        messages = fused_messages(
             node.transpose(0, 1), pairs, last, lambda x, pairs: forward_messages(x.transpose(0, 1), pairs, last)
         )
+        if messages is not None:
+            return messages
     result = summed(node, pairs, last)
     if result is None:
         return log_space_scan(node.double(), pairs.to(torch.float64))
@@ -51,5 +53,7 @@ def log_partition(node: Tensor, pairs: Potential, last: Tensor) -> Tensor:
     """Log-partition `[B]` in float64, from scores `node [B, T, N]`; other arguments as of `forward_messages`."""
     batch, length, n = node.shape
     if length > 1 and plan.takes_log_kernels(batch, length, n, pairs):
-        return fused_log_partition(node, pairs, last, lambda node, pairs: log_partition(node, pairs, last))
+        total = fused_log_partition(node, pairs, last, lambda node, pairs: log_partition(node, pairs, last))
+        if total is not None:
+            return total
     return forward_messages(node.transpose(0, 1).contiguous(), pairs, last).log_sum(pairs, last)

@@ -2,7 +2,7 @@
 
 | what | ways, the first that succeeds | chosen |
 |---|---|---|
-| log Z, messages | `log_kernels` | on a GPU, for few states, and where each sequence has scores of its own; not for a long chain |
+| log Z, messages | `log_kernels` | on a GPU, for few states, and where each sequence has scores of its own; not for a long chain, nor where all paths break a mask |
 | | `products`, in the dtype of the scores | unless rounding would add up, or scores are too far apart |
 | | `products` in float64 | after float32 |
 | | `gauge` | where products underflow, if there is room for the tables of all steps |

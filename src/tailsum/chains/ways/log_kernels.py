@@ -1,4 +1,8 @@
-"""Log-partition and messages by kernels in log space; first derivatives by kernels too, higher ones by a reference."""
+"""Log-partition and messages by kernels in log space; first derivatives by kernels too, higher ones by a reference.
+
+In float32, so not where all paths break a mask such as -1e9 at the same position: beside that number, the scores that decide
+between paths would have no digits left. The highest message then falls by as much in one step (`FALL`).
+"""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,19 +22,31 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 Params = tuple[Tensor, ...]  # a table, or factors, as kernels take them
+FALL = 1.5e4  # nats: in float32, numbers of this size are rounded by a thousandth
 
 
-def fused_log_partition(node: Tensor, pairs: Potential, last: Tensor, reference: Callable[..., Tensor]) -> Tensor:
-    """Log Z `[B]` in float64 from scores `node [B, T, N]` and a flat potential; `last [B]` is each last position."""
+def fused_log_partition(
+    node: Tensor, pairs: Potential, last: Tensor, reference: Callable[..., Tensor]
+) -> Tensor | None:
+    """Log Z `[B]` in float64 from scores `node [B, T, N]` and a flat potential; `last [B]` is each last position.
+
+    None where its gradients would have too few digits.
+    """
     pairs = _tabled(node, pairs)
-    return _LogPartition.apply(_of_tensors(reference, pairs), last, node, *pairs.tensors)
+    total, lowest = _LogPartition.apply(_of_tensors(reference, pairs), last, node, *pairs.tensors)
+    return total if not total.requires_grad or bool(lowest > -FALL) else None
 
 
-def fused_messages(node: Tensor, pairs: Potential, last: Tensor, reference: Callable[..., Forward]) -> Forward:
-    """Forward messages; arguments as of `fused_log_partition`."""
+def fused_messages(node: Tensor, pairs: Potential, last: Tensor, reference: Callable[..., Forward]) -> Forward | None:
+    """Forward messages, or None if they would have too few digits; arguments as of `fused_log_partition`."""
     pairs = _tabled(node, pairs)
-    log_mass, gain = _Messages.apply(_of_tensors(reference, pairs), last, node, *pairs.tensors)
-    return Forward(log_mass, gain.cumsum(0))
+    log_mass, gain, lowest = _Messages.apply(_of_tensors(reference, pairs), last, node, *pairs.tensors)
+    return Forward(log_mass, gain.cumsum(0)) if bool(lowest > -FALL) else None
+
+
+def _lowest(messages: "Messages") -> Tensor:
+    """The lowest of the highest messages of all positions, where there is a path."""
+    return finite(messages.highest).amin()
 
 
 def _of_tensors(reference: Callable[..., Value], pairs: Potential) -> Callable[..., Value]:
@@ -51,14 +67,17 @@ def _tabled(node: Tensor, pairs: Potential) -> Potential:
 
 class _LogPartition(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, reference: Callable[..., Tensor], last: Tensor, node: Tensor, *params: Tensor) -> Tensor:
+    def forward(ctx: Any, reference: Callable[..., Tensor], last: Tensor, node: Tensor, *params: Tensor) -> Any:
         from tailsum.numerics.fused.log_steps import log_partition  # noqa: PLC0415
 
-        return log_partition(_entered(ctx, reference, last, node, params), ctx.pairs, last)
+        messages = _entered(ctx, reference, last, node, params)
+        lowest = _lowest(messages)
+        ctx.mark_non_differentiable(lowest)
+        return log_partition(messages, ctx.pairs, last), lowest
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        (grad,) = grads
+        grad = grads[0]
 
         def rescaled(flow: Tensor) -> Tensor:
             # At each position, the gradient of log Z but for rounding, which adds up over the steps.
@@ -75,9 +94,10 @@ class _Messages(torch.autograd.Function):
         highest = finite(messages.highest)
         gain = messages.peak.double() + highest.double()
         gain[1:] += ctx.pairs.centre.double().mT.repeat_interleave(ctx.pairs.per_group(len(node)), 1)
-        ctx.mark_non_differentiable(gain)
+        lowest = _lowest(messages)
+        ctx.mark_non_differentiable(gain, lowest)
         ctx.set_materialize_grads(False)
-        return messages.alpha - highest[..., None], gain
+        return messages.alpha - highest[..., None], gain, lowest
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
