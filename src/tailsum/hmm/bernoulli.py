@@ -42,7 +42,7 @@ class Bernoulli(Counting):
         self.logits = nn.Parameter(torch.rand(self.shape(n_states)).logit(1e-3) if logits is None else logits)
 
     @property
-    def free(self) -> nn.Parameter:
+    def free(self) -> Tensor:
         return self.logits
 
     @property

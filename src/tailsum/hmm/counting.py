@@ -4,7 +4,7 @@ from abc import abstractmethod
 
 import torch
 from jaxtyping import Bool, Float, Shaped
-from torch import Tensor, nn
+from torch import Tensor
 
 from tailsum.hmm.covariance import LEAST
 from tailsum.hmm.emission import Emission, Statistics
@@ -26,7 +26,7 @@ class Counting(Emission):
 
     @property
     @abstractmethod
-    def free(self) -> nn.Parameter:
+    def free(self) -> Tensor:
         """The free numbers."""
 
     @abstractmethod

@@ -138,7 +138,7 @@ class Gaussian(Emission):
     ) -> Float[Tensor, "*shape d"]:
         means = self.means.detach()[states.flatten()]
         noise = self.spread.coloured(normal(tuple(means.shape), means, generator), states.flatten())
-        return (means + noise.detach()).unflatten(0, states.shape)
+        return (means + noise.detach()).view(*states.shape, self.d)
 
     @property
     def n_free(self) -> int:

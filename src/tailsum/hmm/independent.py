@@ -71,21 +71,26 @@ class Independent(Emission):
         return torch.stack([part.log_prior() for part in self._parts()]).sum()
 
     def start(self, data: Float[Tensor, "rows d"], generator: torch.Generator | None) -> None:
-        """Each part from its own data, and then all by the same clusters of the parts that are not whole numbers."""
+        """Each part from its own data; then those of floating-point numbers by clusters of all of these together."""
         if not len(data):
             return
         for part, x in self._split(data):
             part.start(x[~part.missing(x)], generator)
-        columns = [x.reshape(len(x), -1) for part, x in self._split(data) if x.is_floating_point()]
-        if not columns or 0 in self.n_statistics:
+        together = [
+            (part, x)
+            for (part, x), n in zip(self._split(data), self.n_statistics, strict=True)
+            if n and x.is_floating_point()
+        ]
+        if not together:
             return
-        joint = torch.cat(columns, -1).double()
+        joint = torch.cat([x.reshape(len(x), -1) for _, x in together], -1).double()
         joint = torch.where(joint.isnan(), joint.nanmean(0).nan_to_num(), joint)
         scale = joint.std(0, correction=0)
         joint = joint / torch.where(scale > 0, scale, 1.0)
         nearest = nearest_centre(joint, cluster_centres(joint, self.n_states, generator))
-        near = nn.functional.one_hot(nearest, self.n_states).to(data)
-        self.maximise(self.statistics(data, 0.9 * near + 0.1 / self.n_states))
+        weight = 0.9 * nn.functional.one_hot(nearest, self.n_states).to(data) + 0.1 / self.n_states
+        for part, x in together:
+            part.maximise(part.statistics(x, weight))
 
     def draw(
         self,

@@ -45,7 +45,7 @@ class Poisson(Counting):
         self.log_rates = nn.Parameter(rates.log())
 
     @property
-    def free(self) -> nn.Parameter:
+    def free(self) -> Tensor:
         return self.log_rates
 
     @property
