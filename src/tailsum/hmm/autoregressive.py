@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from tailsum.hmm.clusters import cluster_centres, nearest_centre
+from tailsum.hmm.clusters import clusters_of, nearest_centre
 from tailsum.hmm.covariance import KINDS, LEAST, Kind, covariance_of
 from tailsum.hmm.draws import even, normal
 from tailsum.hmm.emission import Emission, Statistics
@@ -145,7 +145,7 @@ class Autoregressive(Emission):
         grams = past.mT @ past
         scale = grams.diagonal(dim1=-2, dim2=-1).mean(0)
         tables = _least_squares(grams + (0.1 * scale).diag(), x[:, lags:].mT @ past) * scale.sqrt()
-        nearest = nearest_centre(tables.flatten(1), cluster_centres(tables.flatten(1), n, generator))
+        nearest = nearest_centre(tables.flatten(1), clusters_of(tables.flatten(1), n, generator).centres)
         weight = 0.9 * nn.functional.one_hot(nearest, n).to(data)
         weight = weight + 0.2 / n * even(tuple(weight.shape), weight, generator)
         self.maximise(self.statistics(x.to(data) + self.centre, weight[:, None].expand(-1, span, -1)))

@@ -5,7 +5,7 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from tailsum.hmm.clusters import cluster_centres
+from tailsum.hmm.clusters import clusters_of
 from tailsum.hmm.counting import Counting
 from tailsum.hmm.draws import even
 from tailsum.hmm.gaussian import given_numbers
@@ -75,7 +75,7 @@ class Bernoulli(Counting):
         if not len(data):
             return
         x = torch.where(data >= 0, data, torch.nan).reshape(len(data), -1).double()
-        centres = 0.5 * (cluster_centres(x, self.n_states, generator) + x.nanmean(0).nan_to_num(0.5))
+        centres = 0.5 * (clusters_of(x, self.n_states, generator).centres + x.nanmean(0).nan_to_num(0.5))
         noisy = centres * (0.75 + 0.5 * even(tuple(centres.shape), centres, generator))
         self.logits.data = noisy.logit(0.02).to(self.logits).view_as(self.logits)
 

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from tailsum.hmm.clusters import cluster_centres
+from tailsum.hmm.clusters import clusters_of
 from tailsum.hmm.covariance import KINDS, LEAST, Kind, covariance_of
 from tailsum.hmm.draws import normal
 from tailsum.hmm.emission import Emission, Statistics
@@ -121,13 +121,14 @@ class Gaussian(Emission):
         return self.spread.log_prior() - 0.5 * self.mean_weight * away
 
     def start(self, data: Float[Tensor, "rows d"], generator: torch.Generator | None) -> None:
-        """Means by k-means, and the covariance of all data."""
+        """Means by k-means, and the covariance of the data about the nearest ones."""
         if not len(data):
             return
         centre = data.double().nanmean(0).nan_to_num()
         data = torch.where(data.isnan(), 0.0, data - centre)  # the mean for what is missing
-        self.means.data = (cluster_centres(data, self.n_states, generator) + centre).to(self.means.dtype)
-        self.spread.start(data.mT @ data / len(data))
+        found = clusters_of(data, self.n_states, generator)
+        self.means.data = (found.centres + centre).to(self.means.dtype)
+        self.spread.start(found.covariance)
         self.centre = centre.to(self.means.dtype)
 
     def draw(

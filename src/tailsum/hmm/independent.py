@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from tailsum.hmm.clusters import cluster_centres, nearest_centre
+from tailsum.hmm.clusters import clusters_of, nearest_centre
 from tailsum.hmm.emission import Emission, Statistics
 
 
@@ -35,7 +35,7 @@ class Independent(Emission):
             one = part.of(n_states).example()
             self.sizes.append(one[0].numel())
             try:
-                found = part.statistics(part.blank(one), torch.zeros(1, n_states))
+                found = part.statistics(part.blank(one), one.new_zeros(1, n_states, dtype=torch.get_default_dtype()))
             except NotImplementedError:  # learned by gradients
                 found = ()
             self.n_statistics.append(len(found))
@@ -87,7 +87,7 @@ class Independent(Emission):
         joint = torch.where(joint.isnan(), joint.nanmean(0).nan_to_num(), joint)
         scale = joint.std(0, correction=0)
         joint = joint / torch.where(scale > 0, scale, 1.0)
-        nearest = nearest_centre(joint, cluster_centres(joint, self.n_states, generator))
+        nearest = nearest_centre(joint, clusters_of(joint, self.n_states, generator).centres)
         weight = 0.9 * nn.functional.one_hot(nearest, self.n_states).to(data) + 0.1 / self.n_states
         for part, x in together:
             part.maximise(part.statistics(x, weight))

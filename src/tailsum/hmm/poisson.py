@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from tailsum.hmm.clusters import cluster_centres
+from tailsum.hmm.clusters import clusters_of
 from tailsum.hmm.counting import Counting
 from tailsum.hmm.gaussian import given_numbers, not_below_zero
 
@@ -72,7 +72,7 @@ class Poisson(Counting):
             return
         x = torch.where(data >= 0, data, torch.nan).reshape(len(data), -1).double()
         least = 0.05 * x.nanmean(0).nan_to_num() + 1e-3
-        rates = torch.maximum(cluster_centres(x.sqrt(), self.n_states, generator).square(), least)
+        rates = torch.maximum(clusters_of(x.sqrt(), self.n_states, generator).centres.square(), least)
         self.log_rates.data = rates.log().to(self.log_rates).view_as(self.log_rates)
 
     def draw(
