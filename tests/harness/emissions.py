@@ -20,7 +20,6 @@ from tailsum.hmm import (
 )
 
 N, D = 3, 2
-LENGTHS = [11, 4, 9, 1]
 
 
 class Case(NamedTuple):
