@@ -53,10 +53,13 @@ class Autoregressive(Emission):
             raise ValueError(f"floor must be above 0: got {floor}")
         self.kind: Kind = covariance
         self.d, self.lags, self.ridge = d, lags, ridge
-        self._given, self._covariance = (
-            (coefficients, intercepts),
-            {"given": covariances, "prior": covariance_prior, "weight": covariance_weight, "floor": floor},
-        )
+        self._given = coefficients, intercepts
+        self._covariance = {
+            "given": covariances,
+            "prior": covariance_prior,
+            "weight": covariance_weight,
+            "floor": floor,
+        }
 
     def make(self, n_states: int) -> None:
         d, lags = self.d, self.lags

@@ -73,7 +73,9 @@ class Counting(Emission):
     def maximise(self, statistics: Statistics) -> None:
         sums, counts = statistics
         kept = counts + self.weight() < LEAST
-        self.free.data = torch.where(kept, self.free, self.fitted(sums, counts.masked_fill(kept, 1.0)).to(self.free.dtype))
+        self.free.data = torch.where(
+            kept, self.free, self.fitted(sums, counts.masked_fill(kept, 1.0)).to(self.free.dtype)
+        )
 
     def _rows(self, data: Tensor) -> Tensor:
         return data.flatten(0, -2) if self.event_dim else data.flatten()[:, None]

@@ -56,15 +56,13 @@ class Gaussian(Emission):
             raise ValueError(f"floor must be above 0: got {floor}")
         self.kind: Kind = covariance
         self.d, self.mean_prior, self.mean_weight = d, mean_prior, mean_weight
-        self._given, self._covariance = (
-            means,
-            {
-                "given": covariances,
-                "prior": covariance_prior,
-                "weight": covariance_weight,
-                "floor": floor,
-            },
-        )
+        self._given = means
+        self._covariance = {
+            "given": covariances,
+            "prior": covariance_prior,
+            "weight": covariance_weight,
+            "floor": floor,
+        }
 
     def make(self, n_states: int) -> None:
         means = given_numbers("means", self._given, (n_states, self.d))
@@ -97,7 +95,7 @@ class Gaussian(Emission):
     def statistics(self, data: Float[Tensor, "*batch T d"], weight: Float[Tensor, "*batch T n"]) -> Statistics:
         def features(x: Tensor) -> tuple[Tensor, ...]:
             seen = self._seen(x)
-            x = torch.where(seen, x - self.centre, 0.0).double()
+            x = torch.where(seen, x.double() - self.centre.double(), 0.0)
             return seen, x, self.spread.product(x, x)
 
         return weighted_sums(features, weight.flatten(0, -2), data.flatten(0, -2))
