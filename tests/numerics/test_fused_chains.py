@@ -336,20 +336,16 @@ def test_no_samples():
         assert chain.sample((0,)).shape == (0, 2, 3)
 
 
-@pytest.mark.parametrize("mask", [-1e9, -1e4])
-def test_where_every_path_breaks_a_mask(mask):
-    nodes, pairs = torch.randn(2, 9, 5), torch.randn(5, 5)
-    nodes[0, 4], pairs[1] = mask, mask
+def test_where_every_path_breaks_a_mask():
+    """The best way into the middle has no way out: beside its mask, what decides between the others has no digits."""
+    nodes, pairs = torch.randn(1, 4, 3), torch.randn(3, 3)
+    nodes[0, 1, 1:], pairs[0] = -1e9, -2e9
     wide = LinearChain(nodes.double(), pairs.double())
     with kernels("always"):
         chain = LinearChain(nodes, pairs)
-        for one, other in zip(
-            (chain.log_partition(), chain.marginals(), chain.pair_marginals(), chain.entropy()),
-            (wide.log_partition(), wide.marginals(), wide.pair_marginals(), wide.entropy()),
-            strict=True,
-        ):
-            torch.testing.assert_close(one.double(), other, rtol=1e-6, atol=2e-3)
-        paths = chain.sample((300,), generator=torch.Generator().manual_seed(0))
-    share = (paths[..., None] == torch.arange(5)).double().mean(0)
-    chance = wide.marginals()
-    assert ((share - chance).abs() <= 6 * (chance * (1 - chance)).clamp(min=0).div(300).sqrt() + 0.01).all()
+        found = chain.marginals(), chain.pair_marginals()
+        paths = chain.sample((50,), generator=torch.Generator().manual_seed(0))
+    for one, other in zip(found, (wide.marginals(), wide.pair_marginals()), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=1e-5)
+    share, chance = (paths[:, 0, 1, None] == torch.arange(3)).double().mean(0), wide.marginals()[0, 1]
+    assert ((share - chance).abs() <= 6 * (chance * (1 - chance)).clamp(min=0).div(50).sqrt() + 0.05).all()
