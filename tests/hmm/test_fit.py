@@ -34,11 +34,15 @@ def table(model):
 
 @pytest.mark.parametrize(
     "transition",
-    [None, left_to_right(N, 1, prior=1.3), Entries(ts.Dense(torch.zeros(N, N)), prior=1.5, sticky=4.0)],
+    [
+        lambda: None,
+        lambda: left_to_right(N, 1, prior=1.3),
+        lambda: Entries(ts.Dense(torch.zeros(N, N)), prior=1.5, sticky=4.0),
+    ],
     ids=["full", "left to right", "sticky"],
 )
 def test_a_step_never_goes_down(transition, data):
-    model = HiddenMarkov(N, Categorical(V, prior=1.2), transition=transition, initial_prior=2.0)
+    model = HiddenMarkov(N, Categorical(V, prior=1.2), transition=transition(), initial_prior=2.0)
     course = model.fit(data, steps=25, tolerance=1e-9).fitted
     gains = torch.tensor(course.log_likelihoods).diff()
     assert (gains > -1e-9).all()

@@ -1,6 +1,7 @@
 """Fitting a hidden Markov model: from several starts, shown, interrupted and resumed."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,12 @@ def fit(model: MarkovModel, data: Data, lengths: Lengths, how: Fit) -> Course:
     best: tuple[float, dict[str, Tensor]] | None = None
     for _ in range(how.restarts):
         model.start(given, how.generator)
+        if how.all_reduce:  # every rank begins with the first one's, made from its data
+            for x in model.state_dict().values():
+                torch.distributed.broadcast(x, 0)
         if how.restarts > 1:
-            reached = Fit(start="keep", steps=min(5, how.steps), progress=False, generator=how.generator)
-            _go_on(reached, model, given, Course([]))
-            total = model.expected(given).log_likelihood.item()
+            few = replace(how, steps=min(5, how.steps), progress=False, checkpoint=None, monitor=None)
+            total = _go_on(few, model, given, Course([])).log_likelihoods[-1]
             if best is None or total > best[0]:
                 best = total, {name: x.clone() for name, x in model.state_dict().items()}
     if best is not None:

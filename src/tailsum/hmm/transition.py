@@ -158,7 +158,7 @@ def full(n_states: int, logits: Float[Tensor, "n n"] | None = None, **priors: An
 def left_to_right(n_states: int, skips: int = 0, **priors: Any) -> Entries:
     """Moves to the same state, to the next one, and past up to `skips` states. Nothing leaves the last state.
 
-    >>> left_to_right(3)().block().exp()
+    >>> left_to_right(3)().block().exp().detach()
     tensor([[1., 1., 0.],
             [0., 1., 1.],
             [0., 0., 1.]])
