@@ -270,6 +270,18 @@ def test_pairs_and_random_paths_of_masked_chains(seed, mask):
         assert ((shares - chance).abs() <= tolerance).all()
 
 
+def test_a_forced_state_that_nothing_may_lead_to():
+    """More states than the shorter ways take: its column is a mask throughout, and at one position all others are masked."""
+    n, generator = 150, torch.Generator().manual_seed(0)
+    nodes, pairs = torch.randn(6, n, generator=generator), torch.randn(n, n, generator=generator)
+    pairs[:, :2], nodes[3, 2:] = -1e9, -1e9
+    log_partition, entropy, marginals = in_log_space(nodes, pairs)
+    chain = ts.LinearChain(nodes, pairs)
+    torch.testing.assert_close(chain.log_partition().double(), log_partition)
+    torch.testing.assert_close(chain.entropy().double(), entropy, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(chain.marginals().double(), marginals, rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("offset", [0.0, pytest.param(1e6, marks=pytest.mark.slow)])
 def test_long_cold_chains_in_float32(offset):
     """Left to right: few paths matter, and their scores differ by little of what they are."""

@@ -101,7 +101,7 @@ class _MeanScore(torch.autograd.Function):
         node, value, *tensors = ctx.saved_tensors
         if torch.is_grad_enabled():  # the gradient will be differentiated: recompute everything, recorded
             weighed = ctx.weighing.of(tensors, table)
-            forward = forward_scan(node, table, weighed.pairs.tensors)
+            forward = forward_scan(node, table, weighed.pairs.tensors)[:2]
             chances = _chances(table, weighed, forward, last, node, value)
         mass, chance = chances.mass, chances.chance
         before, after, entering, entering_after = _excesses(table, weighed, chances, value)

@@ -9,6 +9,8 @@ from tailsum.numerics.tensors import finite
 from tailsum.scores.potential import Potential
 from tailsum.scores.products import Products
 
+ROUNDED = 2e-3  # nats: of what decides between paths, what may be lost to rounding
+
 
 class Forward(NamedTuple):
     """Forward messages: `alpha = log_mass + offset`, with log_mass `[T, B, N]` and offset `[T, B]` in float64.
@@ -44,6 +46,20 @@ class Summed(NamedTuple):
         if self.left_out is None:
             return self.messages
         return Forward(self.messages.log_mass + self.left_out, self.messages.offset)
+
+
+def furthest_fall(highest: Tensor) -> Tensor:
+    """By how much the highest message falls at most in one step, `[]`; where there is no path, it is below all finite masks."""
+    fell = highest.masked_fill(highest < -1e30, 0.0)
+    return -fell.amin() if fell.numel() else fell.new_zeros(())
+
+
+def has_digits(fell: Tensor) -> bool:
+    """Whether messages have digits for what decides between paths, if the highest one never fell further in one step.
+
+    It falls far where all paths break a mask such as -1e9: beside that number, other scores are rounded away.
+    """
+    return bool(fell * torch.finfo(fell.dtype).eps < ROUNDED)
 
 
 def normalised(alpha: Tensor, pairs: Potential) -> Forward:

@@ -41,7 +41,7 @@ def in_another_gauge(node: Tensor, pairs: Potential, last: Tensor) -> Summed:
     """The messages; arguments as of `forward.summed`."""
     other = gauged(node, pairs, last)
     table = Table(other.pairs)
-    messages, total = forward_scan(other.node, table, other.pairs.tensors)
+    messages, total, _ = forward_scan(other.node, table, other.pairs.tensors)
     messages = Forward(messages.log_mass, messages.offset + other.offset)
     return Summed(other.node, other.pairs, table, messages, total, other.left_out)
 

@@ -1,7 +1,6 @@
 """Log-partition and messages by kernels in log space; first derivatives by kernels too, higher ones by a reference.
 
-In float32, so not where all paths break a mask such as -1e9 at the same position: beside that number, the scores that decide
-between paths would have no digits left. The highest message then falls by as much in one step (`FALL`).
+In float32, so not where all paths break a mask such as -1e9 (`has_digits`).
 """
 
 from collections.abc import Callable
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tailsum.chains import plan
-from tailsum.chains.messages import Forward
+from tailsum.chains.messages import Forward, furthest_fall, has_digits
 from tailsum.chains.ways.scan import regained
 from tailsum.numerics.kernels import kernels
 from tailsum.numerics.tensors import finite
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 Params = tuple[Tensor, ...]  # a table, or factors, as kernels take them
-FALL = 1.5e4  # nats: in float32, numbers of this size are rounded by a thousandth
 
 
 def fused_log_partition(
@@ -33,20 +31,15 @@ def fused_log_partition(
     None where its gradients would have too few digits.
     """
     pairs = _tabled(node, pairs)
-    total, lowest = _LogPartition.apply(_of_tensors(reference, pairs), last, node, *pairs.tensors)
-    return total if not total.requires_grad or bool(lowest > -FALL) else None
+    total, fell = _LogPartition.apply(_of_tensors(reference, pairs), last, node, *pairs.tensors)
+    return total if not total.requires_grad or has_digits(fell) else None
 
 
 def fused_messages(node: Tensor, pairs: Potential, last: Tensor, reference: Callable[..., Forward]) -> Forward | None:
     """Forward messages, or None if they would have too few digits; arguments as of `fused_log_partition`."""
     pairs = _tabled(node, pairs)
-    log_mass, gain, lowest = _Messages.apply(_of_tensors(reference, pairs), last, node, *pairs.tensors)
-    return Forward(log_mass, gain.cumsum(0)) if bool(lowest > -FALL) else None
-
-
-def _lowest(messages: "Messages") -> Tensor:
-    """The lowest of the highest messages of all positions, where there is a path."""
-    return finite(messages.highest).amin()
+    log_mass, gain, fell = _Messages.apply(_of_tensors(reference, pairs), last, node, *pairs.tensors)
+    return Forward(log_mass, gain.cumsum(0)) if has_digits(fell) else None
 
 
 def _of_tensors(reference: Callable[..., Value], pairs: Potential) -> Callable[..., Value]:
@@ -71,9 +64,9 @@ class _LogPartition(torch.autograd.Function):
         from tailsum.numerics.fused.log_steps import log_partition  # noqa: PLC0415
 
         messages = _entered(ctx, reference, last, node, params)
-        lowest = _lowest(messages)
-        ctx.mark_non_differentiable(lowest)
-        return log_partition(messages, ctx.pairs, last), lowest
+        fell = furthest_fall(messages.highest)
+        ctx.mark_non_differentiable(fell)
+        return log_partition(messages, ctx.pairs, last), fell
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
@@ -94,10 +87,10 @@ class _Messages(torch.autograd.Function):
         highest = finite(messages.highest)
         gain = messages.peak.double() + highest.double()
         gain[1:] += ctx.pairs.centre.double().mT.repeat_interleave(ctx.pairs.per_group(len(node)), 1)
-        lowest = _lowest(messages)
-        ctx.mark_non_differentiable(gain, lowest)
+        fell = furthest_fall(messages.highest)
+        ctx.mark_non_differentiable(gain, fell)
         ctx.set_materialize_grads(False)
-        return messages.alpha - highest[..., None], gain, lowest
+        return messages.alpha - highest[..., None], gain, fell
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:

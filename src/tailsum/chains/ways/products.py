@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from tailsum.chains.messages import Forward, Summed
+from tailsum.chains.messages import Forward, Summed, has_digits
 from tailsum.chains.ways.plain_steps import message, peaks
 from tailsum.chains.ways.scan import forward_scan
 from tailsum.scores.potential import Potential
@@ -19,8 +19,8 @@ from tailsum.scores.products import Products
 def by_products(node: Tensor, pairs: Potential, last: Tensor) -> Summed | None:
     """The messages, or None if products may have underflowed; arguments as of `forward.summed`."""
     table = pairs.products()
-    messages, total = forward_scan(node, table, pairs.tensors)
-    if not in_range(node.detach(), table, messages, total, last):
+    messages, total, fell = forward_scan(node, table, pairs.tensors)
+    if not has_digits(fell) or not in_range(node.detach(), table, messages, total, last):
         return None
     return Summed(node, pairs, table, messages, total)
 

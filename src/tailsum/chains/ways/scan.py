@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from tailsum.chains import plan
-from tailsum.chains.messages import Forward
+from tailsum.chains.messages import Forward, furthest_fall
 from tailsum.chains.ways import kernel_steps, plain_steps, small_steps
 from tailsum.numerics.tiles import tile_size
 from tailsum.scores.products import Products
@@ -27,14 +27,14 @@ from tailsum.scores.products import Products
 WAYS = {"kernels": kernel_steps, "few states": small_steps, "steps": plain_steps}  # all with the same two functions
 
 
-def forward_scan(node: Tensor, table: Products, tensors: tuple[Tensor, ...]) -> tuple[Forward, Tensor]:
+def forward_scan(node: Tensor, table: Products, tensors: tuple[Tensor, ...]) -> tuple[Forward, Tensor, Tensor]:
     """Forward messages of every step, differentiable in `node [T, B, N]` and in the `tensors` of the pair scores.
 
     Also returns `total [T, B, N]`, the scaled sum that entered each state (one at the first step): where it is tiny, the
-    products may have underflowed.
+    products may have underflowed. And by how much the highest message `fell` at most in one step.
     """
-    log_mass, gain, total = _Forward.apply(table, node, *tensors)
-    return Forward(log_mass, gain.cumsum(0)), total
+    log_mass, gain, total, fell = _Forward.apply(table, node, *tensors)
+    return Forward(log_mass, gain.cumsum(0)), total, fell
 
 
 def _first(table: Products, x: Tensor, run: Callable[[Any], tuple[Tensor, ...] | None]) -> Any:
@@ -50,11 +50,12 @@ class _Forward(torch.autograd.Function):
         log_mass, highest, total = _first(table, node, lambda way: way.forward(node, peak, table))
         gain = peak.double() + highest.double()
         gain[1:] += table.centre
+        fell = furthest_fall(highest)
         ctx.table = table
         ctx.save_for_backward(node, log_mass, total, *tensors)
-        ctx.mark_non_differentiable(gain, total)
+        ctx.mark_non_differentiable(gain, total, fell)
         ctx.set_materialize_grads(False)
-        return log_mass, gain, total
+        return log_mass, gain, total, fell
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
