@@ -28,7 +28,8 @@ class Course:
 class Fit:
     """How to fit a model.
 
-    `method` is "em" (closed form), or "gradient" (Adam with `learning_rate`; any emission and transition). At most `steps` are
+    `method` is "em" (closed form), or "gradient" (Adam with `learning_rate`; any emission and transition). With `kept`, gradients
+    go through sums over that many states at each position, chosen anew each time (see `sketch`): for very many states. At most `steps` are
     made; a step of EM that gains less than `tolerance` nats ends the fit. With `batch_size`, each step goes through the sequences in
     batches: by EM, of all counts; with `forget` below one (stochastic EM), parameters follow each batch, and older counts lose
     weight: after batch n the newest ones count `(n + 2) ** -forget`.
@@ -46,6 +47,7 @@ class Fit:
     batch_size: int | None = None
     forget: float = 1.0
     learning_rate: float = 0.05
+    kept: int | None = None
     start: str = "data"
     restarts: int = 1
     states: Data | None = None
@@ -61,6 +63,12 @@ class Fit:
         at_least(1, restarts=self.restarts)
         if self.batch_size is not None:
             at_least(1, batch_size=self.batch_size)
+        if self.kept is not None:
+            at_least(1, kept=self.kept)
+            if self.method != "gradient":
+                raise ValueError(
+                    "kept must be None for EM, which needs the counts of all states: give method='gradient'"
+                )
         for name, given, known in (
             ("method", self.method, ("em", "gradient")),
             ("start", self.start, ("data", "keep")),

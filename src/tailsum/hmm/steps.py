@@ -73,7 +73,9 @@ class Ascent:
         model, positions, total = self.model, given.lengths.sum().item(), self.model.log_prior().item()
         for batch in given.chunks(self.how.batch_size, self.how.generator or torch.default_generator):
             self.optimizer.zero_grad()
-            value = model.chain(batch).log_partition().sum()
+            chain = model.chain(batch)
+            chain = chain if self.how.kept is None else chain.sketch(self.how.kept, generator=self.how.generator)
+            value = chain.log_partition().sum()
             (-value / batch.lengths.sum() - model.log_prior() / positions).backward()
             if self.how.all_reduce:
                 self._average()
