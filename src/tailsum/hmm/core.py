@@ -1,6 +1,7 @@
 """What a hidden Markov model is: its parameters, the chain of some data, and expected counts."""
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -64,8 +65,8 @@ class MarkovModel(nn.Module):
         """The data as one padded batch, checked."""
         return sequences(self.emission, data, lengths, inputs, states)
 
-    def chain(self, given: Sequences) -> LinearChain:
-        """The same of a padded batch."""
+    def chain(self, given: Sequences) -> Any:
+        """The distribution of the states given a padded batch: a structure."""
         return self.chain_and_rows(given)[0]
 
     def chain_and_rows(
@@ -86,11 +87,15 @@ class MarkovModel(nn.Module):
         left = torch.where(given.inside[:, 1:, None], finite(rows), 0.0)
         left = torch.cat((left, torch.zeros_like(nodes[:, :1])), 1)  # nothing leaves the last position
         nodes = nodes - left
-        if given.states is not None:
-            known = given.states[..., None]
-            others = (known >= 0) & (known != torch.arange(self.n_states, device=nodes.device))
-            nodes = nodes.masked_fill(others & given.inside[..., None], -math.inf)
-        return LinearChain(nodes, pairs, given.lengths), left
+        return LinearChain(self._known(given, nodes), pairs, given.lengths), left
+
+    def _known(self, given: Sequences, nodes: Tensor) -> Tensor:
+        """Scores of states, minus infinity for others than the known ones."""
+        if given.states is None:
+            return nodes
+        known = given.states[..., None]
+        others = (known >= 0) & (known != torch.arange(self.n_states, device=nodes.device))
+        return nodes.masked_fill(others & given.inside[..., None], -math.inf)
 
     # Counts, for EM.
 
@@ -104,13 +109,16 @@ class MarkovModel(nn.Module):
             pairs = own.map(lambda x: x.detach().requires_grad_())
             total = self._chain(given, nodes, pairs, rows)[0].log_partition()
             chances, *moves = torch.autograd.grad(total.sum(), (nodes, *pairs.tensors), materialize_grads=True)
-        whole = total.new_tensor
+        return self._counted(given, total, chances, tuple(moves))
+
+    def _counted(self, given: Sequences, total: Tensor, chances: Tensor, moves: tuple[Tensor, ...]) -> Counts:
+        """Counts from the log-likelihoods, the probabilities of states at positions, and the expected numbers of moves."""
         return Counts(
             total.detach().double().sum(),
-            whole(float(len(given.lengths))).double(),
+            total.new_tensor(float(len(given.lengths))).double(),
             given.lengths.double().sum(),
             chances[:, 0].sum(0),
-            tuple(moves),
+            moves,
             self.emission.statistics(given.data, chances),
         )
 

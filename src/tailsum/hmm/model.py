@@ -1,8 +1,6 @@
 """Hidden Markov models with parameters: built on `LinearChain`, learned by EM or by gradients."""
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,20 +8,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.chains.linear_chain import LinearChain
-from tailsum.hmm.core import MarkovModel
-from tailsum.hmm.counts import Counts
-from tailsum.hmm.files import load, save
-from tailsum.hmm.fit import fit
+from tailsum.hmm.fitted import FittedModel
 from tailsum.hmm.generate import Drawn, drawn, stationary
 from tailsum.hmm.moves import Moves
 from tailsum.hmm.online import Online, filtered, fixed_lag
-from tailsum.hmm.options import Fit
 from tailsum.hmm.sequences import Data, Lengths
 from tailsum.hmm.streaming import smoothed_chunks, streamed_log_likelihood
 from tailsum.numerics.check import at_least
 
 
-class HiddenMarkov(MarkovModel):
+class HiddenMarkov(FittedModel):
     """A hidden Markov model of N states: how it starts, how it moves, and what each state says.
 
     `emission` is `Categorical(n)`, `Gaussian(d)`, another of this room, or your own `Emission`. `initial` and `transition` are
@@ -52,15 +46,6 @@ class HiddenMarkov(MarkovModel):
         return self.chain(self.sequences(data, lengths, inputs, states))
 
     # What data say.
-
-    def log_likelihood(self, data: Data, lengths: Lengths = None, **given: Any) -> Float[Tensor, " B"]:
-        """The log-likelihood of each sequence, with gradients in the parameters."""
-        return self.posterior(data, lengths, **given).log_partition()
-
-    @torch.no_grad()
-    def score(self, data: Data, lengths: Lengths = None, **given: Any) -> float:
-        """The log-likelihood of all sequences together."""
-        return self.log_likelihood(data, lengths, **given).double().sum().item()
 
     @torch.no_grad()
     def smooth(self, data: Data, lengths: Lengths = None, **given: Any) -> Float[Tensor, "B T n"]:
@@ -148,39 +133,3 @@ class HiddenMarkov(MarkovModel):
         Each `chunks[i]` is asked for twice, and may be read from a disk then. One is held at a time.
         """
         return smoothed_chunks(self, chunks)
-
-    # Comparison of models, and files.
-
-    def aic(self, data: Data, lengths: Lengths = None, **given: Any) -> float:
-        """Akaike's information criterion; lower is better."""
-        return 2.0 * self.n_free - 2.0 * self.score(data, lengths, **given)
-
-    def bic(self, data: Data, lengths: Lengths = None, **given: Any) -> float:
-        """The Bayesian information criterion; lower is better."""
-        positions = self.sequences(data, lengths).lengths.sum().item()
-        return math.log(positions) * self.n_free - 2.0 * self.score(data, lengths, **given)
-
-    def perplexity(self, data: Data, lengths: Lengths = None, **given: Any) -> float:
-        """The exponential of minus the log-likelihood of a position."""
-        positions = self.sequences(data, lengths).lengths.sum().item()
-        return math.exp(-self.score(data, lengths, **given) / positions)
-
-    def save(self, path: str | Path) -> None:
-        """Write all parameters to a file of safetensors."""
-        save(self, path)
-
-    def load(self, path: str | Path) -> "HiddenMarkov":
-        """Read parameters that a model of the same form wrote."""
-        return load(self, path)
-
-    # Counts, for EM.
-
-    @torch.no_grad()
-    def counts(self, data: Data, lengths: Lengths = None, **given: Any) -> Counts:
-        """The expected counts of all parameters, which `maximise` makes new parameters of. They add up over batches."""
-        return self.expected(self.sequences(data, lengths, **given))
-
-    def fit(self, data: Data, lengths: Lengths = None, **how: Any) -> "HiddenMarkov":
-        """Learn all parameters from data; `Fit` says what can be given. `fitted` holds its course."""
-        self.fitted = fit(self, data, lengths, Fit(**how))
-        return self

@@ -4,6 +4,7 @@ from tailsum.hmm.autoregressive import Autoregressive
 from tailsum.hmm.bernoulli import Bernoulli
 from tailsum.hmm.categorical import Categorical
 from tailsum.hmm.counts import Counts
+from tailsum.hmm.duration import AnyDuration, Duration, GeometricDuration, NegativeBinomialDuration, PoissonDuration
 from tailsum.hmm.emission import Emission
 from tailsum.hmm.gaussian import Gaussian
 from tailsum.hmm.generate import Drawn
@@ -13,26 +14,33 @@ from tailsum.hmm.model import HiddenMarkov
 from tailsum.hmm.online import Online
 from tailsum.hmm.options import Course, Fit
 from tailsum.hmm.poisson import Poisson
+from tailsum.hmm.semi_markov import HiddenSemiMarkov
 from tailsum.hmm.sequences import Sequences
 from tailsum.hmm.transition import Embedded, Entries, Scores, Transition, left_to_right
 
 __all__ = [
+    "AnyDuration",
     "Autoregressive",
     "Bernoulli",
     "Categorical",
     "Counts",
     "Course",
     "Drawn",
+    "Duration",
     "Embedded",
     "Emission",
     "Entries",
     "Fit",
     "Gaussian",
+    "GeometricDuration",
     "HiddenMarkov",
+    "HiddenSemiMarkov",
     "Independent",
     "Mixture",
+    "NegativeBinomialDuration",
     "Online",
     "Poisson",
+    "PoissonDuration",
     "Scores",
     "Sequences",
     "Transition",
