@@ -88,7 +88,7 @@ def test_the_version_stands_in_one_place(facts):
 
 def test_extras(required):
     assert required[""] == CORE
-    assert set(required) == {"", "plot", "huggingface", "test", "dev", "docs"}
+    assert set(required) == {"", "plot", "huggingface", "hmm", "test", "dev", "docs"}
     pinned = set(re.findall(r"^([\w-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     assert set().union(*required.values()) - pinned == {"networkx"}  # torch's own requirement
 

@@ -7,33 +7,21 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from tailsum.hmm.dirichlet import Prior, drawn_rows, free_rows, log_dirichlet, most_likely_rows, noisy_rows
+from tailsum.hmm.part import Part
 from tailsum.numerics.check import at_least
 
 BISECTIONS = 60  # of the parameter of a family: to the last digits
 
 
-class Duration(nn.Module):
+class Duration(Part):
     """Distributions over durations `1 .. longest`, one for each of N states; the base class."""
 
-    n_states = 0
+    name = "durations"
 
     def __init__(self, longest: int) -> None:
         super().__init__()
         at_least(1, longest=longest)
         self.longest = longest
-
-    def of(self, n_states: int) -> "Duration":
-        """These durations, with parameters for so many states."""
-        if self.n_states == 0:
-            self.make(n_states)
-            self.n_states = n_states
-        if self.n_states != n_states:
-            raise ValueError(f"durations must be for {n_states} states: got {self.n_states}")
-        return self
-
-    @abstractmethod
-    def make(self, n_states: int) -> None:
-        """Set the parameters for so many states."""
 
     @abstractmethod
     def forward(self) -> Float[Tensor, "D n"]:
@@ -49,11 +37,6 @@ class Duration(nn.Module):
     def log_prior(self) -> Float[Tensor, ""]:
         """The log-density of the parameters under their prior, up to a constant."""
         return torch.zeros((), device=next(self.parameters()).device)
-
-    @property
-    def n_free(self) -> int:
-        """How many numbers are free."""
-        return sum(x.numel() for x in self.parameters())
 
 
 class AnyDuration(Duration):

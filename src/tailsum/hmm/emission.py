@@ -5,14 +5,14 @@ from collections.abc import Callable
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
-from torch import Tensor, nn
+from torch import Tensor
 
-from tailsum.numerics.check import at_least
+from tailsum.hmm.part import Part
 
 Statistics = tuple[Tensor, ...]  # sums over positions, weighed by how likely each state is there: they add up
 
 
-class Emission(nn.Module):
+class Emission(Part):
     """Distributions of observations, one for each of N states: the base class of a model's emissions.
 
     Observations are `data [*batch, T, *event]`. A subclass makes its parameters for N states in `make`, and gives the
@@ -23,21 +23,7 @@ class Emission(nn.Module):
 
     event_dim = 0
     lags = 0
-    n_states = 0  # until the model that takes it says how many
-
-    def of(self, n_states: int) -> "Emission":
-        """This emission, with parameters for so many states."""
-        if self.n_states == 0:
-            at_least(1, n_states=n_states)
-            self.make(n_states)
-            self.n_states = n_states
-        if self.n_states != n_states:
-            raise ValueError(f"emission must be for {n_states} states: got {self.n_states}")
-        return self
-
-    @abstractmethod
-    def make(self, n_states: int) -> None:
-        """Set the parameters, random ones or those given, for so many states."""
+    name = "emission"
 
     @abstractmethod
     def forward(self, data: Shaped[Tensor, "*batch_T_event"]) -> Float[Tensor, "*batch T n"]:
@@ -94,8 +80,3 @@ class Emission(nn.Module):
     ) -> Shaped[Tensor, "*shape_event"]:
         """An observation for each state; `past` are up to `lags` observations before it, for an emission that has lags."""
         raise NotImplementedError(f"{type(self).__name__} has no draw")
-
-    @property
-    def n_free(self) -> int:
-        """How many numbers the parameters hold that are free: for AIC and BIC."""
-        return sum(x.numel() for x in self.parameters() if x.requires_grad)
