@@ -22,7 +22,7 @@ from torch import Tensor
 from tailsum.hmm import Categorical, Gaussian, HiddenMarkov
 
 SYMBOLS, D = 100, 4
-ONCE = {"init_params": "", "n_iter": 1, "tol": -np.inf}
+ONCE: dict[str, Any] = {"init_params": "", "n_iter": 1, "tol": -np.inf}
 
 
 class Case(NamedTuple):
@@ -37,8 +37,7 @@ class Case(NamedTuple):
 
 
 def probabilities(*shape: int) -> Tensor:
-    logits = torch.randn(*shape).double()
-    return logits.softmax(-1)
+    return torch.randn(*shape).double().softmax(-1)
 
 
 def case_of(kind: str, n: int, batch: int, length: int, dtype: torch.dtype, implementation: str) -> Case:
@@ -46,7 +45,7 @@ def case_of(kind: str, n: int, batch: int, length: int, dtype: torch.dtype, impl
     torch.manual_seed(0)
     initial, transition = probabilities(n), probabilities(n, n)
     start: dict[str, Any] = {"initial": initial.log().to(dtype), "transition": transition.log().to(dtype)}
-    own = ONCE | {"implementation": implementation}
+    own: dict[str, Any] = {**ONCE, "implementation": implementation}
     if kind == "categorical":
         says, data = probabilities(n, SYMBOLS), torch.randint(SYMBOLS, (batch, length))
         ours = HiddenMarkov(n, Categorical(SYMBOLS, logits=says.log().to(dtype)), **start)
@@ -79,12 +78,10 @@ def step(case: Case) -> list[Tensor]:
 
 
 def peer_step(case: Case) -> list[Tensor]:
-    """hmmlearn's."""
+    """The parameters of hmmlearn after a step."""
     model = copy.deepcopy(case.theirs).fit(case.column, case.lengths)
-    if isinstance(case.ours.emission, Gaussian):
-        says = [model.means_, model._covars_]  # noqa: SLF001  (`covars_` makes matrices of variances)
-    else:
-        says = [model.emissionprob_]
+    gaussian = isinstance(case.ours.emission, Gaussian)  # whose `covars_` are matrices, unlike `_covars_`
+    says = [model.means_, model._covars_] if gaussian else [model.emissionprob_]
     return [torch.as_tensor(x) for x in (model.startprob_, model.transmat_, *says)]
 
 
@@ -98,7 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hmm", description=__doc__)
     parser.add_argument("--double", action="store_true", help="ours in float64, as hmmlearn; default float32")
     parser.add_argument("--scaling", action="store_true", help="hmmlearn's implementation='scaling'; default 'log'")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("hmmlearn").setLevel(logging.ERROR)
