@@ -176,10 +176,26 @@ def test_a_fit_goes_on_where_it_was_interrupted(how, data, tmp_path):
         models[1].fit(
             data, start="keep", steps=6, tolerance=0.0, generator=generators[1], checkpoint=path, monitor=_stops, **how
         )
+    assert models[1].fitted.steps == 3
     resumed = HiddenMarkov(N, Categorical(V))
     resumed.fit(data, steps=6, tolerance=0.0, generator=generators[1], checkpoint=path, **how)
     torch.testing.assert_close(table(resumed), table(models[0]))
     assert resumed.fitted.log_likelihoods == pytest.approx(models[0].fitted.log_likelihoods)
+
+
+def test_a_checkpoint_of_something_else(data, tmp_path):
+    path = tmp_path / "fit.pt"
+    HiddenMarkov(N, Categorical(V)).fit(data, steps=1, checkpoint=path)
+    with pytest.raises(ValueError, match="checkpoint must be of a fit by gradient"):
+        HiddenMarkov(N, Categorical(V)).fit(data, steps=1, checkpoint=path, method="gradient")
+    with pytest.raises(ValueError, match="checkpoint must be of a fit by em"):
+        HiddenMarkov(N + 1, Categorical(V)).fit(data, steps=1, checkpoint=path)
+
+
+def test_restarts_of_no_steps(data):
+    with torch.no_grad():
+        assert HiddenMarkov(N, Categorical(V)).fit(data, steps=0, restarts=2).fitted.steps == 0
+        assert HiddenMarkov(N, Categorical(V)).fit(data, steps=1, method="gradient").fitted.steps == 1
 
 
 def _stops(_, course):

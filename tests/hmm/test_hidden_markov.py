@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tailsum as ts
-from tailsum.hmm import Categorical, Embedded, Entries, HiddenMarkov, Scores, left_to_right
+from tailsum.hmm import Categorical, Embedded, Entries, HiddenMarkov, Scores, full, left_to_right
 
 N, V = 3, 4
 INDEX = torch.tensor([[0, 0, 1, 2, 2], [1, 0, 2, 0, 2]])
@@ -206,7 +206,31 @@ def test_wrong_data(data, lengths, words):
         model_of().score(data, lengths)
 
 
+def test_columns_as_hmmlearn_has_them():
+    model, data = model_of(), torch.randint(V, (6,))
+    with pytest.raises(ValueError, match=r"data must be \[T\] for one sequence, or a column"):
+        model.score(data[:, None])
+    assert model.score(data[:, None], [4, 2]) == pytest.approx(model.score(data, [4, 2]))
+    assert model.score(data[:, None], [6]) == pytest.approx(model.score(data))
+    assert model.score(data.to(torch.uint8)) == pytest.approx(model.score(data))
+
+
+def test_tables_from_probabilities():
+    given = torch.tensor([[0.5, 0.5, 0.0], [0.1, 0.2, 0.7], [1.0, 0.0, 0.0]])
+    model = HiddenMarkov(N, Categorical(V), transition=full(N, probabilities=given, prior=2.0))
+    torch.testing.assert_close(model.transition_table().exp().detach(), given)
+    torch.testing.assert_close(model.emission.probabilities, model.emission.logits.softmax(-1))
+    with pytest.raises(ValueError, match="probabilities must not be below 0"):
+        full(N, probabilities=-given)
+    with pytest.raises(ValueError, match="probabilities must be None"):
+        full(N, given.log(), probabilities=given)
+
+
 def test_wrong_parts():
+    with pytest.raises(ValueError, match="tied must be one number for each"):
+        Entries(left_to_right(3)(), tied=[0, 0, 1])
+    with pytest.raises(ValueError, match="states must lie between 0 and 2"):
+        model_of().smooth(torch.zeros(3, dtype=torch.long), states=torch.full((3,), 3))
     with pytest.raises(ValueError, match="emission must be for 3 states: got 2"):
         HiddenMarkov(3, Categorical(2).of(2))
     with pytest.raises(ValueError, match="logits must be"):

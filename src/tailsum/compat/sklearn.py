@@ -1,4 +1,4 @@
-"""Hidden Markov models with the interface of scikit-learn, for `GridSearchCV`, `cross_val_score` and pipelines."""
+"""Hidden Markov models with the interface of scikit-learn, for its searches and cross-validation."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -42,15 +42,21 @@ class Categorical(Emission):
     def checked(self, data: Shaped[Tensor, "*batch T"]) -> Int[Tensor, "*batch T"]:
         if data.is_floating_point() or data.dtype == torch.bool:
             raise ValueError(f"data must be symbols, whole numbers: got {data.dtype}")
+        data = data.long()
         if data.numel() and some((data.amax() >= self.n_symbols) | (data.amin() < -1)):
             raise ValueError(
                 f"data must lie between 0 and n_symbols-1 = {self.n_symbols - 1}, or be -1 for missing: "
                 f"got {int(data.min())} to {int(data.max())}"
             )
-        return data.to(self.logits.device).long()
+        return data.to(self.logits.device)
 
     def forward(self, data: Int[Tensor, "*batch T"]) -> Float[Tensor, "*batch T n"]:
         return F.embedding(torch.where(data < 0, self.n_symbols, data), self._rows())
+
+    @property
+    def probabilities(self) -> Float[Tensor, "n v"]:
+        """The probability of each symbol in each state."""
+        return self.logits.softmax(-1)
 
     def _rows(self) -> Float[Tensor, "rows n"]:
         """The log-probabilities of each symbol, and last those of a missing observation."""
@@ -58,7 +64,7 @@ class Categorical(Emission):
 
     def fixed(self) -> Callable[[Tensor], Tensor]:
         rows = self._rows().detach()
-        return lambda symbol: rows[symbol]  # -1 is the last row
+        return lambda symbol: rows[symbol.clamp(min=-1)]  # -1 is the last row
 
     def example(self) -> Int[Tensor, " 1"]:
         return torch.zeros(1, dtype=torch.long, device=self.logits.device)

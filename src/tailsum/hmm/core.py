@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from tailsum.chains.linear_chain import LinearChain
 from tailsum.hmm.counts import Counts
+from tailsum.hmm.course import Course
 from tailsum.hmm.dirichlet import Prior, drawn_rows, free_rows, log_dirichlet, most_likely_rows, noisy_rows
 from tailsum.hmm.emission import Emission
 from tailsum.hmm.sequences import Data, Lengths, Sequences, sequences
@@ -32,6 +33,8 @@ class MarkovModel(nn.Module):
     ) -> None:
         super().__init__()
         at_least(1, n_states=n_states)
+        if not isinstance(emission, Emission):
+            raise ValueError(f"emission must be an Emission, such as Categorical(10): got {emission}")
         self.n_states, self.initial_prior = n_states, initial_prior
         self.emission = emission.of(n_states)
         self.initial_logits = nn.Parameter(drawn_rows((n_states,), initial, "initial"))
@@ -43,6 +46,8 @@ class MarkovModel(nn.Module):
         return f"n_states={self.n_states}"
 
     # Probabilities.
+
+    fitted: Course | None = None  # how the last fit went
 
     @property
     def initial(self) -> Float[Tensor, " n"]:

@@ -10,7 +10,10 @@ Model = TypeVar("Model", bound=MarkovModel)
 
 def save(model: MarkovModel, path: str | Path) -> None:
     """Write the parameters, and the form of the model as a note."""
-    from safetensors.torch import save_file  # noqa: PLC0415
+    try:
+        from safetensors.torch import save_file  # noqa: PLC0415
+    except ImportError as error:
+        raise ImportError("save needs the package safetensors: pip install tailsum[hmm]") from error
 
     tensors = {name: x.detach().contiguous() for name, x in model.state_dict().items()}
     save_file(tensors, str(path), {"tailsum": "HiddenMarkov", "form": form(model)})

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from tailsum.hmm.core import MarkovModel
-from tailsum.hmm.options import Course, Fit
+from tailsum.hmm.course import Course
+from tailsum.hmm.files import form
+from tailsum.hmm.options import Fit
 from tailsum.hmm.progress import Progress
 from tailsum.hmm.sequences import Data, Lengths, Sequences
 from tailsum.hmm.steps import Ascent, Expectation
@@ -32,7 +34,7 @@ def fit(model: MarkovModel, data: Data, lengths: Lengths, how: Fit) -> Course:
             for x in model.state_dict().values():
                 torch.distributed.broadcast(x, 0)
         if how.restarts > 1:
-            few = replace(how, steps=min(5, how.steps), progress=False, checkpoint=None, monitor=None)
+            few = replace(how, steps=max(1, min(5, how.steps)), progress=False, checkpoint=None, monitor=None)
             total = _go_on(few, model, given, Course([])).log_likelihoods[-1]
             if best is None or total > best[0]:
                 best = total, {name: x.clone() for name, x in model.state_dict().items()}
@@ -44,6 +46,7 @@ def fit(model: MarkovModel, data: Data, lengths: Lengths, how: Fit) -> Course:
 def _go_on(
     how: Fit, model: MarkovModel, given: Sequences, course: Course, state: dict[str, Any] | None = None
 ) -> Course:
+    model.fitted = course
     step = (Ascent if how.method == "gradient" else Expectation)(how, model)
     if state is not None:
         step.load(state)
@@ -68,7 +71,8 @@ def _save(how: Fit, model: MarkovModel, course: Course, state: dict[str, Any]) -
         return
     path = Path(how.checkpoint)
     fresh = path.with_name(path.name + ".new")
-    torch.save({"model": model.state_dict(), "course": vars(course), "steps": state}, fresh)
+    saved = {"model": model.state_dict(), "course": vars(course), "steps": state, "kind": _kind(how, model)}
+    torch.save(saved, fresh)
     fresh.replace(path)  # at once: an interruption leaves the old file or the new one
 
 
@@ -76,5 +80,11 @@ def _resumed(how: Fit, model: MarkovModel) -> tuple[Course, dict[str, Any]] | No
     if how.checkpoint is None or not Path(how.checkpoint).exists():
         return None
     saved = torch.load(how.checkpoint, map_location=model.device, weights_only=True)
+    if saved["kind"] != _kind(how, model):
+        raise ValueError(f"checkpoint must be of {_kind(how, model)}: got {saved['kind']}")
     model.load_state_dict(saved["model"])
     return Course(**saved["course"]), saved["steps"]
+
+
+def _kind(how: Fit, model: MarkovModel) -> str:
+    return f"a fit by {how.method} of {form(model)}"

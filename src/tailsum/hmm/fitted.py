@@ -39,7 +39,7 @@ class FittedModel(MarkovModel):
 
     def fit(self: Model, data: Data, lengths: Lengths = None, **how: Any) -> Model:
         """Learn all parameters from data; `Fit` says what can be given. `fitted` holds its course."""
-        self.fitted = fit(self, data, lengths, Fit(**how))
+        fit(self, data, lengths, Fit(**how))
         return self
 
     # Comparison of models, and files.

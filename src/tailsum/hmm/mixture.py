@@ -46,6 +46,11 @@ class Mixture(Emission):
         even = torch.zeros(n_states, self.k) if self._given is None else self._given
         self.logits = nn.Parameter(drawn_rows((n_states, self.k), even, "logits"))
 
+    @property
+    def weights(self) -> Float[Tensor, "n k"]:
+        """The probability of each component in each state."""
+        return self.logits.softmax(-1)
+
     def checked(self, data: Shaped[Tensor, "*batch_T_event"]) -> Shaped[Tensor, "*batch_T_event"]:
         return self.emission.checked(data)
 

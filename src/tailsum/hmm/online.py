@@ -9,7 +9,7 @@ from torch import Tensor
 from tailsum.chains.forward import forward_messages
 from tailsum.hmm.core import MarkovModel
 from tailsum.hmm.moves import Moves
-from tailsum.hmm.sequences import Data, Sequences
+from tailsum.hmm.sequences import Data, Sequences, chunk
 
 
 class Online:
@@ -57,7 +57,7 @@ class Online:
     def extend(self, data: Data) -> Float[Tensor, "*batch T n"]:
         """The same for a chunk of observations `[*batch, T, *event]` at once, many times faster than one by one."""
         model, shape = self.model, self.log_likelihood.shape
-        given = model.sequences(data)
+        given = chunk(model.emission, data)
         if len(given.data) != max(1, shape.numel()):
             raise ValueError(f"data must have the batch {list(shape)} of this filter: got {len(given.data)} sequences")
         ahead = self._ahead().log().reshape(len(given.data), -1)

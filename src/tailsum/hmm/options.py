@@ -7,21 +7,9 @@ from pathlib import Path
 import torch
 
 from tailsum.hmm.core import MarkovModel
+from tailsum.hmm.course import Course
 from tailsum.hmm.sequences import Data
 from tailsum.numerics.check import at_least
-
-
-@dataclass
-class Course:
-    """How a fit went: the log-likelihood of all data (plus the log-density of the priors) before each step."""
-
-    log_likelihoods: list[float]
-    converged: bool = False
-
-    @property
-    def steps(self) -> int:
-        """How many steps were made."""
-        return len(self.log_likelihoods)
 
 
 @dataclass(frozen=True, kw_only=True)

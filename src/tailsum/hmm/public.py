@@ -4,6 +4,7 @@ from tailsum.hmm.autoregressive import Autoregressive
 from tailsum.hmm.bernoulli import Bernoulli
 from tailsum.hmm.categorical import Categorical
 from tailsum.hmm.counts import Counts
+from tailsum.hmm.course import Course
 from tailsum.hmm.duration import AnyDuration, Duration, GeometricDuration, NegativeBinomialDuration, PoissonDuration
 from tailsum.hmm.emission import Emission
 from tailsum.hmm.gaussian import Gaussian
@@ -12,11 +13,11 @@ from tailsum.hmm.independent import Independent
 from tailsum.hmm.mixture import Mixture
 from tailsum.hmm.model import HiddenMarkov
 from tailsum.hmm.online import Online
-from tailsum.hmm.options import Course, Fit
+from tailsum.hmm.options import Fit
 from tailsum.hmm.poisson import Poisson
 from tailsum.hmm.semi_markov import HiddenSemiMarkov
 from tailsum.hmm.sequences import Sequences
-from tailsum.hmm.transition import Embedded, Entries, Scores, Transition, left_to_right
+from tailsum.hmm.transition import Embedded, Entries, Scores, Transition, full, left_to_right
 
 __all__ = [
     "AnyDuration",
@@ -44,5 +45,6 @@ __all__ = [
     "Scores",
     "Sequences",
     "Transition",
+    "full",
     "left_to_right",
 ]

@@ -64,8 +64,20 @@ def sequences(
             )
         more.append(padded.to(batch.device))
     result = Sequences(batch, found, *more)
+    known = result.states
+    if known is not None and known.numel() and not -1 <= int(known.min()) <= int(known.max()) < emission.n_states:
+        raise ValueError(
+            f"states must lie between 0 and {emission.n_states - 1}, or be -1 where unknown: got {int(known.min())} to {int(known.max())}"
+        )
     outside = ~result.inside.reshape(*batch.shape[:2], *(1,) * emission.event_dim)
     return result._replace(data=torch.where(outside, emission.blank(batch), batch))
+
+
+def chunk(emission: Emission, data: Data) -> Sequences:
+    """One sequence `[L, *event]`, or a batch of equal lengths `[B, L, *event]`, of any length."""
+    x = torch.as_tensor(data)  # pyright: ignore[reportArgumentType]
+    x = x[None] if x.dim() == emission.event_dim + 1 else x
+    return sequences(emission, x, [x.shape[1]] * len(x) if x.dim() > 1 else None)
 
 
 def _padded(name: str, given: Data, event: int, lengths: Lengths) -> tuple[Tensor, Tensor]:
@@ -81,6 +93,12 @@ def _padded(name: str, given: Data, event: int, lengths: Lengths) -> tuple[Tenso
     x = torch.as_tensor(given)  # pyright: ignore[reportArgumentType]
     if x.dim() == event + 1 and known is not None and known.numel() and int(known.sum()) == len(x) and len(x) > 0:
         return known, nn.utils.rnn.pad_sequence(list(x.split(known.tolist())), batch_first=True)
+    if event == 0 and x.dim() == 2 and x.shape[1] == 1 < len(x):
+        if known is None or int(known.sum()) != len(x):
+            raise ValueError(
+                f"{name} must be [T] for one sequence, or a column with the lengths of its sequences: got {list(x.shape)}"
+            )
+        return known, nn.utils.rnn.pad_sequence(list(x[:, 0].split(known.tolist())), batch_first=True)
     if x.dim() not in {event + 1, event + 2}:
         raise ValueError(f"{name} must be [T{', d' * event}] or [B, T{', d' * event}]: got {list(x.shape)}")
     x = x[None] if x.dim() == event + 1 else x

@@ -68,6 +68,7 @@ class Ascent:
         self.how, self.model = how, model
         self.optimizer = torch.optim.Adam(model.parameters(), how.learning_rate)
 
+    @torch.enable_grad()
     def __call__(self, given: Sequences) -> float:
         """One step; the log-likelihood on the way, with that of the priors before it."""
         model, positions, total = self.model, given.lengths.sum().item(), self.model.log_prior().item()

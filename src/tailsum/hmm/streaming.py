@@ -8,7 +8,7 @@ from torch import Tensor
 from tailsum.hmm.core import MarkovModel
 from tailsum.hmm.moves import Moves
 from tailsum.hmm.online import Online
-from tailsum.hmm.sequences import Data
+from tailsum.hmm.sequences import Data, chunk
 from tailsum.numerics.tensors import finite
 
 
@@ -19,14 +19,14 @@ def smoothed_chunks(model: MarkovModel, chunks: Sequence[Data]) -> Iterator[tupl
     """
     moves, starts, online = Moves(model.transition), list[Tensor](), None
     for i in range(len(chunks)):
-        given = model.sequences(chunks[i])
+        given = chunk(model.emission, chunks[i])
         if online is None:
             online = Online(model, (len(given.data),))
         starts.append(online.predict(1 if i else 0).log())
         online.extend(given.data)
     later: Tensor | None = None  # log of what the later chunks say of the last state of this one, but for a constant
     for i in range(len(chunks) - 1, -1, -1):
-        given = model.sequences(chunks[i])
+        given = chunk(model.emission, chunks[i])
         chain, _ = model.chain_and_rows(given, starts[i])
         if later is not None:
             nodes = chain.node_scores().clone()
@@ -42,8 +42,8 @@ def smoothed_chunks(model: MarkovModel, chunks: Sequence[Data]) -> Iterator[tupl
 def streamed_log_likelihood(model: MarkovModel, chunks: Iterable[Data]) -> Float[Tensor, " B"]:
     """The log-likelihoods of sequences that come in chunks, `[B]` in float64."""
     online: Online | None = None
-    for chunk in chunks:
-        given = model.sequences(chunk)
+    for part in chunks:
+        given = chunk(model.emission, part)
         if online is None:
             online = Online(model, (len(given.data),))
         online.extend(given.data)

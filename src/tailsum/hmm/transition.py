@@ -8,7 +8,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from tailsum.hmm.dirichlet import Prior, drawn_rows, noisy_rows
-from tailsum.numerics.check import at_least
+from tailsum.numerics.check import at_least, check_floating
 from tailsum.numerics.reduce import log_sum_exp
 from tailsum.numerics.tensors import finite
 from tailsum.scores.banded import Banded
@@ -150,8 +150,26 @@ class Embedded(nn.Module):
         return Factored(self.left, self.right)
 
 
-def full(n_states: int, logits: Float[Tensor, "n n"] | None = None, **priors: Any) -> Entries:
-    """A table of all moves, from the given logits (minus infinity for never) or random probabilities."""
+def full(
+    n_states: int,
+    logits: Float[Tensor, "n n"] | None = None,
+    *,
+    probabilities: Float[Tensor, "n n"] | None = None,
+    **priors: Any,
+) -> Entries:
+    """A table of all moves, from logits (minus infinity for never), probabilities, or at random. `priors` as of `Entries`.
+
+    >>> full(2, probabilities=torch.tensor([[0.9, 0.1], [0.0, 1.0]]), sticky=2.0)().block().exp().detach()
+    tensor([[0.9000, 0.1000],
+            [0.0000, 1.0000]])
+    """
+    if probabilities is not None:
+        if logits is not None:
+            raise ValueError("probabilities must be None where logits are given")
+        check_floating("probabilities", probabilities)
+        if not bool((probabilities >= 0).all()):
+            raise ValueError(f"probabilities must not be below 0: got {probabilities.min().item()}")
+        logits = probabilities.log()
     return Entries(Dense(drawn_rows((n_states, n_states), logits, "transition")), **priors)
 
 
@@ -181,6 +199,7 @@ def row_normaliser(potential: Potential) -> Float[Tensor, "*lead n"]:
 def _groups(tied: Sequence[int], potential: Potential) -> Tensor:
     """`[N, N]`: whether two states share their row."""
     groups = torch.as_tensor(tied)
-    if groups.shape != (potential.n_from,) or potential.tensors[0].shape != (potential.n_from, potential.n_to):
+    table = potential.tensors[0].shape == (potential.n_from, potential.n_to) and potential.for_kernels is not None
+    if groups.shape != (potential.n_from,) or not table:
         raise ValueError(f"tied must be one number for each of {potential.n_from} states, of a table: got {list(tied)}")
     return groups == groups[:, None]
