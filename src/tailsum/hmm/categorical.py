@@ -36,8 +36,11 @@ class Categorical(Emission):
         at_least(1, n_symbols=n_symbols)
         self.n_symbols, self.prior, self._given = n_symbols, prior, logits
 
+    allowed: Tensor
+
     def make(self, n_states: int) -> None:
         self.logits = nn.Parameter(drawn_rows((n_states, self.n_symbols), self._given, "logits"))
+        self.register_buffer("allowed", self.logits.detach() > -torch.inf)
 
     def checked(self, data: Shaped[Tensor, "*batch T"]) -> Int[Tensor, "*batch T"]:
         if data.is_floating_point() or data.dtype == torch.bool:
@@ -64,7 +67,7 @@ class Categorical(Emission):
 
     def fixed(self) -> Callable[[Tensor], Tensor]:
         rows = self._rows().detach()
-        return lambda symbol: rows[symbol.clamp(min=-1)]  # -1 is the last row
+        return lambda symbol: rows[symbol.long().clamp(min=-1)]  # -1 is the last row
 
     def example(self) -> Int[Tensor, " 1"]:
         return torch.zeros(1, dtype=torch.long, device=self.logits.device)
@@ -75,7 +78,7 @@ class Categorical(Emission):
         return (counts.index_add_(0, symbols, weight.reshape(-1, self.n_states))[:-1].mT,)
 
     def maximise(self, statistics: Statistics) -> None:
-        self.logits.data = most_likely_rows(self.logits, statistics[0], self.prior)
+        self.logits.data = most_likely_rows(self.logits, statistics[0], self.prior, self.allowed)
 
     def log_prior(self) -> Float[Tensor, ""]:
         return log_dirichlet(self.logits.log_softmax(-1), self.prior)
@@ -83,7 +86,7 @@ class Categorical(Emission):
     def start(self, data: Int[Tensor, " rows"], generator: torch.Generator | None) -> None:
         """Random probabilities near the shares of the symbols in the data."""
         share = torch.bincount(data, minlength=self.n_symbols).to(self.logits) + 1.0
-        self.logits.data = noisy_rows(self.logits, generator, share / share.sum())
+        self.logits.data = noisy_rows(self.logits, self.allowed, generator, share / share.sum())
 
     def draw(
         self,
@@ -96,4 +99,4 @@ class Categorical(Emission):
 
     @property
     def n_free(self) -> int:
-        return free_rows(self.logits)
+        return free_rows(self.allowed)

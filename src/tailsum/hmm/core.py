@@ -1,5 +1,6 @@
 """What a hidden Markov model is: its parameters, the chain of some data, and expected counts."""
 
+import functools
 import math
 from typing import Any
 
@@ -22,6 +23,8 @@ from tailsum.scores.potential import Potential
 class MarkovModel(nn.Module):
     """The parameters of a hidden Markov model of N states, and their likelihood."""
 
+    initial_allowed: Tensor
+
     def __init__(
         self,
         n_states: int,
@@ -38,9 +41,16 @@ class MarkovModel(nn.Module):
         self.n_states, self.initial_prior = n_states, initial_prior
         self.emission = emission.of(n_states)
         self.initial_logits = nn.Parameter(drawn_rows((n_states,), initial, "initial"))
+        self.register_buffer("initial_allowed", self.initial_logits.detach() > -torch.inf)
         self.transition = transition if isinstance(transition, Transition) else full(n_states, transition)
         if not self.transition.takes_inputs and self.transition().n_to != n_states:
             raise ValueError(f"transition must be for {n_states} states: got {self.transition().n_to}")
+        self._one_dtype()
+
+    def _one_dtype(self) -> None:
+        """All parameters in the widest dtype that one of them has."""
+        dtypes = [x.dtype for x in self.parameters()]
+        self.to(functools.reduce(torch.promote_types, dtypes))
 
     def extra_repr(self) -> str:
         return f"n_states={self.n_states}"
@@ -135,7 +145,9 @@ class MarkovModel(nn.Module):
     @torch.no_grad()
     def maximise(self, counts: Counts) -> None:
         """The parameters under which these counts are most likely: the second half of a step of EM."""
-        self.initial_logits.data = most_likely_rows(self.initial_logits, counts.initial, self.initial_prior)
+        self.initial_logits.data = most_likely_rows(
+            self.initial_logits, counts.initial, self.initial_prior, self.initial_allowed
+        )
         self.transition.maximise(counts.transition)
         self.emission.maximise(counts.emission)
 
@@ -144,7 +156,7 @@ class MarkovModel(nn.Module):
         """Parameters to begin a fit with: emissions from the data, first states and moves at random."""
         seen = given.inside & ~self.emission.missing(given.data)
         self.emission.start(given.data[seen], generator)
-        self.initial_logits.data = noisy_rows(self.initial_logits, generator)
+        self.initial_logits.data = noisy_rows(self.initial_logits, self.initial_allowed, generator)
         self.transition.start(generator)
 
     def log_prior(self) -> Float[Tensor, ""]:
@@ -155,4 +167,4 @@ class MarkovModel(nn.Module):
     @property
     def n_free(self) -> int:
         """How many numbers the model has that are free: its degrees of freedom."""
-        return free_rows(self.initial_logits[None]) + self.transition.n_free + self.emission.n_free
+        return free_rows(self.initial_allowed) + self.transition.n_free + self.emission.n_free

@@ -1,7 +1,10 @@
-"""Rows of probabilities as free numbers, their logits, and Dirichlet priors over them. Forbidden entries are minus infinity."""
+"""Rows of probabilities as free numbers, their logits, and Dirichlet priors over them.
+
+Entries that were minus infinity at first are forbidden: all others are `allowed`, also where EM made them zero.
+"""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tailsum.numerics.check import check_floating, check_scores
@@ -23,21 +26,24 @@ def drawn_rows(shape: tuple[int, ...], given: Float[Tensor, "..."] | None, name:
 
 
 def most_likely_rows(
-    logits: Float[Tensor, "*rows n"], counts: Float[Tensor, "*rows n"], prior: Prior
+    logits: Float[Tensor, "*rows n"], counts: Float[Tensor, "*rows n"], prior: Prior, allowed: Bool[Tensor, "*rows n"]
 ) -> Float[Tensor, "*rows n"]:
-    """The log-probabilities that fit counts best; forbidden entries stay so, and rows without counts stay as they are."""
-    counts = (counts + (prior - 1.0)).clamp(min=0.0).masked_fill(logits == -torch.inf, 0.0)
+    """The log-probabilities that fit counts best; rows without counts stay as they are."""
+    counts = (counts + (prior - 1.0)).clamp(min=0.0).masked_fill(~allowed, 0.0)
     total = counts.sum(-1, keepdim=True)
     return torch.where(total > 0, counts.log() - total.log(), logits.detach()).to(logits.dtype)
 
 
 def noisy_rows(
-    logits: Float[Tensor, "..."], generator: torch.Generator | None, about: Float[Tensor, "..."] | float = 1.0
+    logits: Float[Tensor, "..."],
+    allowed: Bool[Tensor, "..."],
+    generator: torch.Generator | None,
+    about: Float[Tensor, "..."] | float = 1.0,
 ) -> Float[Tensor, "..."]:
-    """Logits of random rows, drawn evenly from all distributions and times `about`; minus infinity where the given ones are."""
+    """Logits of random rows in the shape of some, drawn evenly from all distributions and times `about`."""
     noise = torch.empty(logits.shape, dtype=logits.dtype)  # the generator is usually the CPU's
     noise = noise.exponential_(generator=generator).to(logits.device)
-    return ((0.05 + noise) * about).log().masked_fill(logits == -torch.inf, -torch.inf)
+    return ((0.05 + noise) * about).log().masked_fill(~allowed, -torch.inf)
 
 
 def log_dirichlet(log_probabilities: Float[Tensor, "*rows n"], prior: Prior) -> Float[Tensor, ""]:
@@ -46,6 +52,6 @@ def log_dirichlet(log_probabilities: Float[Tensor, "*rows n"], prior: Prior) -> 
     return ((prior - 1.0) * allowed).sum()
 
 
-def free_rows(logits: Float[Tensor, "*rows n"]) -> int:
-    """How many probabilities are free: in each row all that are not forbidden, but one."""
-    return int((logits > -torch.inf).sum()) - logits.shape[:-1].numel()
+def free_rows(allowed: Bool[Tensor, "*rows n"]) -> int:
+    """How many probabilities are free: in each row all that are allowed, but one."""
+    return int(allowed.sum()) - allowed.shape[:-1].numel()

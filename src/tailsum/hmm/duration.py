@@ -46,24 +46,27 @@ class AnyDuration(Duration):
         super().__init__(longest)
         self.prior, self._given = prior, logits
 
+    allowed: Tensor
+
     def make(self, n_states: int) -> None:
         self.logits = nn.Parameter(drawn_rows((n_states, self.longest), self._given, "logits"))
+        self.register_buffer("allowed", self.logits.detach() > -torch.inf)
 
     def forward(self) -> Float[Tensor, "D n"]:
         return self.logits.log_softmax(-1).mT
 
     def maximise(self, counts: Float[Tensor, "D n"]) -> None:
-        self.logits.data = most_likely_rows(self.logits, counts.mT, self.prior)
+        self.logits.data = most_likely_rows(self.logits, counts.mT, self.prior, self.allowed)
 
     def start(self, generator: torch.Generator | None) -> None:
-        self.logits.data = noisy_rows(self.logits, generator)
+        self.logits.data = noisy_rows(self.logits, self.allowed, generator)
 
     def log_prior(self) -> Float[Tensor, ""]:
         return log_dirichlet(self.logits.log_softmax(-1), self.prior)
 
     @property
     def n_free(self) -> int:
-        return free_rows(self.logits)
+        return free_rows(self.allowed)
 
 
 class _Family(Duration):

@@ -33,5 +33,6 @@ def load(model: Model, path: str | Path) -> Model:
 
 def form(model: MarkovModel) -> str:
     """What must agree: the kinds of the parts, and the shapes of the parameters."""
-    parts = f"{type(model.emission).__name__} and {type(model.transition).__name__}"
-    return f"{parts} with " + ", ".join(f"{name} {list(x.shape)}" for name, x in model.state_dict().items())
+    parts = ", ".join(f"{name or 'a'} {type(part).__name__}" for name, part in model.named_modules())
+    moves = "" if model.transition.takes_inputs else f" with a {type(model.transition()).__name__}"
+    return f"{parts}{moves}: " + ", ".join(f"{name} {list(x.shape)}" for name, x in model.named_parameters())

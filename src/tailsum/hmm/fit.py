@@ -22,7 +22,7 @@ def fit(model: MarkovModel, data: Data, lengths: Lengths, how: Fit) -> Course:
     given = model.sequences(data, lengths, how.inputs, how.states)
     if not given.data.numel():
         raise ValueError("data must hold an observation: got none")
-    resumed = _resumed(how, model)
+    resumed = _resumed(how, model, given)
     if resumed is not None:
         return _go_on(how, model, given, *resumed)
     if how.start == "keep":
@@ -62,29 +62,31 @@ def _go_on(
             course.log_likelihoods.append(value)
             course.converged = gain < how.tolerance and how.method == "em" and how.forget == 1.0
             bar.show(course.steps, value, gain)
-            _save(how, model, course, step.state())
+            _save(how, model, course, step.state(), given)
     return course
 
 
-def _save(how: Fit, model: MarkovModel, course: Course, state: dict[str, Any]) -> None:
+def _save(how: Fit, model: MarkovModel, course: Course, state: dict[str, Any], given: Sequences) -> None:
     if how.checkpoint is None:
         return
     path = Path(how.checkpoint)
     fresh = path.with_name(path.name + ".new")
-    saved = {"model": model.state_dict(), "course": vars(course), "steps": state, "kind": _kind(how, model)}
+    saved = {"model": model.state_dict(), "course": vars(course), "steps": state, "kind": _kind(how, model, given)}
     torch.save(saved, fresh)
     fresh.replace(path)  # at once: an interruption leaves the old file or the new one
 
 
-def _resumed(how: Fit, model: MarkovModel) -> tuple[Course, dict[str, Any]] | None:
+def _resumed(how: Fit, model: MarkovModel, given: Sequences) -> tuple[Course, dict[str, Any]] | None:
     if how.checkpoint is None or not Path(how.checkpoint).exists():
         return None
     saved = torch.load(how.checkpoint, map_location=model.device, weights_only=True)
-    if saved["kind"] != _kind(how, model):
-        raise ValueError(f"checkpoint must be of {_kind(how, model)}: got {saved['kind']}")
+    if saved["kind"] != _kind(how, model, given):
+        raise ValueError(f"checkpoint must be of {_kind(how, model, given)}: got {saved['kind']}")
     model.load_state_dict(saved["model"])
     return Course(**saved["course"]), saved["steps"]
 
 
-def _kind(how: Fit, model: MarkovModel) -> str:
-    return f"a fit by {how.method} of {form(model)}"
+def _kind(how: Fit, model: MarkovModel, given: Sequences) -> str:
+    shape = f"{len(given.lengths)} sequences, {int(given.lengths.sum())} positions"
+    total = given.data.double().nan_to_num().sum().item()
+    return f"a fit by {how.method} to {shape} with the sum {total:.9g} of {form(model)}"

@@ -56,7 +56,7 @@ class FittedModel(MarkovModel):
     def perplexity(self, data: Data, lengths: Lengths = None, **given: Any) -> float:
         """The exponential of minus the log-likelihood of a position."""
         positions = self.sequences(data, lengths).lengths.sum().item()
-        return math.exp(-self.score(data, lengths, **given) / positions)
+        return torch.tensor(-self.score(data, lengths, **given) / positions, dtype=torch.float64).exp().item()
 
     def save(self, path: str | Path) -> None:
         """Write all parameters to a file of safetensors."""

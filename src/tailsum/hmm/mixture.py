@@ -41,10 +41,13 @@ class Mixture(Emission):
         self.k, self.emission, self.prior, self._given = k, emission, prior, logits
         self.event_dim, self.lags = emission.event_dim, emission.lags
 
+    allowed: Tensor
+
     def make(self, n_states: int) -> None:
         self.emission.of(n_states * self.k)
         even = torch.zeros(n_states, self.k) if self._given is None else self._given
         self.logits = nn.Parameter(drawn_rows((n_states, self.k), even, "logits"))
+        self.register_buffer("allowed", self.logits.detach() > -torch.inf)
 
     @property
     def weights(self) -> Float[Tensor, "n k"]:
@@ -78,7 +81,7 @@ class Mixture(Emission):
         return (own, *self.emission.statistics(data, shares.flatten(-2)))
 
     def maximise(self, statistics: Statistics) -> None:
-        self.logits.data = most_likely_rows(self.logits, statistics[0], self.prior)
+        self.logits.data = most_likely_rows(self.logits, statistics[0], self.prior, self.allowed)
         self.emission.maximise(statistics[1:])
 
     def log_prior(self) -> Float[Tensor, ""]:
@@ -101,4 +104,4 @@ class Mixture(Emission):
 
     @property
     def n_free(self) -> int:
-        return free_rows(self.logits) + self.emission.n_free
+        return free_rows(self.allowed) + self.emission.n_free

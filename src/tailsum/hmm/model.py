@@ -11,7 +11,7 @@ from tailsum.chains.linear_chain import LinearChain
 from tailsum.hmm.fitted import FittedModel
 from tailsum.hmm.generate import Drawn, drawn, stationary
 from tailsum.hmm.moves import Moves
-from tailsum.hmm.online import Online, filtered, fixed_lag
+from tailsum.hmm.online import Online, filtered, filtered_logs, fixed_lag
 from tailsum.hmm.sequences import Data, Lengths
 from tailsum.hmm.streaming import smoothed_chunks, streamed_log_likelihood
 from tailsum.numerics.check import at_least
@@ -60,7 +60,7 @@ class HiddenMarkov(FittedModel):
     @torch.no_grad()
     def filter(self, data: Data, lengths: Lengths = None, **given: Any) -> Float[Tensor, "B T n"]:
         """The probability of each state at each position, given the observations up to there; zero in the padding."""
-        return filtered(self, self.sequences(data, lengths, **given))[0]
+        return filtered(self, self.sequences(data, lengths, **given))
 
     @torch.no_grad()
     def fixed_lag(self, lag: int, data: Data, lengths: Lengths = None) -> Float[Tensor, "B T n"]:
@@ -77,11 +77,16 @@ class HiddenMarkov(FittedModel):
     @torch.no_grad()
     def predict(self, steps: int, data: Data, lengths: Lengths = None) -> Float[Tensor, "B steps n"]:
         """The distribution of the state at each of the positions after the end of each sequence."""
+        return self._log_predict(steps, data, lengths).exp()
+
+    def _log_predict(self, steps: int, data: Data, lengths: Lengths) -> Tensor:
         at_least(1, steps=steps)
-        moves, chance, found = Moves(self.transition), self._at_end(data, lengths), list[Tensor]()
+        given, moves, found = self.sequences(data, lengths), Moves(self.transition), list[Tensor]()
+        logs, _ = filtered_logs(self, given)
+        ahead = logs[torch.arange(len(logs), device=logs.device), given.lengths - 1].log_softmax(-1)
         for _ in range(steps):
-            chance = moves.ahead(chance)
-            found.append(chance)
+            ahead = moves.ahead(ahead)
+            found.append(ahead)
         return torch.stack(found, 1)
 
     @torch.no_grad()
@@ -97,7 +102,7 @@ class HiddenMarkov(FittedModel):
         """How each sequence may go on: `draws` random continuations, `[draws, B, steps, *event]`, and their states."""
         if self.emission.lags:
             raise ValueError("emission must not depend on earlier observations: draw its continuations yourself")
-        return drawn(self, self.predict(1, data, lengths)[:, 0].log(), draws, steps, generator)
+        return drawn(self, self._log_predict(1, data, lengths)[:, 0], draws, steps, generator)
 
     @torch.no_grad()
     def sample(self, n: int, length: int, generator: torch.Generator | None = None) -> Drawn:
@@ -114,12 +119,7 @@ class HiddenMarkov(FittedModel):
     @torch.no_grad()
     def durations(self) -> Float[Tensor, " n"]:
         """How many positions the model stays in each state, in the mean; infinity in states that nothing leaves."""
-        return 1.0 / (1.0 - self.transition_table().exp().diagonal())
-
-    def _at_end(self, data: Data, lengths: Lengths) -> Tensor:
-        given = self.sequences(data, lengths)
-        chances, _ = filtered(self, given)
-        return chances[torch.arange(len(given.lengths), device=chances.device), given.lengths - 1]
+        return -1.0 / torch.expm1(self.transition_table().double().diagonal())
 
     # Sequences that do not fit in memory.
 

@@ -1,4 +1,4 @@
-"""One step from each state to the next, in probabilities: what filtering and prediction repeat."""
+"""One step from each state to the next: what filtering and prediction repeat. In logarithms, so that no state gets lost."""
 
 import torch
 from jaxtyping import Float
@@ -10,9 +10,11 @@ from tailsum.numerics.reduce import log_sum_exp
 from tailsum.numerics.tensors import finite
 from tailsum.numerics.tiles import fits_budget
 
+SMALL = 1 << 15  # numbers that are summed at once, without tiles
+
 
 class Moves:
-    """The probabilities of moves under a potential that all steps share: as a table if one fits the table budget."""
+    """The log-probabilities of moves under a potential that all steps share: also as a table, if one fits the table budget."""
 
     def __init__(self, transition: Transition) -> None:
         if transition.takes_inputs:
@@ -24,21 +26,20 @@ class Moves:
             self.rows = finite(row_normaliser(potential))
             self.potential = potential.map(torch.detach).operator()
             size = potential.n_from * potential.n_to * self.rows.element_size()
-            self.table = (potential.block().detach() - self.rows[:, None]).exp() if fits_budget(size) else None
+            self.table = potential.block().detach() - self.rows[:, None] if fits_budget(size) else None
 
-    def ahead(self, chance: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-        """The distribution one step later."""
-        if self.table is not None:
-            return chance @ self.table
-        rows = (chance.log() - self.rows).reshape(-1, chance.shape[-1])
-        return self.potential.into(rows, log_sum_exp).exp().reshape(chance.shape)
+    def ahead(self, log_chance: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        """The log-probabilities one step later."""
+        if self.table is not None and log_chance.numel() * len(self.table) <= SMALL:
+            return (log_chance[..., None] + self.table).logsumexp(-2)
+        rows = (log_chance - self.rows).reshape(-1, log_chance.shape[-1])
+        return self.potential.into(rows, log_sum_exp).reshape(log_chance.shape)
 
-    def back(self, value: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
-        """The mean of a value one step later, given the state now."""
-        with full_precision(value.device):
-            if self.table is not None:
-                return value @ self.table.mT
-            later = value.log().reshape(-1, value.shape[-1])
-            return (
-                (self.potential.transposed().operator().into(later, log_sum_exp) - self.rows).exp().reshape(value.shape)
-            )
+    def back(self, log_value: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        """The log of the mean of a value one step later, given the state now."""
+        if self.table is not None and log_value.numel() * len(self.table) <= SMALL:
+            return (self.table + log_value[..., None, :]).logsumexp(-1)
+        later = log_value.reshape(-1, log_value.shape[-1])
+        back = self.potential.transposed().operator()
+        with full_precision(log_value.device):
+            return (back.into(later, log_sum_exp) - self.rows).reshape(log_value.shape)

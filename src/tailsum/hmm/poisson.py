@@ -54,8 +54,9 @@ class Poisson(Counting):
         return self.log_rates.exp()
 
     def density(self, x: Float[Tensor, "rows d"], seen: Float[Tensor, "rows d"]) -> Float[Tensor, "rows n"]:
-        logs = self.log_rates.view(self.n_states, -1)
-        return x @ logs.mT - seen @ logs.exp().mT - torch.lgamma(x + 1.0).sum(-1, keepdim=True)
+        logs, x = self.log_rates.view(self.n_states, -1).double(), x.double()  # large counts leave small differences
+        found = x @ logs.mT - seen.double() @ logs.exp().mT - torch.lgamma(x + 1.0).sum(-1, keepdim=True)
+        return found.to(self.log_rates.dtype)
 
     def fitted(self, sums: Float[Tensor, "*shape"], counts: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         return ((self.rate_prior + sums) / (self.rate_weight + counts)).clamp(min=_LEAST).log()

@@ -52,6 +52,7 @@ class HiddenSemiMarkov(FittedModel):
         if self.transition.takes_inputs:
             raise ValueError("transition must not depend on inputs in a semi-Markov model")
         self.durations = durations.of(n_states)
+        self._one_dtype()
 
     def posterior(self, data: Data, lengths: Lengths = None, *, states: Data | None = None) -> SemiMarkov:
         """The distribution of the segments given the data, with all operations of a `SemiMarkov`."""

@@ -24,7 +24,7 @@ class Expectation:
     def __call__(self, given: Sequences) -> float:
         """One step; the log-likelihood before it, with that of the priors."""
         how, total = self.how, self.model.log_prior().item()
-        if how.forget < 1.0:
+        if how.forget < 1.0 and self.kept is not None:
             return total + self._stochastic(given)
         counts: Counts | None = None
         for batch in given.chunks(how.batch_size):
@@ -33,6 +33,8 @@ class Expectation:
         assert counts is not None
         counts = counts.all_reduce() if how.all_reduce else counts
         self.model.maximise(counts)
+        if how.forget < 1.0:  # the first step is of all data, so that nothing in them is impossible afterwards
+            self.kept = counts
         return total + counts.log_likelihood.item()
 
     def _stochastic(self, given: Sequences) -> float:
@@ -43,7 +45,8 @@ class Expectation:
             total += counts.log_likelihood.item()
             counts = counts * (positions / counts.positions.item())  # as if all data were like these
             rate = (self.batches + 2.0) ** -self.how.forget
-            kept = self.kept = counts if self.kept is None else self.kept * (1.0 - rate) + counts * rate
+            assert self.kept is not None
+            kept = self.kept = self.kept * (1.0 - rate) + counts * rate
             self.batches += 1
             self.model.maximise(kept)
         return total

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from tailsum.hmm.core import MarkovModel
 from tailsum.hmm.moves import Moves
 from tailsum.hmm.online import Online
-from tailsum.hmm.sequences import Data, chunk
+from tailsum.hmm.sequences import Data, Sequences, chunk
 from tailsum.numerics.tensors import finite
 
 
@@ -22,21 +23,26 @@ def smoothed_chunks(model: MarkovModel, chunks: Sequence[Data]) -> Iterator[tupl
         given = chunk(model.emission, chunks[i])
         if online is None:
             online = Online(model, (len(given.data),))
-        starts.append(online.predict(1 if i else 0).log())
+        starts.append(online.log_predict(1 if i else 0))
         online.extend(given.data)
     later: Tensor | None = None  # log of what the later chunks say of the last state of this one, but for a constant
     for i in range(len(chunks) - 1, -1, -1):
-        given = chunk(model.emission, chunks[i])
-        chain, _ = model.chain_and_rows(given, starts[i])
-        if later is not None:
-            nodes = chain.node_scores().clone()
-            nodes[:, -1] += later
-            chain = type(chain)(nodes, chain.transition)
-        marginals = chain.marginals()
+        with torch.no_grad():
+            marginals, said = _smoothed(model, chunk(model.emission, chunks[i]), starts[i], later)
+            later = moves.back(said)
         yield i, marginals
-        value = marginals[:, 0].log() - finite(starts[i])
-        value = (value - finite(value.amax(-1, keepdim=True))).exp().nan_to_num_(0.0)
-        later = moves.back(value).log()
+
+
+def _smoothed(model: MarkovModel, given: Sequences, start: Tensor, later: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The marginals of a chunk, and the log of what it and all later ones say of its first state, but for a constant."""
+    chain, _ = model.chain_and_rows(given, start)
+    if later is not None:
+        nodes = chain.node_scores().clone()
+        nodes[:, -1] += later
+        chain = type(chain)(nodes, chain.transition)
+    marginals = chain.marginals()
+    value = marginals[:, 0].log() - finite(start)
+    return marginals, value - finite(value.amax(-1, keepdim=True))
 
 
 def streamed_log_likelihood(model: MarkovModel, chunks: Iterable[Data]) -> Float[Tensor, " B"]:

@@ -53,6 +53,8 @@ class Entries(Transition):
     of each state: states with the same number share their probabilities (of a table).
     """
 
+    allowed: Tensor
+
     def __init__(
         self, potential: Potential, *, prior: Prior = 1.0, sticky: float = 0.0, tied: Sequence[int] | None = None
     ) -> None:
@@ -65,35 +67,43 @@ class Entries(Transition):
             raise ValueError(f"potential must be square: got {potential.n_from} by {potential.n_to}")
         self._form, self.n_states, self.prior, self.sticky = potential.map(torch.detach), potential.n_to, prior, sticky
         self.entries = nn.Parameter(potential.tensors[0].detach().clone())
+        self.register_buffer("allowed", self.entries.detach() > -torch.inf)
         self._tied = None if tied is None else _groups(tied, potential)
+        if bool((row_normaliser(self()) == -torch.inf).any()):
+            raise ValueError("potential must allow a move from each state: got a row of minus infinity")
 
     def forward(self, inputs: Shaped[Tensor, "*batch_T_features"] | None = None) -> Potential:
-        return self._form.with_tensors([self.entries])
+        return self._with(self.entries if self._tied is None else self.entries[self._tied.int().argmax(-1)])
 
     def maximise(self, counts: Sequence[Tensor]) -> None:
-        counted = (counts[0] + self._added()).clamp(min=0.0).masked_fill(self.entries == -torch.inf, 0.0)
+        counted = (counts[0] + self._added()).clamp(min=0.0).masked_fill(~self.allowed, 0.0)
         if self._tied is not None:
             counted = self._tied.to(counted) @ counted
         fresh = counted.log()
-        seen = row_normaliser(self._form.with_tensors([fresh])) > -torch.inf
+        seen = row_normaliser(self._with(fresh)) > -torch.inf
         kept = self._of_rows(seen.to(fresh)) == 0  # rows without counts stay as they are
         self.entries.data = torch.where(kept, self.entries.detach(), fresh.to(self.entries.dtype))
 
     def start(self, generator: torch.Generator | None) -> None:
-        fresh = noisy_rows(self.entries, generator)
+        fresh = noisy_rows(self.entries, self.allowed, generator)
         self.entries.data = fresh if self._tied is None else fresh[self._tied.int().argmax(-1)]
 
     def log_prior(self) -> Float[Tensor, ""]:
-        rows = self._of_rows(finite(row_normaliser(self())))
-        return (self._added() * (self.entries - rows).masked_fill(self.entries == -torch.inf, 0.0)).sum()
+        potential = self()
+        (entries,) = potential.tensors
+        rows = self._of_rows(finite(row_normaliser(potential)))
+        return (self._added() * (entries - rows).masked_fill(entries == -torch.inf, 0.0)).sum()
 
     @property
     def n_free(self) -> int:
-        used = (self.entries > -torch.inf) & (self._of_rows(self.entries.new_ones(self.n_states)) > 0)
+        used = self.allowed & (self._of_rows(self.entries.new_ones(self.n_states)) > 0)
         if self._tied is None:
             return int(used.sum()) - self.n_states
         first = self._tied.int().argmax(-1).unique()
         return int(used[first].sum()) - len(first)
+
+    def _with(self, entries: Tensor) -> Potential:
+        return self._form.on(entries.device).with_tensors([entries])
 
     def _added(self) -> Tensor:
         """What the priors add to the count of each entry."""
@@ -113,7 +123,7 @@ class Entries(Transition):
         """The gradient of a function in the entries, where these are zero."""
         with torch.enable_grad():
             zeros = torch.zeros_like(self.entries, requires_grad=True)
-            return torch.autograd.grad(function(self._form.with_tensors([zeros])), zeros)[0]
+            return torch.autograd.grad(function(self._with(zeros)), zeros)[0]
 
 
 class Scores(Transition):
