@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import tailsum
+import tailsum.hmm
+import tailsum.hmm.public
 import tailsum.nn
 import tailsum.nn.public
 import tailsum.public
@@ -18,7 +20,7 @@ def alone(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("module", [tailsum, tailsum.nn])
+@pytest.mark.parametrize("module", [tailsum, tailsum.nn, tailsum.hmm])
 def test_every_public_name(module):
     public = sys.modules[f"{module.__name__}.public"]
     assert module.__all__ == public.__all__
@@ -51,6 +53,8 @@ def test_torch_is_loaded_with_the_first_name_and_the_studies_are_not():
     code = """
 import sys
 import tailsum as ts
+import tailsum.hmm
+import tailsum.hmm.public
 import tailsum.nn
 print("torch" in sys.modules)
 ts.LinearChain

@@ -310,3 +310,13 @@ def test_large_models_make_no_table_of_all_pairs():
     with PeakMemory() as memory, ts.table_budget(1 << 20):
         model.log_likelihood(data).sum().backward()
     assert memory.peak < n * n * 8 / 3
+
+
+@pytest.mark.parametrize("transition", [None, lambda n: left_to_right(n, 2), lambda n: Scores(Embedded(n, 5))])
+def test_filters_of_many_states_go_by_tiles(transition):
+    n = 300
+    model = HiddenMarkov(n, Categorical(7), transition=None if transition is None else transition(n))
+    data = torch.randint(7, (3, 12))
+    online = model.online((3,))
+    torch.testing.assert_close(torch.stack([online.update(x) for x in data.mT], 1), model.filter(data))
+    torch.testing.assert_close(model.fixed_lag(2, data)[:, 3], model.smooth(data[:, :6])[:, 3])
