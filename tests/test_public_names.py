@@ -54,7 +54,6 @@ def test_torch_is_loaded_with_the_first_name_and_the_studies_are_not():
 import sys
 import tailsum as ts
 import tailsum.hmm
-import tailsum.hmm.public
 import tailsum.nn
 print("torch" in sys.modules)
 ts.LinearChain
