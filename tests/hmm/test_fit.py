@@ -225,11 +225,39 @@ def test_counts_of_all_ranks(data, tmp_path):
         dist.destroy_process_group()
 
 
+def _of_one_rank(rank, place, data, found):
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    torch.manual_seed(rank)
+    dist.init_process_group("gloo", init_method=f"file://{place}/ranks", rank=rank, world_size=2)
+    model = HiddenMarkov(N, Categorical(V)).fit(data[rank::2], steps=3, restarts=2, all_reduce=True, progress=False)
+    torch.save((table(model), model.fitted.log_likelihoods), f"{found}/{rank}")
+    dist.destroy_process_group()
+
+
+def test_two_ranks_begin_and_stay_together(data, tmp_path):
+    torch.multiprocessing.spawn(_of_one_rank, (tmp_path, data, tmp_path), 2)
+    first, second = (torch.load(tmp_path / str(rank)) for rank in range(2))
+    torch.testing.assert_close(first, second)
+    assert len(first[1]) == 3
+
+
+def test_a_checkpoint_that_was_cut_off(data, tmp_path):
+    path = tmp_path / "fit.pt"
+    HiddenMarkov(N, Categorical(V)).fit(data, steps=1, checkpoint=path)
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(ValueError, match="checkpoint must be a file that a fit wrote"):
+        HiddenMarkov(N, Categorical(V)).fit(data, steps=2, checkpoint=path)
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match="checkpoint must be a file that a fit wrote"):
+        HiddenMarkov(N, Categorical(V)).fit(data, steps=2, checkpoint=path)
+
+
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ({"method": "viterbi"}, "method must be one of"),
-        ({"start": "zero"}, "start must be one of"),
+        ({"method": "viterbi"}, 'method must be "em" or "gradient"'),
+        ({"start": "zero"}, 'start must be "data" or "keep"'),
         ({"steps": -1}, "steps must be"),
         ({"forget": 0.3}, "forget must be above 0.5"),
         ({"batch_size": 0}, "batch_size must be"),

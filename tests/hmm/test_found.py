@@ -75,6 +75,24 @@ def test_files_of_other_models(tmp_path):
         HiddenSemiMarkov(3, Categorical(4), GeometricDuration(6)).load(path)
 
 
+def test_files_that_were_cut_off(tmp_path):
+    path = tmp_path / "model.safetensors"
+    model = HiddenMarkov(3, Categorical(4))
+    model.save(path)
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(ValueError, match="path must hold a file that `save` wrote"):
+        model.load(path)
+
+
+def test_lists_of_other_lengths():
+    model, parts = HiddenMarkov(3, Categorical(4)), [torch.tensor([0, 1, 2]), torch.tensor([1, 2])]
+    with pytest.raises(ValueError, match=r"lengths must be those of the sequences in the list, \[3, 2\]"):
+        model.score(parts, [1, 1])
+    assert model.score(parts, [3, 2]) == model.score(parts)
+    with pytest.raises(ValueError, match="chunks must hold parts of one length"):
+        model.online((2,)).extend(parts)
+
+
 def test_sticky_states_last():
     stay = torch.tensor([[1 - 1e-4, 1e-4], [0.5, 0.5]], dtype=torch.float64)
     model = HiddenMarkov(2, Categorical(2), transition=stay.log())

@@ -5,12 +5,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from tailsum.hmm.clusters import clusters_of, nearest_centre
-from tailsum.hmm.covariance import KINDS, LEAST, Kind, covariance_of
+from tailsum.hmm.covariance import LEAST, Kind, covariance_maker
 from tailsum.hmm.draws import even, normal
 from tailsum.hmm.emission import Emission, Statistics
-from tailsum.hmm.gaussian import checked_vectors, given_numbers, not_below_zero
+from tailsum.hmm.gaussian import checked_vectors
+from tailsum.hmm.given import given_numbers, not_below_zero
 from tailsum.hmm.rows import by_rows, weighted_sums
-from tailsum.numerics.check import at_least, check_choice
+from tailsum.numerics.check import at_least
 
 
 class Autoregressive(Emission):
@@ -47,19 +48,11 @@ class Autoregressive(Emission):
     ) -> None:
         super().__init__()
         at_least(1, d=d, lags=lags)
-        check_choice("covariance", covariance, *KINDS)
-        not_below_zero(ridge=ridge, covariance_weight=covariance_weight)
-        if not floor > 0:
-            raise ValueError(f"floor must be above 0: got {floor}")
+        not_below_zero(ridge=ridge)
         self.kind: Kind = covariance
         self.d, self.lags, self.ridge = d, lags, ridge
         self._given = coefficients, intercepts
-        self._covariance = {
-            "given": covariances,
-            "prior": covariance_prior,
-            "weight": covariance_weight,
-            "floor": floor,
-        }
+        self._spread = covariance_maker(covariance, covariances, covariance_prior, covariance_weight, floor)
 
     def make(self, n_states: int) -> None:
         d, lags = self.d, self.lags
@@ -69,7 +62,7 @@ class Autoregressive(Emission):
             coefficients = 0.3 * torch.randn(n_states, lags, d, d) / (lags * d) ** 0.5
         self.coefficients = nn.Parameter(coefficients)
         self.intercepts = nn.Parameter(torch.randn(n_states, d) if intercepts is None else intercepts)
-        self.spread = covariance_of(self.kind, n_states, d, **self._covariance)
+        self.spread = self._spread(n_states, d)
         self.register_buffer("centre", torch.zeros(d))
 
     @property

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from tailsum.hmm.clusters import clusters_of
 from tailsum.hmm.counting import Counting
 from tailsum.hmm.draws import even
-from tailsum.hmm.gaussian import given_numbers
+from tailsum.hmm.given import given_numbers
 
 _LEAST = 1e-10  # a probability: zero would make a one impossible for good
 

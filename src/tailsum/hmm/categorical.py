@@ -8,6 +8,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from tailsum.hmm.dirichlet import drawn_rows, free_rows, log_dirichlet, most_likely_rows, noisy_rows
+from tailsum.hmm.draws import choice
 from tailsum.hmm.emission import Emission, Statistics
 from tailsum.numerics.check import at_least
 from tailsum.numerics.transforms import some
@@ -25,6 +26,8 @@ class Categorical(Emission):
     torch.Size([3, 2])
     """
 
+    allowed: Tensor
+
     def __init__(
         self,
         n_symbols: int,
@@ -35,8 +38,6 @@ class Categorical(Emission):
         super().__init__()
         at_least(1, n_symbols=n_symbols)
         self.n_symbols, self.prior, self._given = n_symbols, prior, logits
-
-    allowed: Tensor
 
     def make(self, n_states: int) -> None:
         self.logits = nn.Parameter(drawn_rows((n_states, self.n_symbols), self._given, "logits"))
@@ -95,7 +96,7 @@ class Categorical(Emission):
         past: Int[Tensor, "*shape lags"] | None = None,
     ) -> Int[Tensor, "*shape"]:
         chances = self.logits.detach().softmax(-1)[states.flatten()]
-        return torch.multinomial(chances, 1, generator=generator).reshape(states.shape)
+        return choice(chances, 1, generator).reshape(states.shape)
 
     @property
     def n_free(self) -> int:

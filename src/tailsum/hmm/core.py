@@ -24,6 +24,7 @@ class MarkovModel(nn.Module):
     """The parameters of a hidden Markov model of N states, and their likelihood."""
 
     initial_allowed: Tensor
+    fitted: Course | None = None  # how the last fit went
 
     def __init__(
         self,
@@ -56,8 +57,6 @@ class MarkovModel(nn.Module):
         return f"n_states={self.n_states}"
 
     # Probabilities.
-
-    fitted: Course | None = None  # how the last fit went
 
     @property
     def initial(self) -> Float[Tensor, " n"]:
@@ -116,7 +115,7 @@ class MarkovModel(nn.Module):
 
     @torch.no_grad()
     def expected(self, given: Sequences) -> Counts:
-        """The same of a padded batch."""
+        """The expected counts of all parameters, from a padded batch."""
         nodes, own = self.emission(given.data), self.transition(given.inputs)
         rows = row_normaliser(own)
         with torch.enable_grad():
@@ -130,7 +129,6 @@ class MarkovModel(nn.Module):
         """Counts from the log-likelihoods, the probabilities of states at positions, and the expected numbers of moves."""
         return Counts(
             total.detach().double().sum(),
-            total.new_tensor(float(len(given.lengths))).double(),
             given.lengths.double().sum(),
             chances[:, 0].sum(0),
             moves,

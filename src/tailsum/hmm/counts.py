@@ -16,11 +16,10 @@ class Counts:
     """How often each parameter is used, in the mean over the states that the data leave possible.
 
     `initial [N]` counts first states, `transition` the moves (one tensor for each of the potential's), `emission` holds the
-    statistics of the observations. `log_likelihood` is that of all sequences.
+    statistics of the observations. `log_likelihood` is that of all sequences, and `positions` their length together.
     """
 
     log_likelihood: Float[Tensor, ""]
-    sequences: Float[Tensor, ""]
     positions: Float[Tensor, ""]
     initial: Float[Tensor, " n"]
     transition: tuple[Tensor, ...]
@@ -39,7 +38,6 @@ class Counts:
         """The same with each tensor changed."""
         return Counts(
             change(self.log_likelihood),
-            change(self.sequences),
             change(self.positions),
             change(self.initial),
             tuple(map(change, self.transition)),

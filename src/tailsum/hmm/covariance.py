@@ -1,14 +1,17 @@
 """Covariances of states as free numbers: diagonal, spherical, full, or one for all states."""
 
+import functools
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from tailsum.numerics.check import check_floating
+from tailsum.hmm.given import given_numbers, not_below_zero
+from tailsum.numerics.check import check_choice
 
 Kind = Literal["diagonal", "full", "tied", "spherical"]
 KINDS = ("diagonal", "full", "tied", "spherical")
@@ -93,7 +96,7 @@ class Diagonal(Covariance):
         super().__init__(n_states, d, prior, weight, floor)
         self.spherical = spherical
         shape = (n_states,) if spherical else (n_states, d)
-        given = _given(given, shape)
+        given = given_numbers("covariances", given, shape)
         if given is None:
             given = torch.ones(shape)
         elif not bool((given > 0).all()):
@@ -161,7 +164,7 @@ class Full(Covariance):
         super().__init__(n_states, d, prior, weight, floor)
         self.tied = tied
         shape = (d, d) if tied else (n_states, d, d)
-        given = _given(given, shape)
+        given = given_numbers("covariances", given, shape)
         if given is None:
             given = torch.eye(d).expand(shape)
         root, wrong = torch.linalg.cholesky_ex(given)
@@ -232,31 +235,20 @@ class Full(Covariance):
         return torch.linalg.cholesky(matrices)
 
 
-def covariance_of(
-    kind: Kind,
-    n_states: int,
-    d: int,
-    *,
-    given: Float[Tensor, "..."] | None,
-    prior: float | Tensor,
-    weight: float,
-    floor: float,
-) -> Covariance:
-    """Covariances of one of the four kinds, those given or identities."""
+def covariance_maker(
+    kind: Kind, given: Float[Tensor, "..."] | None, prior: float | Tensor, weight: float, floor: float
+) -> Callable[[int, int], Covariance]:
+    """A function from the numbers of states and of features to covariances of one of the four kinds, those given or identities."""
+    check_choice("covariance", kind, *KINDS)
+    not_below_zero(covariance_weight=weight)
+    if not floor > 0:
+        raise ValueError(f"floor must be above 0: got {floor}")
+    shared = {"prior": prior, "weight": weight, "floor": floor, "given": given}
     if kind in {"diagonal", "spherical"}:
-        return Diagonal(n_states, d, prior, weight, floor, given=given, spherical=kind == "spherical")
-    return Full(n_states, d, prior, weight, floor, given=given, tied=kind == "tied")
+        return functools.partial(Diagonal, spherical=kind == "spherical", **shared)
+    return functools.partial(Full, tied=kind == "tied", **shared)
 
 
 def _free(root: Tensor) -> Tensor:
     """A Cholesky factor with the logarithm of its diagonal."""
     return root.tril(-1) + torch.diag_embed(root.diagonal(dim1=-2, dim2=-1).log())
-
-
-def _given(given: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
-    if given is None:
-        return None
-    check_floating("covariances", given)
-    if given.shape != shape:
-        raise ValueError(f"covariances must be {list(shape)}: got {list(given.shape)}")
-    return given.detach().clone()

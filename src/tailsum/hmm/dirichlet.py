@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from tailsum.hmm.draws import exponential
 from tailsum.numerics.check import check_floating, check_scores
 
 Prior = float | Tensor  # of the concentration of each entry; one means none
@@ -41,8 +42,7 @@ def noisy_rows(
     about: Float[Tensor, "..."] | float = 1.0,
 ) -> Float[Tensor, "..."]:
     """Logits of random rows in the shape of some, drawn evenly from all distributions and times `about`."""
-    noise = torch.empty(logits.shape, dtype=logits.dtype)  # the generator is usually the CPU's
-    noise = noise.exponential_(generator=generator).to(logits.device)
+    noise = exponential(tuple(logits.shape), logits, generator)
     return ((0.05 + noise) * about).log().masked_fill(~allowed, -torch.inf)
 
 

@@ -19,6 +19,14 @@ def even(shape: tuple[int, ...], like: Float[Tensor, "..."], generator: torch.Ge
     return torch.rand(shape, generator=generator, dtype=like.dtype, device=device).to(like.device)
 
 
+def exponential(
+    shape: tuple[int, ...], like: Float[Tensor, "..."], generator: torch.Generator | None
+) -> Float[Tensor, "..."]:
+    """Waiting times with mean one in the dtype and on the device of a tensor."""
+    device = like.device if generator is None else generator.device
+    return torch.empty(shape, dtype=like.dtype, device=device).exponential_(generator=generator).to(like.device)
+
+
 def choice(
     weights: Float[Tensor, "*rows n"], size: int, generator: torch.Generator | None
 ) -> Int[Tensor, "*rows size"]:

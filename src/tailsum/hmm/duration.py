@@ -42,11 +42,11 @@ class Duration(Part):
 class AnyDuration(Duration):
     """A probability for each duration: `logits [N, D]`, minus infinity for never; `prior` as of `Categorical`."""
 
+    allowed: Tensor
+
     def __init__(self, longest: int, *, logits: Float[Tensor, "n D"] | None = None, prior: Prior = 1.0) -> None:
         super().__init__(longest)
         self.prior, self._given = prior, logits
-
-    allowed: Tensor
 
     def make(self, n_states: int) -> None:
         self.logits = nn.Parameter(drawn_rows((n_states, self.longest), self._given, "logits"))

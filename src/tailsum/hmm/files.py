@@ -21,9 +21,13 @@ def save(model: MarkovModel, path: str | Path) -> None:
 
 def load(model: Model, path: str | Path) -> Model:
     """Read them into a model of the same form."""
-    from safetensors import safe_open  # noqa: PLC0415
+    from safetensors import SafetensorError, safe_open  # noqa: PLC0415
 
-    with safe_open(str(path), "pt", device=str(model.device)) as file:
+    try:
+        opened = safe_open(str(path), "pt", device=str(model.device))
+    except SafetensorError as error:
+        raise ValueError(f"path must hold a file that `save` wrote: {path} cannot be read") from error
+    with opened as file:
         written = (file.metadata() or {}).get("form")
         if written != form(model):
             raise ValueError(f"path must hold the parameters of {form(model)}: got {written}")

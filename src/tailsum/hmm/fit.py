@@ -1,6 +1,7 @@
 """Fitting a hidden Markov model: from several starts, shown, interrupted and resumed."""
 
 import math
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,10 @@ def _save(how: Fit, model: MarkovModel, course: Course, state: dict[str, Any], g
 def _resumed(how: Fit, model: MarkovModel, given: Sequences) -> tuple[Course, dict[str, Any]] | None:
     if how.checkpoint is None or not Path(how.checkpoint).exists():
         return None
-    saved = torch.load(how.checkpoint, map_location=model.device, weights_only=True)
+    try:
+        saved = torch.load(how.checkpoint, map_location=model.device, weights_only=True)
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise ValueError(f"checkpoint must be a file that a fit wrote: {how.checkpoint} cannot be read") from error
     if saved["kind"] != _kind(how, model, given):
         raise ValueError(f"checkpoint must be of {_kind(how, model, given)}: got {saved['kind']}")
     model.load_state_dict(saved["model"])

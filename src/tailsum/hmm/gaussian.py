@@ -5,11 +5,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from tailsum.hmm.clusters import clusters_of
-from tailsum.hmm.covariance import KINDS, LEAST, Kind, covariance_of
+from tailsum.hmm.covariance import LEAST, Kind, covariance_maker
 from tailsum.hmm.draws import normal
 from tailsum.hmm.emission import Emission, Statistics
+from tailsum.hmm.given import given_numbers, not_below_zero
 from tailsum.hmm.rows import by_rows, weighted_sums
-from tailsum.numerics.check import at_least, check_choice, check_floating
+from tailsum.numerics.check import at_least, check_floating
 
 
 class Gaussian(Emission):
@@ -50,24 +51,16 @@ class Gaussian(Emission):
     ) -> None:
         super().__init__()
         at_least(1, d=d)
-        check_choice("covariance", covariance, *KINDS)
-        not_below_zero(mean_weight=mean_weight, covariance_weight=covariance_weight)
-        if not floor > 0:
-            raise ValueError(f"floor must be above 0: got {floor}")
+        not_below_zero(mean_weight=mean_weight)
         self.kind: Kind = covariance
         self.d, self.mean_prior, self.mean_weight = d, mean_prior, mean_weight
         self._given = means
-        self._covariance = {
-            "given": covariances,
-            "prior": covariance_prior,
-            "weight": covariance_weight,
-            "floor": floor,
-        }
+        self._spread = covariance_maker(covariance, covariances, covariance_prior, covariance_weight, floor)
 
     def make(self, n_states: int) -> None:
         means = given_numbers("means", self._given, (n_states, self.d))
         self.means = nn.Parameter(torch.randn(n_states, self.d) if means is None else means)
-        self.spread = covariance_of(self.kind, n_states, self.d, **self._covariance)
+        self.spread = self._spread(n_states, self.d)
         self.register_buffer("centre", self.means.detach().mean(0) if means is not None else torch.zeros(self.d))
 
     @property
@@ -157,22 +150,3 @@ def checked_vectors(data: Float[Tensor, "*batch T d"], d: int) -> Float[Tensor, 
     if bool(data.isinf().any()):
         raise ValueError("data must be finite, or NaN for missing: got infinity")
     return data
-
-
-def given_numbers(name: str, given: Float[Tensor, "..."] | None, shape: tuple[int, ...]) -> Float[Tensor, "..."] | None:
-    """A copy of finite parameters of this shape, if there are any given."""
-    if given is None:
-        return None
-    check_floating(name, given)
-    if given.shape != shape:
-        raise ValueError(f"{name} must be {list(shape)}: got {list(given.shape)}")
-    if not bool(given.isfinite().all()):
-        raise ValueError(f"{name} must be finite: got one that is not")
-    return given.detach().clone()
-
-
-def not_below_zero(**named: float) -> None:
-    """Checks that each named value is a number of at least zero."""
-    for name, value in named.items():
-        if not value >= 0:
-            raise ValueError(f"{name} must be at least 0: got {value}")

@@ -28,6 +28,8 @@ class Mixture(Emission):
     torch.Size([10, 4])
     """
 
+    allowed: Tensor
+
     def __init__(
         self,
         k: int,
@@ -40,8 +42,6 @@ class Mixture(Emission):
         at_least(1, k=k)
         self.k, self.emission, self.prior, self._given = k, emission, prior, logits
         self.event_dim, self.lags = emission.event_dim, emission.lags
-
-    allowed: Tensor
 
     def make(self, n_states: int) -> None:
         self.emission.of(n_states * self.k)

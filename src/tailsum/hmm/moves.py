@@ -9,6 +9,7 @@ from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import log_sum_exp
 from tailsum.numerics.tensors import finite
 from tailsum.numerics.tiles import fits_budget
+from tailsum.scores.potential import Potential
 
 SMALL = 1 << 15  # numbers that are summed at once, without tiles
 
@@ -32,14 +33,16 @@ class Moves:
         """The log-probabilities one step later."""
         if self.table is not None and log_chance.numel() * len(self.table) <= SMALL:
             return (log_chance[..., None] + self.table).logsumexp(-2)
-        rows = (log_chance - self.rows).reshape(-1, log_chance.shape[-1])
-        return self.potential.into(rows, log_sum_exp).reshape(log_chance.shape)
+        return _summed(self.potential, log_chance - self.rows)
 
     def back(self, log_value: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
         """The log of the mean of a value one step later, given the state now."""
         if self.table is not None and log_value.numel() * len(self.table) <= SMALL:
             return (self.table + log_value[..., None, :]).logsumexp(-1)
-        later = log_value.reshape(-1, log_value.shape[-1])
-        back = self.potential.transposed().operator()
-        with full_precision(log_value.device):
-            return (back.into(later, log_sum_exp) - self.rows).reshape(log_value.shape)
+        return _summed(self.potential.transposed().operator(), log_value) - self.rows
+
+
+def _summed(potential: Potential, values: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    """`log sum_i exp(value(i) + score(i, j))`, in tiles."""
+    with full_precision(values.device):
+        return potential.into(values.reshape(-1, values.shape[-1]), log_sum_exp).reshape(values.shape)

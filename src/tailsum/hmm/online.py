@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tailsum.chains.forward import forward_messages
+from tailsum.chains.linear_chain import LinearChain
 from tailsum.hmm.core import MarkovModel
 from tailsum.hmm.moves import Moves
 from tailsum.hmm.sequences import Data, Sequences, chunk
@@ -21,7 +22,7 @@ class Online:
     """The distribution of the state as observations come, for one sequence or a batch of them.
 
     Parameters are read once: make another after a fit. `chance [*batch, N]` is the distribution of the state given all
-    observations so far, and `log_likelihood [*batch]` theirs. Both are the whole state: `state()` and `load` save and restore it.
+    observations so far, and `log_likelihood [*batch]` theirs. `state()` and `load` save and restore what it remembers.
 
     >>> from tailsum.hmm import Categorical, HiddenMarkov
     >>> online = HiddenMarkov(3, Categorical(4)).online()
@@ -63,10 +64,9 @@ class Online:
     def extend(self, data: Data) -> Float[Tensor, "*batch T n"]:
         """The same for a chunk of observations `[*batch, T, *event]` at once, many times faster than one by one."""
         model, shape = self.model, self.log_likelihood.shape
-        x = torch.as_tensor(data)  # pyright: ignore[reportArgumentType]
-        if x.dim() > len(shape) and x.shape[: len(shape)] == shape:
-            x = x.reshape(max(1, shape.numel()), *x.shape[len(shape) :])
-        given = chunk(model.emission, x)
+        if isinstance(data, Tensor | np.ndarray) and data.shape[: len(shape)] == shape and data.ndim > len(shape):
+            data = data.reshape(max(1, shape.numel()), *data.shape[len(shape) :])
+        given = chunk(model.emission, data)
         if len(given.data) != max(1, shape.numel()):
             raise ValueError(f"data must have the batch {list(shape)} of this filter: got {len(given.data)} sequences")
         messages, total = filtered_logs(model, given, self._ahead().reshape(len(given.data), -1))
@@ -125,7 +125,11 @@ def filtered_logs(
 
     `ahead` are log-probabilities of the first state, other than the model's.
     """
-    chain, left = model.chain_and_rows(given, ahead)
+    return _logs(*model.chain_and_rows(given, ahead), given)
+
+
+def _logs(chain: LinearChain, left: Tensor, given: Sequences) -> tuple[Tensor, Tensor]:
+    """The same of a chain whose scores of states are less by `left`."""
     nodes, last = chain.node_scores().transpose(0, 1), given.lengths - 1
     pairs = chain.transition.flat(chain.batch_shape)
     messages = forward_messages(nodes.contiguous(), pairs, last)
@@ -134,8 +138,9 @@ def filtered_logs(
 
 def fixed_lag(model: MarkovModel, given: Sequences, lag: int) -> Float[Tensor, "B T n"]:
     """The distribution of the state at each position, given the observations up to `lag` positions later."""
-    logs, moves = filtered_logs(model, given)[0], Moves(model.transition)
-    density = model.emission(given.data).masked_fill(~given.inside[..., None], 0.0)
+    chain, left = model.chain_and_rows(given)
+    logs, moves = _logs(chain, left, given)[0], Moves(model.transition)
+    density = (chain.node_scores() + left).masked_fill(~given.inside[..., None], 0.0)  # the first one is not looked at
     later = torch.zeros_like(logs)
     for step in range(lag, 0, -1):  # all positions at once: what is said so many positions later
         seen = torch.zeros_like(density)

@@ -9,7 +9,7 @@ import torch
 from tailsum.hmm.core import MarkovModel
 from tailsum.hmm.course import Course
 from tailsum.hmm.sequences import Data
-from tailsum.numerics.check import at_least
+from tailsum.numerics.check import at_least, check_choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +19,8 @@ class Fit:
     `method` is "em" (closed form), or "gradient" (Adam with `learning_rate`; any emission and transition). With `kept`, gradients
     go through sums over that many states at each position, chosen anew each time (see `sketch`): for very many states. At most `steps` are
     made; a step of EM that gains less than `tolerance` nats ends the fit. With `batch_size`, each step goes through the sequences in
-    batches: by EM, of all counts; with `forget` below one (stochastic EM), parameters follow each batch, and older counts lose
-    weight: after batch n the newest ones count `(n + 2) ** -forget`.
+    batches: by EM, of all counts; with `forget` below one (stochastic EM), the first step is of all counts, then parameters follow
+    each batch, and older counts lose weight: after batch n the newest ones count `(n + 2) ** -forget`.
 
     `start` is "data" (parameters made from the data) or "keep" (as they are). The best of `restarts` starts goes on. `states`
     are those known, -1 elsewhere; if all are, one step is enough. `inputs` go to the transition. With `checkpoint`, a file, the
@@ -57,11 +57,7 @@ class Fit:
                 raise ValueError(
                     "kept must be None for EM, which needs the counts of all states: give method='gradient'"
                 )
-        for name, given, known in (
-            ("method", self.method, ("em", "gradient")),
-            ("start", self.start, ("data", "keep")),
-        ):
-            if given not in known:
-                raise ValueError(f"{name} must be one of {known}: got {given!r}")
+        check_choice("method", self.method, "em", "gradient")
+        check_choice("start", self.start, "data", "keep")
         if not 0.5 < self.forget <= 1.0:
             raise ValueError(f"forget must be above 0.5 and at most 1: got {self.forget}")

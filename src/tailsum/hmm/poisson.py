@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from tailsum.hmm.clusters import clusters_of
 from tailsum.hmm.counting import Counting
-from tailsum.hmm.gaussian import given_numbers, not_below_zero
+from tailsum.hmm.given import given_numbers, not_below_zero
 
 _LEAST = 1e-10  # a rate: zero would make every count impossible for good
 

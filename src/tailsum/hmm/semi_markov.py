@@ -19,7 +19,6 @@ from tailsum.hmm.generate import Drawn, said
 from tailsum.hmm.sequences import Data, Lengths, Sequences
 from tailsum.hmm.transition import Transition, full, row_normaliser
 from tailsum.numerics.check import at_least
-from tailsum.scores.potential import Dense
 
 
 class HiddenSemiMarkov(FittedModel):
@@ -59,10 +58,7 @@ class HiddenSemiMarkov(FittedModel):
         return self.chain(self.sequences(data, lengths, states=states))
 
     def chain(self, given: Sequences) -> SemiMarkov:
-        pairs = self.transition().block()
-        return self._segments(
-            given, self.emission(given.data), self.durations(), pairs - row_normaliser(Dense(pairs))[:, None]
-        )
+        return self._segments(given, self.emission(given.data), self.durations(), self.transition_table())
 
     def _segments(self, given: Sequences, nodes: Tensor, durations: Tensor, pairs: Tensor) -> SemiMarkov:
         nodes = torch.cat((nodes[:, :1] + self.initial, nodes[:, 1:]), 1)

@@ -75,6 +75,8 @@ def sequences(
 
 def chunk(emission: Emission, data: Data) -> Sequences:
     """One sequence `[L, *event]`, or a batch of equal lengths `[B, L, *event]`, of any length."""
+    if not isinstance(data, Tensor | np.ndarray) and len({len(x) for x in data if np.ndim(x)}) > 1:
+        raise ValueError("chunks must hold parts of one length of all sequences: got several lengths")
     x = torch.as_tensor(data)  # pyright: ignore[reportArgumentType]
     x = x[None] if x.dim() == emission.event_dim + 1 else x
     return sequences(emission, x, [x.shape[1]] * len(x) if x.dim() > 1 else None)
@@ -89,16 +91,19 @@ def _padded(name: str, given: Data, event: int, lengths: Lengths) -> tuple[Tenso
             raise ValueError(
                 f"{name} must be sequences [T{', d' * event}]: got {sorted({x.dim() for x in rows})} dimensions"
             )
-        return torch.tensor([len(x) for x in rows]), nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        found = [len(x) for x in rows]
+        if known is not None and known.tolist() != found:
+            raise ValueError(f"lengths must be those of the sequences in the list, {found}: got {known.tolist()}")
+        return torch.tensor(found), nn.utils.rnn.pad_sequence(rows, batch_first=True)
     x = torch.as_tensor(given)  # pyright: ignore[reportArgumentType]
-    if x.dim() == event + 1 and known is not None and known.numel() and int(known.sum()) == len(x) and len(x) > 0:
-        return known, nn.utils.rnn.pad_sequence(list(x.split(known.tolist())), batch_first=True)
     if event == 0 and x.dim() == 2 and x.shape[1] == 1 < len(x):
         if known is None or int(known.sum()) != len(x):
             raise ValueError(
                 f"{name} must be [T] for one sequence, or a column with the lengths of its sequences: got {list(x.shape)}"
             )
-        return known, nn.utils.rnn.pad_sequence(list(x[:, 0].split(known.tolist())), batch_first=True)
+        x = x[:, 0]
+    if x.dim() == event + 1 and known is not None and known.numel() and int(known.sum()) == len(x) and len(x) > 0:
+        return known, nn.utils.rnn.pad_sequence(list(x.split(known.tolist())), batch_first=True)
     if x.dim() not in {event + 1, event + 2}:
         raise ValueError(f"{name} must be [T{', d' * event}] or [B, T{', d' * event}]: got {list(x.shape)}")
     x = x[None] if x.dim() == event + 1 else x
