@@ -8,7 +8,6 @@ exact, equal messages prove it (`settled`). K blocks of L steps of B sequences a
 """
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -51,13 +50,11 @@ class _Unit(NamedTuple):
         """The lowest number, in place of minus infinity, which less itself is NaN."""
         return torch.finfo(self.dtype).min if self.dtype == torch.float64 else torch.iinfo(self.dtype).min
 
-    @property
-    def without_state(self) -> Callable[..., np.ndarray]:
-        """A function of numbers, and of where to put them, that leaves out the states they come from."""
-        if self.dtype == torch.float64:
-            return np.floor
-        of_score = np.int32(-(1 << self.bits))
-        return lambda numbers, out=None: np.bitwise_and(numbers, of_score, out)
+    def without_state(self, numbers: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """The numbers without the states they come from."""
+        return (
+            np.floor(numbers, out) if self.dtype == torch.float64 else np.bitwise_and(numbers, -(1 << self.bits), out)
+        )
 
     def state(self, numbers: np.ndarray) -> np.ndarray:
         """The states that finite numbers come from."""
@@ -149,20 +146,15 @@ class _Messages:
         pairs, before, into = node.new_empty(len(message), *message.shape), message[:, None], torch.empty_like(message)
         tables = tables.expand(len(node), *tables.shape[1:])
         rows = zip(tables.unbind(), entered.unbind(), entered.numpy(), node.numpy(), strict=True)
-        numbers, came, lowest, again = message.numpy(), into.numpy(), self.unit.lowest, self.known
-        without_state, add, highest = (
-            self.unit.without_state,
-            torch.add,
-            torch.amax,
-        )  # in local names: looked up at each step
+        numbers, came, lowest = message.numpy(), into.numpy(), self.unit.lowest
         for t, (table, known, there, here) in enumerate(rows):
-            add(table, before, out=pairs)
-            highest(pairs, 0, out=into if again else known)
-            if again:
+            torch.add(table, before, out=pairs)
+            torch.amax(pairs, 0, out=into if self.known else known)
+            if self.known:
                 if t % RENEWED == 0 and np.array_equal(came, there):
                     break
                 there[...] = came
-            without_state(there, numbers)
+            self.unit.without_state(there, numbers)
             numbers += here
             if t % RENEWED == RENEWED - 1:
                 numbers -= np.maximum(numbers.max(0), lowest)
