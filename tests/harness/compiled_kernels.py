@@ -1,4 +1,5 @@
-"""Every Triton kernel compiled for a GPU, on a machine that need not have one: `python -m harness.compiled_kernels 90`.
+"""Every Triton kernel compiled for a GPU, on a machine that need not have one: `python -m harness.compiled_kernels 90`, or, for the
+declared kernels of some modules alone, `python -m harness.compiled_kernels 90 spans lattices`.
 
 The interpreter runs kernels that no compiler would take, and says nothing of registers. Here models of ordinary and odd sizes are
 asked for what kernels serve, each kernel is compiled for the architecture (90: Hopper) in place of being launched, and a line
@@ -26,10 +27,12 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 import tailsum as ts
+from harness.declared import all_declared
 from harness.poison import fill_empty
 from tailsum.dependencies.dependency_sweep import _halves
 from tailsum.dependencies.inside_outside import inside_outside
 from tailsum.numerics import fused
+from tailsum.numerics.fused.kernel import Kernel
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 MULTIPROCESSORS = 132
@@ -187,14 +190,34 @@ def streamed(n: int) -> Iterator[Callable[[], None]]:
     yield ask
 
 
+def tried(names: list[str]) -> Iterator[Callable[[], None]]:
+    """The declared kernels on their examples, with gradients; those of the modules of these names, if there are any."""
+    for kernel in all_declared():
+        for sizes in (*kernel.sizes, kernel.large) if not names or kernel.module in names else ():
+            inputs, settings = kernel.example(**sizes)
+
+            def ask(kernel: Kernel = kernel, inputs: Any = inputs, settings: Any = settings) -> None:
+                found = kernel(*(x.requires_grad_() for x in inputs), **settings)
+                if kernel.differentiable:
+                    found.sum().backward()
+
+            yield ask
+
+
 def main() -> None:
     def tell(found: dict[str, Any]) -> None:
         sys.stdout.write(json.dumps(found) + "\n")
 
     compile_in_place_of_launching(int(sys.argv[1]), tell)
+    if len(sys.argv) > 2:
+        with ts.kernels("always"):
+            for ask in tried(sys.argv[2:]):
+                with suppress(Exception):
+                    ask()
+        return
     questions = [ask for n in (20, 130, 600, 1024) for chain in chains(n) for ask in asked(chain)]
     questions += [ask for tree in trees() for ask in asked(tree)]
-    questions += [*chosen(), *streamed(600)]
+    questions += [*chosen(), *streamed(600), *tried([])]
     fast = [*(ask for chain in chains(600) for ask in asked(chain)), *streamed(600)]
     with ts.kernels("always"):
         for precision, some in (("full", questions), ("fast", fast)):

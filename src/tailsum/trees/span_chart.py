@@ -7,6 +7,7 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tailsum.numerics.fused.kernel import Example, Kernel
 from tailsum.numerics.kernels import fused
 from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp, shares, suited
@@ -47,15 +48,25 @@ def _chart(nodes: Float[Tensor, "B T T"], reduce: Reduce) -> Float[Tensor, "T B 
 def span_total(spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, " B"]:
     """The reduction over all trees of each sentence; the states of each span are reduced first."""
     nodes = suited(reduce, spans)(spans, -1)
-    if reduce is log_sum_exp and fused(spans):
-        from tailsum.numerics.fused.spans import span_sum  # noqa: PLC0415  (needs Triton)
-
-        return span_sum(nodes, length, lambda nodes: _total(nodes, length, reduce))
-    return _total(nodes, length, reduce)
+    return log_span_sum(nodes, lengths=length) if reduce is log_sum_exp else _total(nodes, length, reduce)
 
 
 def _total(nodes: Float[Tensor, "B T T"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, " B"]:
     return _chart(nodes, reduce)[length - 1, torch.arange(len(length), device=length.device), 0]
+
+
+def _example(batch: int, length: int) -> Example:
+    lengths = torch.randint(1, length + 1, (batch,))
+    return Example((torch.randn(batch, length, length),), {"lengths": lengths})
+
+
+log_span_sum = Kernel(
+    "spans",
+    lambda nodes, lengths: _total(nodes, lengths, log_sum_exp),
+    _example,
+    sizes=({"batch": 2, "length": 4}, {"batch": 1, "length": 1}),
+    large={"batch": 16, "length": 40},
+)
 
 
 def best_trees(spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"]) -> tuple[Tensor, Tensor]:

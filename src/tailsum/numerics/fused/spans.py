@@ -6,7 +6,7 @@ maximum, so results are right for scores of any range.
 
 # pyright: reportArgumentType=false
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tailsum.numerics.fused.exponential import log_of
-from tailsum.numerics.fused.reference import Saved, with_reference
+from tailsum.numerics.fused.kernel import Kept
 from tailsum.numerics.fused.rows import log_sum_of_rows, shares_of_rows, tiles
 
 
@@ -90,22 +90,17 @@ def span_inside(nodes: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     return inside, merged
 
 
-def span_sum(nodes: Tensor, lengths: Tensor, reference: Callable[[Tensor], Tensor]) -> Tensor:
-    """Log of the sum over all binary trees of the first `lengths [B]` positions, from scores of spans `[B, T, T]`.
+def forward(nodes: Tensor, *, lengths: Tensor) -> tuple[Tensor, Kept]:
+    """Log of the sum over all binary trees of the first `lengths [B]` positions, from scores of spans `[B, T, T]`."""
+    inside, merged = span_inside(nodes, lengths)
+    return inside[torch.arange(len(nodes), device=nodes.device), 0, 0, lengths - 1], (inside, merged)
 
-    `reference(nodes)` computes the same in plain torch, for derivatives of higher order.
-    """
 
-    def forward(nodes: Tensor) -> tuple[Tensor, Saved]:
-        inside, merged = span_inside(nodes, lengths)
-        return inside[torch.arange(len(nodes), device=nodes.device), 0, 0, lengths - 1], (inside, merged)
-
-    def backward(kept: Saved, grad: Tensor) -> Saved:
-        inside, merged = kept
-        batch, _, length, _ = inside.shape
-        grads = torch.zeros_like(inside)
-        if batch:
-            _outside[(batch,)](inside, merged, lengths, grad.contiguous(), grads, length, **tiles(length))
-        return (grads[:, 0],)
-
-    return with_reference(forward, backward, reference, nodes)
+def backward(kept: Kept, grad: Tensor, _wanted: Sequence[bool], *, lengths: Tensor) -> Sequence[Tensor | None]:
+    """The gradient in the scores of spans."""
+    inside, merged = kept
+    batch, _, length, _ = inside.shape
+    grads = torch.zeros_like(inside)
+    if batch:
+        _outside[(batch,)](inside, merged, lengths, grad.contiguous(), grads, length, **tiles(length))
+    return (grads[:, 0],)
