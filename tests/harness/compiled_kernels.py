@@ -197,7 +197,7 @@ def tried(names: list[str]) -> Iterator[Callable[[], None]]:
             inputs, settings = kernel.example(**sizes)
 
             def ask(kernel: Kernel = kernel, inputs: Any = inputs, settings: Any = settings) -> None:
-                found = kernel(*(x.requires_grad_() for x in inputs), **settings)
+                found = kernel(*(x.requires_grad_(kernel.differentiable) for x in inputs), **settings)
                 if kernel.differentiable:
                     found.sum().backward()
 

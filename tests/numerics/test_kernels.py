@@ -27,7 +27,7 @@ def _poisoned(monkeypatch):
 
 def computed(kernel, example, use, dtype):
     """The result, the gradients of a weighted sum of its finite numbers, and those of a sum of these gradients' squares."""
-    inputs = [x.to(dtype).requires_grad_() for x in example.inputs]
+    inputs = [x.to(dtype).requires_grad_(kernel.differentiable) for x in example.inputs]
     with kernels(use):
         result = kernel(*inputs, **example.settings)
         if not kernel.differentiable:
@@ -44,7 +44,7 @@ def computed(kernel, example, use, dtype):
 @pytest.mark.parametrize(("kernel", "sizes"), CASES)
 def test_kernel(kernel, sizes, forbidden):
     example = kernel.example(**sizes)
-    inputs = [x.masked_fill(torch.rand_like(x) < forbidden, -math.inf) for x in example.inputs]
+    inputs = [x.masked_fill(torch.rand_like(x) < forbidden, kernel.impossible) for x in example.inputs]
     example = example._replace(inputs=tuple(inputs))
     results = computed(kernel, example, "always", torch.float32), computed(kernel, example, "never", torch.float64)
     for ours, truth in zip(*results, strict=True):

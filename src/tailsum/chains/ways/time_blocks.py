@@ -117,9 +117,9 @@ def blocks(steps: int, batch: int, tables: Tensor, *, reverse: bool = False) -> 
 
 
 def run_masses(
-    run: Callable[..., None], first: Tensor, weight: Tensor, tables: Tensor, entered: Tensor, top: Tensor, cut: Blocks
-) -> bool:
-    """Fill in `entered [L, P, N, Q]` and `top [L, P, Q]` by `run`; whether that was possible.
+    run: Callable[..., tuple[Tensor, Tensor]], first: Tensor, weight: Tensor, tables: Tensor, cut: Blocks
+) -> tuple[Tensor, Tensor] | None:
+    """`entered [L, P, N, Q]` and `top [L, P, Q]` by `run`, or None where that is not possible.
 
     `first [G, N, R]` is the message before the first block, `weight` and `tables` are those of all blocks.
     """
@@ -127,21 +127,20 @@ def run_masses(
     rounding = 64 * torch.finfo(weight.dtype).eps
     for _ in range(RUNS):
         starts = cut.following(first, ends)
-        run(cut.starts(starts), weight, tables, entered, top)
+        entered, top = run(cut.starts(starts), weight, tables)
         ends = entered[-1] * weight[-1] / top[-1, :, None]
         settled = (cut.following(first, ends) - starts).abs() <= rounding * starts  # NaN is not
         if bool(settled.all()):
-            return True
+            return entered, top
     if _too_large(first):
-        return False
-    run(starts_of_masses(first, weight, tables, cut), weight, tables, entered, top)
-    return True
+        return None
+    return run(starts_of_masses(first, weight, tables, cut), weight, tables)
 
 
 def run_flow(
-    run: Callable[..., None], first: Tensor, steps: Steps, tables: Tensor, x: Tensor, h: Tensor, cut: Blocks
-) -> bool:
-    """Fill in x and h `[L, P, N, Q]` by `run`; whether that was possible.
+    run: Callable[..., tuple[Tensor, Tensor]], first: Tensor, steps: Steps, tables: Tensor, cut: Blocks
+) -> tuple[Tensor, Tensor] | None:
+    """What scan.Flow calls x and h, `[L, P, N, Q]` by `run`, or None where that is not possible.
 
     `first [G, N, R]` is the value before the first block. Back in time a chain forgets all of a value but its sum, forward
     all but its mean under the probabilities of the states. If a start is wrong by d in that, all later ones are too.
@@ -154,20 +153,20 @@ def run_flow(
     if keeps_sum and steps.inlet is None:  # the sums are known
         sums = cut.apart(steps.source.sum(0)).sum(-2, keepdim=True)
         starts[1:] = mass[1:] * (sums.cumsum(0)[:-1] + first.sum(-2, keepdim=True))
-    rounding = 16 * cut.blocks * torch.finfo(x.dtype).eps
+    rounding = 16 * cut.blocks * torch.finfo(starts.dtype).eps
+    how = {"inlet": steps.inlet, "reverse": cut.reverse}
     for _ in range(RUNS):
-        run(cut.starts(starts), steps, tables, x, h, cut.reverse)
+        x, h = run(cut.starts(starts), *steps[:3], tables, **how)
         wrong = cut.following(first, cut.last(x)) - starts
         lasting = (wrong if keeps_sum else mass * wrong).sum(-2, keepdim=True).cumsum(0).roll(1, 0)
         lasting[0] = 0.0
         off = wrong.abs().sum(0).amax(1)  # what a block is off by, all later ones may keep
         starts += wrong.add_(mass * lasting if keeps_sum else lasting)
         if bool((off <= rounding * starts.abs().amax((0, 2))).all()):
-            return True
+            return x, h
     if _too_large(first):
-        return False
-    run(starts_of_flow(first, steps, tables, cut), steps, tables, x, h, cut.reverse)
-    return True
+        return None
+    return run(starts_of_flow(first, steps, tables, cut), *steps[:3], tables, **how)
 
 
 def _too_large(first: Tensor) -> bool:

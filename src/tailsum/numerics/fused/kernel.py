@@ -6,6 +6,7 @@ makes of it, and the benchmarks go over all that are `declared`. README.md here 
 """
 
 import importlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -48,6 +49,7 @@ class Kernel:
     sizes: Sequence[Mapping[str, int]]  # that tests try, odd ones among them
     large: Mapping[str, int]  # that the benchmarks time
     takes: Callable[..., bool] = lambda *_, **__: True  # whether there is a kernel for such inputs
+    impossible: float = -math.inf  # what stands for something that cannot be, among the inputs
 
     def __post_init__(self) -> None:
         _declared.append(self)
