@@ -194,6 +194,22 @@ def test_a_seed_gives_the_same_samples():
     assert not torch.equal(first, other)
 
 
+@pytest.mark.parametrize("kind", ["table", "forbidden", "factors", "own factors"])
+def test_several_programs_find_the_same_paths_as_one(kind, monkeypatch):
+    """Each looks at a part of the states; the noise of a sample is that of its states."""
+    from tailsum.numerics.fused import paths  # noqa: PLC0415
+
+    tensors, make = KINDS[kind]()
+    chain = LinearChain(*make(*tensors), lengths=[3, 1, 2][: len(tensors[0])])
+    found = []
+    for large in (paths.LARGE, 2):
+        monkeypatch.setattr(paths, "LARGE", large)
+        with kernels("always"):
+            found.append((chain.argmax(), chain.sample((2,), torch.Generator().manual_seed(1))))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+
+
 @pytest.mark.parametrize("operation", ["entropy", "marginals", "rsample"])
 def test_derivatives_of_other_operations(operation):
     (nodes, pairs), _ = table(n=7)

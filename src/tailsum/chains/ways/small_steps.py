@@ -141,7 +141,7 @@ def _flow_in_blocks(first: Tensor, steps: Steps, tables: Tensor, x: Tensor, h: T
 def _flow(
     value: Tensor, source: Tensor, after: Tensor, before: Tensor, tables: Tensor, *, inlet: Tensor | None, reverse: bool
 ) -> tuple[Tensor, Tensor]:
-    """x and h of the steps after `value [G, N, R]`; the last of them comes first if `reverse`."""
+    """What scan.Flow calls x and h, of the steps after `value [G, N, R]`; the last of them comes first if `reverse`."""
     x, h = torch.empty_like(source), torch.empty_like(source)
     times, tables, steps = torch.bmm, tables.expand(len(x), -1, -1, -1), Steps(source, after, before, inlet)
     into = x, h

@@ -8,10 +8,12 @@ import triton.language as tl
 from torch import Tensor
 
 from tailsum.numerics.fused.exponential import finite
-from tailsum.numerics.fused.scores import Pairs, score_tile
+from tailsum.numerics.fused.scores import Pairs, at_once, meet, meets, score_tile
 
 FACTOR_TILE = {"I": 128, "J": 32, "num_warps": 4}
 BLOCK = 1024  # states of one program of `_settle_kernel`
+LARGE = 4096  # states: from here on, several programs share the search for one state of a path
+CHUNK = 512  # states that one of them looks at, at least
 PROGRAMS = 528  # about four for each multiprocessor
 
 
@@ -80,25 +82,38 @@ def _settle_kernel(node, parts, before, best, sent, shift, batch, n, splits, BLO
     tl.atomic_max(shift + b, tl.max(value, 0))
 
 
-@triton.jit(do_not_specialize=["seed"])
+@triton.jit
+def _key(value, place):
+    """A whole number that is higher for a higher value, and for a lower place where values are equal."""
+    bits = value.to(tl.int32, bitcast=True)
+    ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    return (ordered.to(tl.int64) << 32) + (0x7FFFFFFF - place)
+
+
+@triton.jit(do_not_specialize=["seed", "first", "stop"])
 def _walk_kernel(
-    messages, paths, last, left, right, seed, length, batch, n, per_group, table_steps,
+    messages, paths, last, left, right, keys, counter, seed, first, stop, length, batch, n, chunk, per_group, table_steps,
     group_l, step_l, row_l, column_l, group_r, step_r, row_r, width,
-    SIZE: tl.constexpr, I: tl.constexpr, SAMPLE: tl.constexpr,
+    SIZE: tl.constexpr, I: tl.constexpr, SAMPLE: tl.constexpr, APART: tl.constexpr, MEET: tl.constexpr,
 ):  # fmt: skip
-    """A path from the last position back: at each, the best state given the next one, or a sampled one (by Gumbel noise)."""
-    b, count = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    """A path from the last position back: at each, the best state given the next one, or a sampled one (by Gumbel noise).
+
+    If APART, each program looks at a part of the states, and they agree on the highest of their `keys [paths, T]`.
+    """
+    b, count, part = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64), tl.program_id(2)
     end = tl.load(last + b)
     left += b // per_group * group_l
     right += b // per_group * group_r
-    path = paths + (count * batch + b) * length
+    path = (count * batch + b) * length
     state = end * 0
-    for back in range(length):
+    for back in range(first, stop):
         t = length - 1 - back
         if t <= end:
             step = tl.minimum(tl.cast(t, tl.int64), table_steps - 1)
+            if APART and t < end:
+                state = (0x7FFFFFFF - (tl.load(keys + path + t + 1, cache_modifier=".cg") & 0xFFFFFFFF)).to(tl.int64)
             highest, best = -float("inf"), end * 0
-            for start in range(0, n, I):
+            for start in range(part * chunk, tl.minimum(n, part * chunk + chunk), I):
                 i = start + tl.arange(0, I)
                 logits = tl.load(messages + (t * batch + b) * n + i, i < n, -float("inf"))
                 if t < end:
@@ -114,17 +129,22 @@ def _walk_kernel(
                         )  # fmt: skip
                         logits += tl.sum(rows * one[None, :], 1)
                 if SAMPLE:
-                    uniform = tl.rand(seed, ((count * batch + b) * length + t) * n + i) + 2.3e-10
+                    uniform = tl.rand(seed, (path + t) * n + i) + 2.3e-10
                     wait = tl.where(uniform < 1e-3, uniform * (1 + 0.5 * uniform), -tl.log(1 - uniform))
                     logits -= tl.log(wait)
                 top = tl.max(logits, 0)
                 place = tl.argmax(logits, 0) + start
                 best = tl.where(top > highest, place.to(tl.int64), best)
                 highest = tl.maximum(highest, top)
-            state = best
-            tl.store(path + t, state)
-        else:
-            tl.store(path + t, -1)
+            if APART:
+                tl.atomic_max(keys + path + t, _key(highest, best))
+            else:
+                state = best
+                tl.store(paths + path + t, state)
+        elif not APART:
+            tl.store(paths + path + t, -1)
+        if MEET:
+            meet(counter + count * batch + b, (back + 1 - first) * tl.num_programs(2), MEET)
 
 
 def best_messages(node: Tensor, pairs: Pairs) -> Tensor:
@@ -170,10 +190,26 @@ def walk(messages: Tensor, pairs: Pairs, last: Tensor, count: int = 1, seed: int
     Each state is sampled given the next one; without a `seed` it is the best.
     """
     length, batch, n = messages.shape
-    paths = torch.empty(count, batch, length, dtype=torch.long, device=messages.device)
-    block = min(4096 if not pairs.size else 512, triton.next_power_of_2(n))
-    _walk_kernel[batch, count](
-        messages, paths, last.contiguous(), pairs.left, pairs.right, seed or 0, length, batch, n, pairs.per_group(batch), pairs.steps,
-        *pairs.strides, SIZE=pairs.size, I=block, SAMPLE=seed is not None, num_warps=16 if n > 1024 or pairs.size else 4,
-    )  # fmt: skip
+    programs = min(triton.cdiv(n, CHUNK), at_once(last.device) // max(1, batch * count)) if meets() else 2
+    apart = n >= LARGE and programs > 1
+    paths = torch.empty(count, batch, length, dtype=torch.long, device=last.device)
+    keys = torch.full_like(paths, torch.iinfo(torch.long).min) if apart else paths
+    counter = torch.zeros(count * batch if apart else 1, dtype=torch.int32, device=last.device)
+    if apart:
+        tile = {"I": 1024 if not pairs.size else 128, "num_warps": 4}
+        launches = [(0, length)] if meets() else [(back, back + 1) for back in range(length)]
+    else:
+        block = min(4096 if not pairs.size else 512, triton.next_power_of_2(n))
+        tile, launches = {"I": block, "num_warps": 16 if n > 1024 or pairs.size else 4}, [(0, length)]
+    chunk = triton.cdiv(n, programs) if apart else n
+    for first, stop in launches:
+        _walk_kernel[batch, count, programs if apart else 1](
+            messages, paths, last.contiguous(), pairs.left, pairs.right, keys, counter, seed or 0, first, stop, length, batch, n, chunk,
+            pairs.per_group(batch), pairs.steps, *pairs.strides,
+            SIZE=pairs.size, SAMPLE=seed is not None, APART=apart, MEET=apart and stop > first + 1, **tile,
+        )  # fmt: skip
+    if apart:
+        paths = torch.where(
+            torch.arange(length, device=last.device) <= last[:, None], 0x7FFFFFFF - (keys & 0xFFFFFFFF), -1
+        )
     return paths
