@@ -127,6 +127,17 @@ def test_a_tile_with_few_states(make, n, monkeypatch):
         agree(make(n=n, length=3, batch=2))
 
 
+@pytest.mark.parametrize("programs", [2, 5, 7])
+def test_blocks_that_several_programs_share(programs, monkeypatch):
+    """Programs with equal numbers of tiles, which begin and end within blocks of columns."""
+    from tailsum.numerics.fused import shared_steps  # noqa: PLC0415
+
+    monkeypatch.setattr(plan, "ALONE", 4)
+    monkeypatch.setattr(shared_steps, "at_once", lambda *_: programs)
+    monkeypatch.setattr(shared_steps, "_table_tile", lambda *_: {"I": 16, "J": 32, "num_warps": 4, "num_stages": 2})
+    agree(table(n=70, length=3, batch=2))
+
+
 def test_more_sequences_than_a_tile_of_most_kernels_has(way):
     agree(table(n=35, length=3, batch=40))
 

@@ -2,6 +2,10 @@
 
 The reference is `chains.ways.scan`. One kernel has the products, what comes before and after each of them, and the loop over time.
 Entries of the table, `exp(score - scale)` with the highest score of each column as the scale, are read, or made from factors.
+
+A step has phases, between which programs wait for one another. First each adds up as many tiles of the table as every other, one
+after another by blocks of columns, so that no multiprocessor is left without work; where a block is shared by several programs,
+each has a slot for its part of the sums. Then the parts are added up, always in the same order.
 """
 
 # pyright: reportArgumentType=false
@@ -69,61 +73,112 @@ def _add_messages(sums, high, low, place, there, entries, PRECISION: tl.constexp
     return add_split_product(sums, x, rest, entries, PRECISION)
 
 
+@triton.jit
+def _add_tiles(
+    parts, high, low, left, right, scale, r, inside, sent, batch, n, row_l, column_l, row_r, width, share,
+    SIZE: tl.constexpr, PRECISION: tl.constexpr, R: tl.constexpr, I: tl.constexpr, J: tl.constexpr, REVERSE: tl.constexpr,
+):  # fmt: skip
+    """The sums over this program's `share` of all tiles, to its slots in `parts [slots, B, N]`."""
+    program, tiles, blocks = tl.program_id(0), tl.cdiv(n, I), tl.cdiv(n, J)
+    tile = program * share
+    stop = tl.minimum(tile + share, tiles * blocks)
+    while tile < stop:
+        block, begin = tile // tiles, tile % tiles
+        end = tl.minimum(tiles, begin + stop - tile)
+        j = block * J + tl.arange(0, J)
+        factors = 0.0 if SIZE == 0 else factor_columns(right, j, n, row_r, width, SIZE)
+        sums = tl.zeros([R, J], tl.float32)
+        for k in range(begin, end):
+            i = k * I + tl.arange(0, I)
+            entries = _entry_tile(left, factors, scale, i, j, n, n, row_l, column_l, width, SIZE, REVERSE)
+            there = inside[:, None] & (i < n)[None, :]
+            sums = _add_messages(sums, high, low, sent + i[None, :], there, entries, PRECISION)
+        slot = (program - block * tiles // share) * batch
+        tl.store(parts + (slot + r[:, None]) * n + j[None, :], sums, inside[:, None] & (j < n)[None, :])
+        tile += end - begin
+
+
+@triton.jit
+def _whole_sums(parts, r, j, block, within, batch, n, share, R: tl.constexpr, I: tl.constexpr, J: tl.constexpr):
+    """The sums `[R, J]` of a block of columns, from all slots that have a part of it."""
+    tiles = tl.cdiv(n, I)
+    sums = tl.zeros([R, J], tl.float32)
+    for slot in range((block * tiles + tiles - 1) // share - block * tiles // share + 1):
+        place = parts + (slot * batch + r[:, None]) * n + j[None, :]
+        sums += tl.load(place, within, 0.0, cache_modifier=".cg")
+    return sums
+
+
 @triton.jit(do_not_specialize=["first", "stop"])
 def _push_kernel(
-    node, alpha, high, low, total, shift, counter, column_scale, left, right, scale, first, stop, batch, n, groups, per_group,
-    table_steps, group_l, step_l, row_l, column_l, group_r, step_r, row_r, width,
-    SIZE: tl.constexpr, PRECISION: tl.constexpr, R: tl.constexpr, I: tl.constexpr, J: tl.constexpr, MEET: tl.constexpr,
+    node, alpha, high, low, total, shift, parts, counter, column_scale, left, right, scale, first, stop, batch, n, share, groups,
+    per_group, table_steps, group_l, step_l, row_l, column_l, group_r, step_r, row_r, width,
+    SIZE: tl.constexpr, PRECISION: tl.constexpr, R: tl.constexpr, I: tl.constexpr, J: tl.constexpr, PHASE: tl.constexpr,
 ):  # fmt: skip
-    """Messages `alpha_t = node_t + log(mass_{t-1} E) + column_scale`, and `high + low = mass_t = exp(alpha_t - shift_t)`."""
+    """Messages `alpha_t = node_t + log(mass_{t-1} E) + column_scale`, and `high + low = mass_t = exp(alpha_t - shift_t)`.
+
+    One PHASE of three, or all of them.
+    """
     program, programs, group = tl.program_id(0), tl.num_programs(0), tl.program_id(2).to(tl.int64)
     r = group * per_group + tl.program_id(1) * R + tl.arange(0, R)
     inside = r < (group + 1) * per_group
     counter += group * tl.num_programs(1) + tl.program_id(1)
+    blocks, met = tl.cdiv(n, J), 0
+    sent = r[:, None] * n
     for t in range(first, stop):
         step = tl.minimum(tl.cast(t - 1, tl.int64), table_steps - 1)
-        rows, columns = left + group * group_l + step * step_l, right + group * group_r + step * step_r
         scales = (step * groups + group) * n
-        sent = r[:, None] * n
-        for block in range(program * J, n, programs * J):
-            j = block + tl.arange(0, J)
-            factors = 0.0 if SIZE == 0 else factor_columns(columns, j, n, row_r, width, SIZE)
-            sums = tl.zeros([R, J], tl.float32)
-            for start in range(0, n, I):
-                i = start + tl.arange(0, I)
-                entries = _entry_tile(rows, factors, scale + scales, i, j, n, n, row_l, column_l, width, SIZE, False)
-                there = inside[:, None] & (i < n)[None, :]
-                sums = _add_messages(sums, high, low, sent + i[None, :], there, entries, PRECISION)
-            here = (t * batch + r[:, None]) * n + j[None, :]
-            within = inside[:, None] & (j < n)[None, :]
-            tl.store(total + here, sums, within)
-            value = tl.load(node + here, within, -float("inf")) + tl.log(sums)
-            value += tl.load(column_scale + scales + j, j < n, 0.0)[None, :]
-            tl.store(alpha + here, value, within)
-            tl.atomic_max(shift + t * batch + r, tl.max(tl.where(within, value, -float("inf")), 1), inside)
-        if MEET:
-            meet(counter, (2 * (t - first) + 1) * programs, MEET)
+        if PHASE < 2:
+            rows, columns = left + group * group_l + step * step_l, right + group * group_r + step * step_r
+            _add_tiles(
+                parts, high, low, rows, columns, scale + scales, r, inside, sent, batch, n, row_l, column_l, row_r, width,
+                share, SIZE, PRECISION, R, I, J, False,
+            )  # fmt: skip
+        if PHASE == 0:
+            met += programs
+            meet(counter, met, True)
+        if PHASE % 2 == 0:
+            for block in range(program, blocks, programs):
+                j = block * J + tl.arange(0, J)
+                within = inside[:, None] & (j < n)[None, :]
+                sums = _whole_sums(parts, r, j, block, within, batch, n, share, R, I, J)
+                here = (t * batch + r[:, None]) * n + j[None, :]
+                tl.store(total + here, sums, within)
+                value = tl.load(node + here, within, -float("inf")) + tl.log(sums)
+                value += tl.load(column_scale + scales + j, j < n, 0.0)[None, :]
+                tl.store(alpha + here, value, within)
+                tl.atomic_max(shift + t * batch + r, tl.max(tl.where(within, value, -float("inf")), 1), inside)
+        if PHASE == 0:
+            met += programs
+            meet(counter, met, True)
+        if PHASE % 3 == 0:
             common = finite(tl.load(shift + t * batch + r, inside, 0.0, cache_modifier=".cg"))
-            for block in range(program * J, n, programs * J):  # what this program has written
-                j = block + tl.arange(0, J)
+            for block in range(program, blocks, programs):  # what this program has written
+                j = block * J + tl.arange(0, J)
                 within = inside[:, None] & (j < n)[None, :]
                 value = tl.load(alpha + (t * batch + r[:, None]) * n + j[None, :], within, -float("inf"))
                 _store_split(high, low, sent + j[None, :], exp(value - common[:, None]), within, PRECISION)
-            meet(counter, (2 * (t - first) + 2) * programs, MEET)
+        if PHASE == 0:
+            met += programs
+            meet(counter, met, True)
 
 
 @triton.jit(do_not_specialize=["first", "stop"])
 def _flow_kernel(
-    source, inlet, after, before, x, h, high, low, counter, left, right, scale, first, stop, length, batch, n, groups, per_group,
-    table_steps, group_l, step_l, row_l, column_l, group_r, step_r, row_r, width,
-    SIZE: tl.constexpr, PRECISION: tl.constexpr, R: tl.constexpr, I: tl.constexpr, J: tl.constexpr, MEET: tl.constexpr,
+    source, inlet, after, before, x, h, high, low, parts, counter, left, right, scale, first, stop, length, batch, n, share, groups,
+    per_group, table_steps, group_l, step_l, row_l, column_l, group_r, step_r, row_r, width,
+    SIZE: tl.constexpr, PRECISION: tl.constexpr, R: tl.constexpr, I: tl.constexpr, J: tl.constexpr, PHASE: tl.constexpr,
     REVERSE: tl.constexpr, INLET: tl.constexpr,
 ):  # fmt: skip
-    """Steps from s to t: `h_t = E y_s`, `x_t = source_t + after_t h_t`, `high + low = y_t = before_t x_t + inlet_t`."""
+    """Steps from s to t: `h_t = E y_s`, `x_t = source_t + after_t h_t`, `high + low = y_t = before_t x_t + inlet_t`.
+
+    One PHASE of two, or both.
+    """
     program, programs, group = tl.program_id(0), tl.num_programs(0), tl.program_id(2).to(tl.int64)
     r = group * per_group + tl.program_id(1) * R + tl.arange(0, R)
     inside = r < (group + 1) * per_group
     counter += group * tl.num_programs(1) + tl.program_id(1)
+    blocks, met = tl.cdiv(n, J), 0
     for move in range(first, stop):
         if REVERSE:
             t = length - 1 - move
@@ -133,28 +188,31 @@ def _flow_kernel(
             t = move
             step = tl.minimum(tl.cast(t - 1, tl.int64), table_steps - 1)
             sent = ((t - 1) * batch + r[:, None]) * n
-        rows, columns = left + group * group_l + step * step_l, right + group * group_r + step * step_r
-        scales = (step * groups + group) * n
-        for block in range(program * J, n, programs * J):
-            j = block + tl.arange(0, J)
-            factors = 0.0 if SIZE == 0 else factor_columns(columns, j, n, row_r, width, SIZE)
-            sums = tl.zeros([R, J], tl.float32)
-            for start in range(0, n, I):
-                i = start + tl.arange(0, I)
-                entries = _entry_tile(rows, factors, scale + scales, i, j, n, n, row_l, column_l, width, SIZE, REVERSE)
-                there = inside[:, None] & (i < n)[None, :]
-                sums = _add_messages(sums, high, low, sent + i[None, :], there, entries, PRECISION)
-            here = (t * batch + r[:, None]) * n + j[None, :]
-            within = inside[:, None] & (j < n)[None, :]
-            tl.store(h + here, sums, within)
-            value = tl.load(source + here, within, 0.0) + tl.load(after + here, within, 0.0) * sums
-            tl.store(x + here, value, within)
-            value *= tl.load(before + here, within, 0.0)
-            if INLET:
-                value += tl.load(inlet + here, within, 0.0)
-            _store_split(high, low, here, value, within, PRECISION)
-        if MEET:
-            meet(counter, (move - first + 1) * programs, MEET)
+        if PHASE < 2:
+            rows, columns = left + group * group_l + step * step_l, right + group * group_r + step * step_r
+            _add_tiles(
+                parts, high, low, rows, columns, scale + (step * groups + group) * n, r, inside, sent, batch, n, row_l, column_l,
+                row_r, width, share, SIZE, PRECISION, R, I, J, REVERSE,
+            )  # fmt: skip
+        if PHASE == 0:
+            met += programs
+            meet(counter, met, True)
+        if PHASE % 2 == 0:
+            for block in range(program, blocks, programs):
+                j = block * J + tl.arange(0, J)
+                within = inside[:, None] & (j < n)[None, :]
+                sums = _whole_sums(parts, r, j, block, within, batch, n, share, R, I, J)
+                here = (t * batch + r[:, None]) * n + j[None, :]
+                tl.store(h + here, sums, within)
+                value = tl.load(source + here, within, 0.0) + tl.load(after + here, within, 0.0) * sums
+                tl.store(x + here, value, within)
+                value *= tl.load(before + here, within, 0.0)
+                if INLET:
+                    value += tl.load(inlet + here, within, 0.0)
+                _store_split(high, low, here, value, within, PRECISION)
+        if PHASE == 0:
+            met += programs
+            meet(counter, met, True)
 
 
 def forward_steps(node: Tensor, table: Table) -> tuple[Tensor, Tensor, Tensor]:
@@ -166,11 +224,11 @@ def forward_steps(node: Tensor, table: Table) -> tuple[Tensor, Tensor, Tensor]:
     shift = node.new_full((length, batch), -torch.inf)
     alpha[0], shift[0] = node[0], node[0].amax(-1)
     lowest, column_scale = torch.finfo(node.dtype).min, launch.filled(table.column_scale, 0.0)
-    for first, stop in launch.spans(1, length):
-        mass = split(torch.exp(alpha[first - 1] - shift[first - 1, :, None].clamp(min=lowest)))
+    mass = split(torch.exp(node[0] - shift[0, :, None].clamp(min=lowest)))
+    for first, stop, phase in launch.spans(length, phases=3):
         _push_kernel[launch.grid](
-            node, alpha, *mass, total, shift, launch.counter, column_scale, *launch.entries, first, stop, batch, launch.n,
-            *launch.shape, **launch.options, MEET=stop > first + 1,
+            node, alpha, *mass, total, shift, launch.parts, launch.counter, column_scale, *launch.entries, first, stop,
+            batch, launch.n, launch.share, *launch.shape, **launch.options, PHASE=phase,
         )  # fmt: skip
     highest = shift.clamp_(min=lowest)
     return alpha[..., :size].sub_(highest[..., None]), highest, total[..., :size]
@@ -188,11 +246,11 @@ def flow_steps(
     origin = length - 1 if reverse else 0
     x[origin] = source[origin]
     high[origin], low[origin] = split(before[origin] * x[origin] + (0.0 if inlet is None else inlet[origin]))
-    for first, stop in launch.spans(1, length):
+    for first, stop, phase in launch.spans(length, phases=2):
         _flow_kernel[launch.grid](
-            source, source if inlet is None else inlet, after, before, x, h, high, low, launch.counter, *launch.entries,
-            first, stop, length, batch, launch.n, *launch.shape, **launch.options,
-            MEET=stop > first + 1, REVERSE=reverse, INLET=inlet is not None,
+            source, source if inlet is None else inlet, after, before, x, h, high, low, launch.parts, launch.counter,
+            *launch.entries, first, stop, length, batch, launch.n, launch.share, *launch.shape, **launch.options,
+            PHASE=phase, REVERSE=reverse, INLET=inlet is not None,
         )  # fmt: skip
     return x[..., :size], h[..., :size]
 
@@ -244,10 +302,16 @@ class _Launch:
         self.shape = (table.groups, per_group, table.steps, *strides)
         self.options = {"SIZE": padded(left) if kept is None else 0, "PRECISION": table.precision, "R": rows, **tile}
         self.together = kept is not None and meets()
-        row_blocks, programs = triton.cdiv(per_group, rows), triton.cdiv(self.n, tile["J"])
-        if self.together:
+        row_blocks, blocks = triton.cdiv(per_group, rows), triton.cdiv(self.n, tile["J"])
+        tiles, programs = triton.cdiv(self.n, tile["I"]), blocks
+        if kept is not None:
             stage = 4 * tile["I"] * (tile["J"] + 2 * rows)
-            programs = min(programs, at_once(left.device, tile["num_stages"] * stage))
+            most = at_once(left.device, tile["num_stages"] * stage) or blocks
+            programs = min(most, max(blocks, most // (row_blocks * table.groups)))
+        self.share = triton.cdiv(blocks * tiles, programs)  # tiles of each program
+        even = max(self.share, tiles) % min(self.share, tiles) == 0
+        slots = triton.cdiv(tiles, self.share) if even else (tiles - 2) // self.share + 2  # that a block may need
+        self.parts = left.new_empty(slots, batch, self.n)
         self.grid = (programs, row_blocks, table.groups)
         self.counter = torch.zeros(row_blocks * table.groups, dtype=torch.int32, device=left.device)
 
@@ -256,6 +320,8 @@ class _Launch:
         more = self.n - x.shape[-1]
         return torch.nn.functional.pad(x, (0, more), value=value) if more else x.contiguous()
 
-    def spans(self, first: int, stop: int) -> list[tuple[int, int]]:
-        """First and last step of each launch."""
-        return [(first, stop)] if self.together else [(t, t + 1) for t in range(first, stop)]
+    def spans(self, length: int, phases: int) -> list[tuple[int, int, int]]:
+        """First and last step and phase (0 for all) of each launch."""
+        if self.together:
+            return [(1, length, 0)]
+        return [(t, t + 1, phase) for t in range(1, length) for phase in range(1, phases + 1)]
