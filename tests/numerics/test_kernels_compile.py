@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("triton")
 SHARED = {80: 163 << 10, 90: 227 << 10}  # bytes of shared memory that a program may have
 SPILLED = {80: 640, 90: 320}  # bytes of a thread, at most: tables of odd sizes spill a few
-STREAMED = 1300  # the same, of steps that make their scores from factors: their fastest tiles spill
+STREAMED = 1300  # the same, of kernels that make all scores from factors: their fastest tiles, measured on a card, spill
 
 
 @pytest.mark.parametrize("capability", [90, pytest.param(80, marks=pytest.mark.slow)])
@@ -28,7 +28,7 @@ def test_every_kernel_is_compiled_and_fits(capability):
     for kernel in kernels:
         assert kernel["shared"] <= SHARED[capability], kernel
         steps = kernel["kernel"].startswith("shared_steps")
-        streamed = steps and kernel["constants"]["SIZE"]
+        streamed = (steps and kernel["constants"]["SIZE"]) or kernel["kernel"].endswith("_factor_gradient_kernel")
         # The kernels that sum most chains do not spill.
         assert kernel["stack"] <= (STREAMED if streamed else 16 if steps else SPILLED[capability]), kernel
         # A long sum in one accumulator is too small (`fused.products`); gradients in tf32 are not that precise anyway.
