@@ -11,7 +11,9 @@ import pytest
 pytest.importorskip("triton")
 SHARED = {80: 163 << 10, 90: 227 << 10}  # bytes of shared memory that a program may have
 SPILLED = {80: 640, 90: 320}  # bytes of a thread, at most: tables of odd sizes spill a few
-STREAMED = 1300  # the same, of kernels that make all scores from factors: their fastest tiles, measured on a card, spill
+STREAMED = (
+    1300  # the same, of kernels that make all scores from factors: their fastest tiles, measured on a card, spill
+)
 
 
 @pytest.mark.parametrize("capability", [90, pytest.param(80, marks=pytest.mark.slow)])
