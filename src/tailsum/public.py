@@ -20,6 +20,7 @@ from tailsum.graphs.uai import read_uai
 from tailsum.numerics.kernels import kernels, precision
 from tailsum.numerics.memory import PeakMemory
 from tailsum.numerics.tiles import table_budget
+from tailsum.operator import Operator
 from tailsum.scores.banded import Banded
 from tailsum.scores.factored import Factored
 from tailsum.scores.gated import Gated
@@ -81,6 +82,7 @@ __all__ = [
     "LowRankRule",
     "Monarch",
     "Neighbours",
+    "Operator",
     "Optimal",
     "PairwiseGraph",
     "PeakMemory",

@@ -69,3 +69,46 @@ def test_nothing_inside_is_compiled():
     recompiled = [line.partition("Recompiling function ")[2] for line in said.splitlines() if "Recompiling" in line]
     assert recompiled  # for a second length, of the lambda
     assert all(line.startswith("<lambda>") for line in recompiled), recompiled
+
+
+WHOLE = """
+import json
+import torch
+import tailsum as ts
+
+def plain(emission, transition, tags):
+    return -ts.LinearChain(emission, transition).log_prob(tags).mean() + ts.SpanTree(emission[:, :, None] * emission[:, None]).log_partition().sum()
+
+loss = ts.Operator(plain)
+step = lambda words, weight, transition, tags: 2 * loss(words @ weight, transition, tags)
+whole = torch.compile(step, fullgraph=True, backend="aot_eager")
+truth = lambda words, weight, transition, tags: 2 * plain(words @ weight, transition, tags)
+torch.manual_seed(0)
+apart = []
+for length in (3, 4, 5):
+    inputs = [torch.randn(2, length, 4), torch.randn(4, 3, requires_grad=True), torch.randn(3, 3, requires_grad=True), torch.randint(3, (2, length))]
+    for function in (whole, step):
+        values = [f(*inputs) for f in (function, truth)]
+        slopes = [torch.autograd.grad(value, inputs[1:3]) for value in values]
+        apart += [(a - b).abs().max().item() for a, b in zip((values[0], *slopes[0]), (values[1], *slopes[1]))]
+        with torch.no_grad():
+            apart.append((function(*inputs) - truth(*inputs)).abs().item())
+errors = []
+for ask in (
+    lambda: ts.Operator(lambda x: x)(torch.zeros(2)),
+    lambda: torch.autograd.grad(torch.autograd.grad(step(*inputs), inputs[1], create_graph=True)[0].sum(), inputs[1]),
+):
+    try:
+        ask()
+    except (ValueError, RuntimeError) as error:
+        errors.append(str(error))
+print(json.dumps({"apart": max(apart), "errors": errors}))
+"""
+
+
+def test_an_operator_is_part_of_a_whole_graph():
+    out = subprocess.run([sys.executable, "-c", WHOLE], capture_output=True, text=True, check=True).stdout
+    result = json.loads(out)
+    assert result["apart"] < 1e-5
+    assert "must return a number: got [2]" in result["errors"][0]
+    assert "cannot be differentiated again" in result["errors"][1]

@@ -8,7 +8,9 @@ Pyro accepts structures as distributions, `pyro.sample("z", chain)`: they get th
 distributions, and count as instances of its base class.
 """
 
+import importlib
 import inspect
+import pkgutil
 from types import ModuleType
 from typing import Any
 
@@ -31,6 +33,9 @@ def integrate(structure: Any) -> None:
 
 
 def leave_eager(rules: ModuleType) -> None:
-    """Keep the compiler from tracing any file of this package."""
+    """Keep the compiler from tracing any file of this package but `operator.py`."""
+    package = importlib.import_module(__name__.partition(".")[0])
     if hasattr(rules, "add"):  # undocumented: without it, compilation is slow but still correct
-        rules.add(__name__.partition(".")[0])
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith(".operator"):
+                rules.add(module.name)
