@@ -1,4 +1,4 @@
-"""Losses as single operators, which `torch.compile(fullgraph=True)` and exported graphs take whole."""
+"""Losses as single operators of the graphs of `torch.compile`, also of those that must be whole."""
 
 import contextlib
 import itertools
@@ -14,7 +14,7 @@ _numbers = itertools.count()
 class Operator:
     """A function of tensors to a number, such as a loss, as one operator: nothing within it is traced.
 
-    Under `torch.compile` other code of this package runs between compiled parts, which `fullgraph=True` does not allow. An operator is
+    Under `torch.compile` other code of this package runs between compiled parts, which it may be told not to allow. An operator is
     part of the graph. It computes its gradients together with its value, if any are needed; they cannot be differentiated again.
 
     >>> @Operator
@@ -55,6 +55,9 @@ class Operator:
         self._with_slopes.register_fake(
             lambda inputs, wanted: [_like(inputs), *(torch.empty_like(inputs[i]).contiguous() for i in wanted)]
         )
+
+    def __repr__(self) -> str:
+        return f"Operator({getattr(self.function, '__name__', 'function')})"
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         wanted = [place for place, x in enumerate(inputs) if x.requires_grad]

@@ -11,7 +11,11 @@ from collections import Counter
 import jaxtyping
 
 CALLS = 3  # of a function in one test
-COMPILED = ("tailsum.numerics.fused", "tailsum.nn.scripted")  # compilers read these functions, not what is around them
+COMPILED = (
+    "tailsum.numerics.fused",
+    "tailsum.nn.scripted",
+    "tailsum.operator",
+)  # compilers read these functions, not what is around them
 SCRIPTED = ("CRF.forward", "CRF.decode", "CRF._tables")
 _calls: Counter[object] = Counter()
 _jaxtyped = jaxtyping.jaxtyped
