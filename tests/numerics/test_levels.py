@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from harness.agree import close
-from tailsum.numerics.levels import Listed, Moves, Steps, path_sums
+from tailsum.numerics.levels import path_sums
+from tailsum.numerics.moves import Listed, Moves, Steps
 from tailsum.numerics.reduce import Draw, Reduce, highest, log_sum_exp
 
 LEVELS, BATCH, PLACES = 4, 2, 3

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from tailsum.chains.paths import PathStructure
 from tailsum.numerics.check import check_broadcast, check_device, check_floating, check_scores
-from tailsum.numerics.levels import Steps, path_sums
+from tailsum.numerics.levels import path_sums
+from tailsum.numerics.moves import Steps
 from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.tensors import working_type
 from tailsum.scores.potential import Dense

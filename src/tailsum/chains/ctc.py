@@ -17,7 +17,8 @@ from torch import Tensor
 
 from tailsum.chains.paths import PathStructure
 from tailsum.numerics.check import as_whole, check_broadcast, check_floating, check_scores
-from tailsum.numerics.levels import Steps, path_sums
+from tailsum.numerics.levels import path_sums
+from tailsum.numerics.moves import Steps
 from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.tensors import without_common, working_type
 from tailsum.numerics.transforms import some
