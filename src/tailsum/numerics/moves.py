@@ -85,7 +85,7 @@ class Steps(Moves):
         # Levels before the start and places before the first, which are never reached.
         shape = self.levels + self.before, scores.shape[2], self.places + self.margin
         nodes = torch.full(shape, -math.inf, dtype=torch.float64, device=scores.device)
-        nodes[self.before - 1, :, self.margin] = 0.0
+        nodes[self.before - 1, :, self.margin].zero_()
         return nodes
 
     def rows(self, arcs: Tensor) -> Sequence[Tensor]:
@@ -156,7 +156,7 @@ class Listed(Moves):
     def start(self, scores: Tensor) -> Tensor:
         count = self.starts + sum(n for _, n in self.sizes)
         nodes = torch.full((count, scores.shape[1]), -math.inf, dtype=torch.float64, device=scores.device)
-        nodes[: self.starts] = 0.0
+        nodes[: self.starts].zero_()
         return nodes
 
     def rows(self, arcs: Tensor) -> Sequence[Tensor]:
