@@ -23,6 +23,12 @@ ARCS = 16  # the most arcs into a node that are in one tile
 
 
 @triton.jit
+def _level(row):
+    """The first slot of a level, the arcs into each node, and the nodes."""
+    return tl.load(row), tl.load(row + 1).to(tl.int32), tl.load(row + 2).to(tl.int32)
+
+
+@triton.jit
 def _entering(scores, source, nodes, first, i, start, arcs, size, columns, column, of_slot, of_column, K: tl.constexpr):
     """Scores `[K, N]` of paths by the arcs from `start` on into the nodes i of a level, the slots of the arcs and their sources."""
     k = start + tl.arange(0, K)
@@ -38,7 +44,7 @@ def _sum(
     scores, source, levels, nodes, count, node, columns, of_slot, of_column,
     BEST: tl.constexpr, K: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """Fill the table of nodes: with sums, or with maxima. `levels [count, 3]` are first slots, arcs into each node, and nodes."""
+    """Fill the table of nodes: with sums, or with maxima. `levels [count, 3]`, as in `Listed`."""
     column = tl.program_id(0).to(tl.int64)
     node = tl.cast(node, tl.int64)
     for level in range(count):
@@ -76,8 +82,7 @@ def _spread(
     column = tl.program_id(0).to(tl.int64)
     node = tl.cast(node, tl.int64)
     for back in range(count):
-        level = (count - 1 - back) * 3
-        first, arcs, size = tl.load(levels + level), tl.load(levels + level + 1), tl.load(levels + level + 2)
+        first, arcs, size = _level(levels + (count - 1 - back) * 3)
         node -= size
         for block in range(0, size, N):
             i = block + tl.arange(0, N)

@@ -78,7 +78,6 @@ def _spread(
     b, width = tl.program_id(0).to(tl.int64), places + MARGIN
     scores += b * of_batch
     slopes += b * to_batch
-    K: tl.constexpr = len(STEPS)
     for back in range(levels):
         level = tl.cast(levels - 1 - back, tl.int64)
         row = ((level + BEFORE) * batch + b) * width + MARGIN
@@ -86,9 +85,9 @@ def _spread(
             p = start + tl.arange(0, P)
             inside = p < places
             given = tl.load(grad + row + p, inside, 0.0)
-            for k in tl.static_range(K):
+            for k in tl.static_range(len(STEPS)):
                 head, q = level + STEPS[k][0], p + STEPS[k][1]
-                kept = ((head % (BEFORE + 1) * K + k) * batch + b) * places
+                kept = ((head % (BEFORE + 1) * len(STEPS) + k) * batch + b) * places
                 given += tl.load(arcs + kept + q, q < tl.where(head < levels, places, 0), 0.0)
             entering, top = _entering(
                 scores, closed, nodes, level, b, p, inside, batch, places, width, of_level, of_step, of_place,
@@ -97,22 +96,22 @@ def _spread(
             chosen = tl.full([P], -1, tl.int32)
             if BEST or SAMPLE:
                 top = tl.full([P], -float("inf"), tl.float64)
-                for k in tl.static_range(K):
+                for k in tl.static_range(len(STEPS)):
                     x = entering[k]
                     if SAMPLE:
-                        x += gumbel(tl.load(seed), ((level * K + k) * batch + b) * places + p)
+                        x += gumbel(tl.load(seed), ((level * len(STEPS) + k) * batch + b) * places + p)
                     chosen = tl.where(x > top, k, chosen)
                     top = tl.maximum(x, top)
                 node = top
             else:
                 node = finite(tl.load(nodes + row + p, inside, -float("inf")))
             whole = tl.zeros([P], tl.float64)
-            for k in tl.static_range(K):
+            for k in tl.static_range(len(STEPS)):
                 if BEST or SAMPLE:
                     slope = tl.where(chosen == k, given, 0.0)
                 else:
                     slope = given * tl.exp(entering[k] - node)
-                tl.store(arcs + ((level % (BEFORE + 1) * K + k) * batch + b) * places + p, slope, inside)
+                tl.store(arcs + ((level % (BEFORE + 1) * len(STEPS) + k) * batch + b) * places + p, slope, inside)
                 whole += slope
                 if not SHARED:
                     tl.store(slopes + level * to_level + k * to_step + p.to(tl.int64) * to_place, slope, inside)
