@@ -153,6 +153,17 @@ def trees() -> Iterator[Any]:
             yield ts.DependencyTree(leaf(batch, length, length), projective=projective, multiroot=multiroot)
 
 
+def lattices() -> Iterator[Any]:
+    """Paths by levels."""
+
+    def leaf(*shape: int) -> torch.Tensor:
+        return torch.randn(shape).requires_grad_()
+
+    yield ts.CTC(leaf(2, 5, 4), torch.tensor([[1, 2], [3, 1]]))
+    yield ts.Alignment(leaf(2, 40, 3), leaf(2, 40), leaf(2, 3))
+    yield ts.Lattice(torch.tensor([[0, 0, 1], [1, 2, 2]]), leaf(2, 3))
+
+
 def asked(model: Any) -> Iterator[Callable[[], Any]]:
     """What to ask a model for; gradients too."""
     for name in ("log_partition", "argmax", "sample", "entropy"):
@@ -216,7 +227,7 @@ def main() -> None:
                     ask()
         return
     questions = [ask for n in (20, 130, 600, 1024) for chain in chains(n) for ask in asked(chain)]
-    questions += [ask for tree in trees() for ask in asked(tree)]
+    questions += [ask for model in (*trees(), *lattices()) for ask in asked(model)]
     questions += [*chosen(), *streamed(600), *tried([])]
     fast = [*(ask for chain in chains(600) for ask in asked(chain)), *streamed(600)]
     with ts.kernels("always"):

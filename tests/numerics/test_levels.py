@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from harness.agree import close
-from tailsum.numerics.levels import Listed, Moves, Steps, path_sums
+from tailsum import kernels
+from tailsum.numerics.levels import path_sums
+from tailsum.numerics.moves import Listed, Moves, Steps
 from tailsum.numerics.reduce import Draw, Reduce, highest, log_sum_exp
 
 LEVELS, BATCH, PLACES = 4, 2, 3
@@ -107,31 +109,84 @@ def derivatives(total: Tensor, x: Tensor) -> list[Tensor]:
     return found
 
 
+@pytest.mark.parametrize("use", ["never", "always"])
 @pytest.mark.parametrize("name", NAMES)
-def test_choices(name):
+def test_choices(name, use):
     """The gradient of a maximum is the best path, and that of a draw a path: so many arcs that they make one up."""
     x, moves, ends = instances(name)
-    for reduce in (highest, Draw(torch.Generator().manual_seed(0))):
-        x = x.detach().requires_grad_()
-        total = path_sums(x, moves, ends, reduce)
-        (used,) = torch.autograd.grad(total.sum(), x)
-        assert ((used == 0) | (used == 1)).all()
-        score = (used * x.detach().masked_fill(used == 0, 0.0)).sum()
-        if reduce is highest:
-            close(score, total.sum())
-        else:
-            close(total, path_sums(x, moves, ends))
-            assert score <= path_sums(x, moves, ends, highest).sum() + 1e-9
+    x, close_enough = (x, {}) if use == "never" else (x.float(), {"rtol": 1e-6, "atol": 1e-6})
+    with kernels(use):
+        for reduce in (highest, Draw(torch.Generator().manual_seed(0))):
+            x = x.detach().requires_grad_()
+            total = path_sums(x, moves, ends, reduce)
+            (used,) = torch.autograd.grad(total.sum(), x)
+            assert ((used == 0) | (used == 1)).all()
+            score = (used * x.detach().masked_fill(used == 0, 0.0)).sum(dtype=torch.float64)
+            if reduce is highest:
+                close(score, total.sum(), **close_enough)
+            else:
+                close(total, path_sums(x, moves, ends))
+                assert score <= path_sums(x, moves, ends, highest).sum() + 1e-6
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_of_equal_paths_kernels_choose_that_of_the_reference(name):
+    x, moves, ends = instances(name)
+    x = torch.where(x > -math.inf, 0.0, x).float().requires_grad_()
+    paths = []
+    for use in ("never", "always"):
+        with kernels(use):
+            paths += torch.autograd.grad(path_sums(x, moves, ends, highest).sum(), x)
+    assert torch.equal(*paths)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_kernels_sum_beside_masks(name):
+    """Scores of -1e9 that every path must take leave the others their digits, and those that none can take no trace."""
+    x, moves, ends = instances(name)
+    x = torch.where(torch.rand(x.shape, generator=torch.Generator().manual_seed(0)) < 0.4, -1e9, x.float())
+    found = []
+    for use in ("never", "always"):
+        with kernels(use):
+            scores = x.clone().requires_grad_()
+            total = path_sums(scores, moves, ends)
+            found += [total.detach(), *torch.autograd.grad(total.sum(), scores)]
+    for ours, truth in zip(found[2:], found[:2], strict=True):
+        torch.testing.assert_close(ours, truth, rtol=1e-7, atol=1e-7)
+
+
+def frequencies(use: str, columns: int) -> Tensor:
+    """How often the arcs of "listed" were drawn less their chances."""
+    x, moves, _ = instances("listed")
+    x = x if use == "never" else x.float()
+    many = x[:, :1].expand(-1, columns).clone().requires_grad_()
+    with kernels(use):
+        total = path_sums(many, moves, 3 * columns + torch.arange(columns), Draw(torch.Generator().manual_seed(0)))
+        (used,) = torch.autograd.grad(total.sum(), many)
+    one = x[:, :1].clone().requires_grad_()
+    (chance,) = torch.autograd.grad(path_sums(one, moves, torch.tensor([3])).sum(), one)
+    return used.mean(1) - chance[:, 0]
 
 
 def test_draws_have_the_probabilities_of_paths():
-    x, moves, _ = instances("listed")
-    many = x[:, :1].expand(-1, 20_000).clone().requires_grad_()
-    total = path_sums(many, moves, 3 * 20_000 + torch.arange(20_000), Draw(torch.Generator().manual_seed(0)))
-    (used,) = torch.autograd.grad(total.sum(), many)
-    one = x[:, :1].clone().requires_grad_()
-    (chance,) = torch.autograd.grad(path_sums(one, moves, torch.tensor([3])).sum(), one)
-    assert (used.mean(1) - chance[:, 0]).abs().max() < 0.02
+    assert frequencies("never", 20_000).abs().max() < 0.02
+
+
+def test_draws_of_kernels_have_the_probabilities_of_paths():
+    assert frequencies("always", 100).abs().max() < 0.12
+
+
+def test_draws_of_kernels_by_steps_have_the_probabilities_of_steps():
+    """At each level one of three steps from the only place to itself."""
+    levels, chance = 150, torch.tensor([0.5, 0.2, 0.3])
+    x = chance.log()[:, None, None].expand(levels, -1, 1, 1).clone().requires_grad_()
+    moves = Steps([(1, 0)] * 3, levels, 1)
+    draw = Draw(torch.Generator().manual_seed(0))
+    with kernels("always"):
+        total = path_sums(x, moves, moves.at(torch.tensor([levels]), torch.tensor([[0]])), draw)
+        (used,) = torch.autograd.grad(total.sum(), x)
+    assert (used.sum(1) == 1).all()
+    assert (used.mean((0, 2, 3)) - chance).abs().max() < 0.1
 
 
 def test_half_of_the_precision_of_scores_is_not_that_of_sums():

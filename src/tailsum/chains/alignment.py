@@ -5,6 +5,7 @@ with position j of the other and goes from (i, j) to (i+1, j+1), a *delete* skip
 *insert* skips position j and goes to (i, j+1). Its score is the sum over its moves.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,10 +16,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tailsum.chains.paths import PathStructure
-from tailsum.numerics.check import check_broadcast, check_device, check_floating, check_scores
-from tailsum.numerics.levels import Steps, path_sums
+from tailsum.numerics.check import below_infinity, check_broadcast, check_device, check_floating, check_scores
+from tailsum.numerics.levels import path_sums
+from tailsum.numerics.moves import Steps
 from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.tensors import working_type
+from tailsum.numerics.transforms import every
 from tailsum.scores.potential import Dense
 from tailsum.structure.check import checked_lengths
 
@@ -70,27 +73,44 @@ class Alignment(PathStructure[MoveTerms, Tensor]):
         shape, rows = checked_lengths(lengths, shape, n, self.device)
         self.batch_shape, columns = checked_lengths(other_lengths, shape, m, self.device, "other_lengths", 0)
         self.lengths = None if rows is None else rows.expand(self.batch_shape) + 1
-        self.columns = torch.full(self.batch_shape, m + 1, device=self.device) if columns is None else columns + 1
+        self.columns = None if columns is None else columns.expand(self.batch_shape) + 1
         self.tables, self.dtype = tuple(tables.values()), working_type(*tables.values())
-        for (name, table), scores, shared in zip(tables.items(), (match, delete, insert), (None, -1, -2), strict=True):
-            used = self._cells()[..., -table.shape[-2] :, -table.shape[-1] :]
-            used = used if scores is table else used.any(shared)
-            check_scores(name, scores.detach().masked_fill(used.long().sum_to_size(scores.shape) == 0, 0.0))
+        used = self._used({"match": match, "delete": delete, "insert": insert})
+        if not every(functools.reduce(torch.logical_and, map(below_infinity, used.values()))):  # one look at the device
+            for name, scores in used.items():
+                check_scores(name, scores)
 
-    def _cells(self) -> Bool[Tensor, "*batch N_plus_1 M_plus_1"]:
-        """Which cells are not padding."""
-        inside = torch.arange(self.node_shape[1], device=self.device) < self.columns[..., None, None]
+    def _used(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The scores as they were given, zero in the padding."""
+        cells, used = self._cells(), dict[str, Tensor]()
+        for (name, scores), table, shared in zip(given.items(), self.tables, (None, -1, -2), strict=True):
+            used[name] = scores.detach()
+            if cells is not None:
+                inside = cells[..., -table.shape[-2] :, -table.shape[-1] :]
+                inside = inside if scores is table else inside.any(shared)
+                used[name] = used[name].masked_fill(inside.long().sum_to_size(scores.shape) == 0, 0.0)
+        return used
+
+    def _cells(self) -> Bool[Tensor, "*batch N_plus_1 M_plus_1"] | None:
+        """Which cells are not padding; None if all are."""
+        if self.lengths is None and self.columns is None:
+            return None
+        inside = torch.arange(self.node_shape[1], device=self.device) < self._columns().reshape(*self.batch_shape, 1, 1)
         return inside & self.inside()[..., None]
 
-    def _by_move(self) -> list[Float[Tensor, "*batch N_plus_1 M_plus_1"]]:
-        """The scores of each kind of move into each cell, zero in the padding."""
-        inside = self._cells()
-        edges = (1, 0, 1, 0), (0, 0, 1, 0), (1, 0, 0, 0)
-        padded = (F.pad(x, edge, value=-math.inf) for x, edge in zip(self.tables, edges, strict=True))
-        return [torch.where(inside, x, 0.0) for x in padded]
+    def _columns(self) -> Int[Tensor, " B"]:
+        """The columns of each grid, the batch flattened."""
+        if self.columns is None:
+            return torch.full((self.batch_shape.numel(),), self.node_shape[1], device=self.device)
+        return self.columns.expand(self.batch_shape).reshape(-1)
 
     def terms(self) -> MoveTerms:
-        return MoveTerms(Dense(torch.stack(self._by_move(), -1).to(self.dtype)))
+        cells, edges = self._cells(), ((1, 0, 1, 0), (0, 0, 1, 0), (1, 0, 0, 0))
+        tables = [F.pad(x, edge, value=-math.inf) for x, edge in zip(self.tables, edges, strict=True)]
+        lead = torch.Size((*self.batch_shape, *self.node_shape))
+        moves = torch.stack([x.expand(lead) for x in tables], -1)
+        moves = moves if cells is None else torch.where(cells[..., None], moves, 0.0)
+        return MoveTerms(Dense(moves.to(self.dtype)))
 
     def total(self, terms: MoveTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
         """A level of the lattice for each diagonal, with the cells (i, d - i); moves come from the two diagonals before."""
@@ -101,7 +121,7 @@ class Alignment(PathStructure[MoveTerms, Tensor]):
         scores = skewed[..., 1:].movedim(-1, 0).contiguous()
         steps = Steps([(2, 1), (1, 1), (1, 0)], n + m - 2, n)
         row = self.sequence_lengths() - 1
-        ends = steps.at(row + self.columns.expand(self.batch_shape).reshape(-1) - 1, row[:, None])
+        ends = steps.at(row + self._columns() - 1, row[:, None])
         return path_sums(scores, steps, ends, reduce).reshape(self.batch_shape)
 
     def marginals(self) -> Float[Tensor, "*batch N M"]:
@@ -135,7 +155,7 @@ class Alignment(PathStructure[MoveTerms, Tensor]):
         return {"columns": 0, "tables": 2}
 
     def form(self) -> tuple[object, ...]:
-        return tuple(self.columns.expand(self.batch_shape).flatten().tolist())
+        return tuple(self._columns().tolist())
 
 
 def _by_cell(name: str, scores: Float[Tensor, "..."], match: Float[Tensor, "*batch N M"], shared: int) -> Tensor:

@@ -16,11 +16,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.chains.paths import PathStructure
-from tailsum.numerics.check import as_whole, check_broadcast, check_floating, check_scores
-from tailsum.numerics.levels import Steps, path_sums
+from tailsum.numerics.check import as_whole, below_infinity, check_broadcast, check_floating, check_scores
+from tailsum.numerics.levels import path_sums
+from tailsum.numerics.moves import Steps
 from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.tensors import without_common, working_type
-from tailsum.numerics.transforms import some
+from tailsum.numerics.transforms import every
 from tailsum.scores.potential import Dense
 from tailsum.structure.check import checked_lengths
 
@@ -68,7 +69,11 @@ class CTC(PathStructure[FrameTerms, Tensor]):
         present = torch.arange(longest, device=self.device) < self.target_lengths[..., None]
         if not 0 <= blank < self.n_states:
             raise ValueError(f"blank must lie between 0 and V-1 = {self.n_states - 1}: got {blank}")
-        if some(present & ((targets < 0) | (targets >= self.n_states) | (targets == blank))):
+        self.log_probs, self.dtype = log_probs, working_type(log_probs)
+        wrong = present & ((targets < 0) | (targets >= self.n_states) | (targets == blank))
+        used = self._blanked(log_probs.detach())
+        if not every(below_infinity(used) & ~wrong.any()):  # one look at the device for both
+            check_scores("log_probs", used)
             raise ValueError(
                 f"targets must lie between 0 and V-1 = {self.n_states - 1} and not be blank: got one that is"
             )
@@ -77,15 +82,14 @@ class CTC(PathStructure[FrameTerms, Tensor]):
             self.lattice = F.pad(places, (0, 1), value=blank)  # the label of each place, [*batch, 2S+1]
         before = F.pad(self.lattice, (2, 0), value=blank)[..., :-2]
         self.skips = (self.lattice != blank) & (self.lattice != before)  # whether a place may be entered over a blank
-        self.log_probs, self.dtype = log_probs, working_type(log_probs)
-        check_scores("log_probs", self._blanked(log_probs.detach()))
 
     def _blanked(self, log_probs: Tensor) -> Float[Tensor, "*batch T V"]:
         """Zero in the padding."""
-        return torch.where(self.inside()[..., None], log_probs, 0.0)
+        return log_probs if self.lengths is None else torch.where(self.inside()[..., None], log_probs, 0.0)
 
     def terms(self) -> FrameTerms:
-        return FrameTerms(Dense(self._blanked(self.log_probs).to(self.dtype)))
+        scores = self._blanked(self.log_probs).expand(*self.batch_shape, -1, -1)
+        return FrameTerms(Dense(scores.to(self.dtype)))
 
     def total(self, terms: FrameTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
         """A level of the lattice for each frame, with the places of the target."""

@@ -12,7 +12,8 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.levels import Listed, path_sums, path_sums_before
+from tailsum.numerics.levels import path_sums, path_sums_before
+from tailsum.numerics.moves import Listed
 from tailsum.numerics.reduce import Reduce, highest
 
 

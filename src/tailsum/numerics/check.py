@@ -62,8 +62,14 @@ def check_scores(name: str, tensor: Tensor) -> None:
 
 
 def are_scores(tensor: Tensor) -> bool:
-    """Whether scores are floating-point without NaN or +inf, either of which the maximum would show."""
-    return tensor.is_floating_point() and (not tensor.numel() or every(tensor.detach().amax() < math.inf))
+    """Whether scores are floating-point without NaN or +inf."""
+    return tensor.is_floating_point() and every(below_infinity(tensor))
+
+
+def below_infinity(tensor: Tensor) -> Tensor:
+    """Whether there is no NaN and no +inf, either of which the maximum would show: one truth value, on the device of the tensor."""
+    values = tensor.detach()
+    return values.amax() < math.inf if values.numel() else values.new_ones((), dtype=torch.bool)
 
 
 def check_whole(name: str, tensor: Tensor) -> Tensor:

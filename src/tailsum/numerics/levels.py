@@ -11,81 +11,33 @@ two linear passes over tables of the shares. Nodes are summed in float64: a sum 
 do scores beside a mask of -1e9.
 """
 
-import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tailsum.numerics.fused.kernel import Example, Kernel
 from tailsum.numerics.gradients import gradients
+from tailsum.numerics.moves import Listed, Moves, Steps
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp, shares
-from tailsum.numerics.tensors import finite
 
 
 def path_sums(
-    scores: Float[Tensor, "..."], moves: "Moves", ends: Int[Tensor, "..."], reduce: Reduce = log_sum_exp
+    scores: Float[Tensor, "..."], moves: Moves, ends: Int[Tensor, "..."], reduce: Reduce = log_sum_exp
 ) -> Float[Tensor, "..."]:
     """The reduction over all paths from a start to each of the `ends`, places in the flattened table of nodes; in float64.
 
     `scores` of arcs are laid out as `moves` say. Of paths to a node, the gradient is in the scores of their arcs.
     """
-    return _Inside.apply(scores, moves, ends, reduce)[0]
+    sums = _sums_by_steps if isinstance(moves, Steps) else _sums_by_arcs
+    return sums(scores, moves=moves, ends=ends, reduce=reduce)
 
 
 @torch.no_grad()
-def path_sums_before(scores: Float[Tensor, "..."], moves: "Moves", reduce: Reduce) -> Float[Tensor, "..."]:
+def path_sums_before(scores: Float[Tensor, "..."], moves: Moves, reduce: Reduce) -> Float[Tensor, "..."]:
     """For each arc the reduction over all paths from a start to the node that it comes from, without gradients."""
     return moves.tails(_Inside.apply(scores, moves, torch.zeros(0, dtype=torch.long, device=scores.device), reduce)[1])
-
-
-class Moves(ABC):
-    """Where the arcs of a lattice come from, and how tables of nodes and arcs are laid out."""
-
-    @abstractmethod
-    def start(self, scores: Tensor) -> Tensor:
-        """A new table of nodes in float64, zero at the starts and minus infinity elsewhere."""
-
-    @abstractmethod
-    def rows(self, arcs: Tensor) -> Sequence[Tensor]:
-        """Views of a table of arcs, `[K, ...]` for each level."""
-
-    @abstractmethod
-    def opened(self, nodes: Tensor) -> "Opened":
-        """Views of a table of nodes by level."""
-
-    @abstractmethod
-    def tails(self, nodes: Tensor) -> Tensor:
-        """For each arc the value of the node that it comes from."""
-
-    @abstractmethod
-    def heads(self, nodes: Tensor) -> Tensor:
-        """For each arc the value of the node that it enters, or a shape that broadcasts to this."""
-
-    @abstractmethod
-    def shares(self, scores: Tensor, nodes: Tensor) -> Tensor:
-        """The share of each arc in the sum at its head; finite, and nothing more, where that is minus infinity."""
-
-
-class Opened(ABC):
-    """A table of nodes by level: views `heads` of the nodes of each, the starts left out, and access to where arcs come from."""
-
-    heads: Sequence[Tensor]
-
-    @abstractmethod
-    def tails(self, level: int) -> Tensor:
-        """A new tensor `[K, ...]` with the values of the nodes from which arcs enter a level."""
-
-    def entering(self, level: int, scores: Tensor) -> Tensor:
-        """A new tensor `[K, ...]`: the same plus the scores of the arcs."""
-        return self.tails(level).add_(scores)
-
-    @abstractmethod
-    def give(self, level: int, arcs: Tensor) -> None:
-        """Adds values `[K, ...]` of the arcs that enter a level to the nodes that they come from."""
 
 
 class _Inside(torch.autograd.Function):
@@ -220,121 +172,61 @@ class _Collect(torch.autograd.Function):
         return moves.tails(out) * moves.heads(grad), grad, None
 
 
-class Steps(Moves):
-    """The same `steps` into each of `places` at each of `levels`, for a batch of B: tables of arcs are `[levels, K or 1, B, places]`.
+# Both again as kernels, in one launch; a launch for each operation is faster where there are few levels, all of them wide.
 
-    Step `(back, by)` enters place p of a level from place p - by, `back` levels before. The only start is place 0 of the level
-    before the first. `closed [K, B, places]` is added to all scores: zero or minus infinity.
-    """
-
-    def __init__(
-        self, steps: Sequence[tuple[int, int]], levels: int, places: int, closed: Tensor | None = None
-    ) -> None:
-        self.steps, self.levels, self.places, self.closed = steps, levels, places, closed
-        self.before, self.margin = max(back for back, _ in steps), max(by for _, by in steps)
-
-    def at(self, level: Int[Tensor, " B"], places: Int[Tensor, "B n"]) -> Int[Tensor, "B n"]:
-        """Where the `places` of a level are in the flattened table of nodes; the first level is 1, and 0 that of the start."""
-        row = (level + self.before - 1) * len(level) + torch.arange(len(level), device=level.device)
-        return row[:, None] * (self.places + self.margin) + self.margin + places
-
-    def start(self, scores: Tensor) -> Tensor:
-        # Levels before the start and places before the first, which are never reached.
-        shape = self.levels + self.before, scores.shape[2], self.places + self.margin
-        nodes = torch.full(shape, -math.inf, dtype=torch.float64, device=scores.device)
-        nodes[self.before - 1, :, self.margin] = 0.0
-        return nodes
-
-    def rows(self, arcs: Tensor) -> Sequence[Tensor]:
-        return arcs.unbind(0)
-
-    def opened(self, nodes: Tensor) -> "_Places":
-        return _Places(self, nodes)
-
-    def sources(self, nodes: Tensor) -> list[Tensor]:
-        """For each step the places that it comes from, `[levels, B, places]`."""
-        return [
-            nodes[self.before - back :][: self.levels, :, self.margin - by :][..., : self.places]
-            for back, by in self.steps
-        ]
-
-    def tails(self, nodes: Tensor) -> Tensor:
-        return torch.stack(self.sources(nodes), 1)
-
-    def heads(self, nodes: Tensor) -> Tensor:
-        return nodes[self.before :, None, :, self.margin :]
-
-    def shares(self, scores: Tensor, nodes: Tensor) -> Tensor:
-        x = self.tails(nodes) + scores
-        x = x if self.closed is None else x + self.closed
-        return x.clamp(min=torch.finfo(x.dtype).min).softmax(1)
+_WIDE = 1 << 15
 
 
-class _Places(Opened):
-    def __init__(self, steps: Steps, nodes: Tensor) -> None:
-        self.heads = nodes[steps.before :, :, steps.margin :].unbind(0)
-        self.sources = list(zip(*(x.unbind(0) for x in steps.sources(nodes)), strict=True))
-        self.closed = steps.closed
-
-    def tails(self, level: int) -> Tensor:
-        return torch.stack(self.sources[level])
-
-    def entering(self, level: int, scores: Tensor) -> Tensor:
-        x = super().entering(level, scores)
-        return x if self.closed is None else x.add_(self.closed)
-
-    def give(self, level: int, arcs: Tensor) -> None:
-        for source, values in zip(self.sources[level], arcs.unbind(0), strict=True):
-            source.add_(values)
+def _plain(scores: Tensor, *, moves: Moves, ends: Tensor, reduce: Reduce) -> Tensor:
+    return _Inside.apply(scores, moves, ends, reduce)[0]
 
 
-@dataclass(frozen=True)
-class Listed(Moves):
-    """Arcs in slots, those into one level side by side as `[K, nodes of the level]`, for C columns of scores.
-
-    Tables of arcs are `[slots, C]`, of nodes `[nodes, C]`, the first of them the starts, and the others by level. `source` and
-    `head` are the nodes of the arc in each slot; an empty slot has the source 0 and scores minus infinity. `sizes` are K and
-    the number of nodes of each level.
-    """
-
-    source: Int[Tensor, " slots"]
-    head: Int[Tensor, " slots"]
-    starts: int
-    sizes: Sequence[tuple[int, int]]
-
-    def start(self, scores: Tensor) -> Tensor:
-        count = self.starts + sum(n for _, n in self.sizes)
-        nodes = torch.full((count, scores.shape[1]), -math.inf, dtype=torch.float64, device=scores.device)
-        nodes[: self.starts] = 0.0
-        return nodes
-
-    def rows(self, arcs: Tensor) -> Sequence[Tensor]:
-        rows = arcs.split([k * n for k, n in self.sizes])
-        return [row.view(k, n, -1) for row, (k, n) in zip(rows, self.sizes, strict=True)]
-
-    def opened(self, nodes: Tensor) -> "_Nodes":
-        return _Nodes(self, nodes)
-
-    def tails(self, nodes: Tensor) -> Tensor:
-        return nodes.index_select(0, self.source)
-
-    def heads(self, nodes: Tensor) -> Tensor:
-        return nodes.index_select(0, self.head)
-
-    def shares(self, scores: Tensor, nodes: Tensor) -> Tensor:
-        part = (self.tails(nodes) + scores - finite(self.heads(nodes.detach()))).exp()
-        whole = torch.zeros_like(nodes).index_add(0, self.head, part)  # one, but for rounding
-        return part / self.heads(whole + (whole == 0).to(whole.dtype))
+def _example_of_steps(levels: int, batch: int, places: int, shared: int) -> Example:
+    """With `shared`, one score for all steps into a place, some of which are closed."""
+    closed = torch.zeros(3, batch, places).masked_fill(torch.rand(3, batch, places) < 0.2, -torch.inf)
+    steps = [(1, 0), (1, 1), (1, 2)] if shared else [(2, 1), (1, 1), (1, 0)]
+    moves = Steps(steps, levels, places, closed if shared else None)
+    last = torch.full((batch, 2), min(levels, places) - 1) - torch.arange(2).clamp(max=places - 1)
+    ends = moves.at(torch.randint((levels + 1) // 2, levels + 1, (batch,)), last.clamp(min=0))
+    return Example(
+        (torch.randn(levels, 1 if shared else 3, batch, places),), {"moves": moves, "ends": ends, "reduce": log_sum_exp}
+    )
 
 
-class _Nodes(Opened):
-    def __init__(self, listed: Listed, nodes: Tensor) -> None:
-        self.nodes, self.sizes = nodes, listed.sizes
-        self.heads = nodes[listed.starts :].split([n for _, n in listed.sizes])
-        self.sources = listed.source.split([k * n for k, n in listed.sizes])
+_sums_by_steps = Kernel(
+    "level_steps",
+    _plain,
+    _example_of_steps,
+    sizes=(
+        {"levels": 5, "batch": 2, "places": 7, "shared": 0},
+        {"levels": 4, "batch": 2, "places": 5, "shared": 1},
+        {"levels": 1, "batch": 1, "places": 1, "shared": 1},
+    ),
+    large={"levels": 500, "batch": 32, "places": 121, "shared": 1},
+    takes=lambda _, *, moves, **__: moves.places < _WIDE,
+)
 
-    def tails(self, level: int) -> Tensor:
-        return self.nodes.index_select(0, self.sources[level]).unflatten(0, self.sizes[level])
 
-    def give(self, level: int, arcs: Tensor) -> None:
-        self.nodes.index_add_(0, self.sources[level], arcs.flatten(0, 1))
+def _example_of_arcs(levels: int, columns: int, nodes: int, arcs: int) -> Example:
+    """Arcs into each node of a level, from any nodes before; few into the nodes of the last level."""
+    sizes = [*[(arcs, nodes)] * (levels - 1), (1, nodes)]
+    counts = [k * n for k, n in sizes]
+    of_slot = torch.arange(levels).repeat_interleave(torch.tensor(counts))
+    source = (torch.rand(len(of_slot)) * (1 + of_slot * nodes)).long()
+    head = torch.cat([1 + level * nodes + torch.arange(n).repeat(k) for level, (k, n) in enumerate(sizes)])
+    ends = torch.arange(1 + (levels - 1) * nodes * columns, (1 + levels * nodes) * columns)
+    settings = {"moves": Listed(source, head, 1, sizes), "ends": ends, "reduce": log_sum_exp}
+    return Example((torch.randn(len(source), columns),), settings)
+
+
+_sums_by_arcs = Kernel(
+    "level_arcs",
+    _plain,
+    _example_of_arcs,
+    sizes=(
+        {"levels": 3, "columns": 2, "nodes": 3, "arcs": 2},
+        {"levels": 2, "columns": 1, "nodes": 1, "arcs": 19},
+    ),
+    large={"levels": 500, "columns": 16, "nodes": 20, "arcs": 3},
+    takes=lambda _, *, moves, **__: len(moves.source) < _WIDE * len(moves.sizes),
+)

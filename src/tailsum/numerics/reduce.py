@@ -65,6 +65,10 @@ class Draw:
     def __call__(self, x: Tensor, dim: int) -> Tensor:
         return _Draw.apply(x, dim, self.generator)
 
+    def seed(self, device: torch.device) -> Tensor:
+        """A new seed for the random numbers of a kernel, `[1]`, which stays on the device."""
+        return torch.randint(1 << 31, (1,), generator=self.generator, device=device)
+
 
 class _Draw(torch.autograd.Function):
     @staticmethod
