@@ -20,11 +20,12 @@ from torch import Tensor
 from tailsum.audience import for_authors
 from tailsum.chains.durations import Durations
 from tailsum.chains.segment_pairs import ByDuration, blanked, pair_scores, score_of_pairs, with_durations
-from tailsum.chains.segment_scan import entering, reduced
+from tailsum.chains.segment_scan import entering
 from tailsum.chains.segment_scores import SegmentScores
+from tailsum.chains.segment_sums import total_score
 from tailsum.chains.segment_sweep import SegmentSweep
 from tailsum.chains.segment_table import SegmentTable, as_segments, within_sequence
-from tailsum.chains.segment_walk import endings, places_in_batch, walk_back
+from tailsum.chains.segment_walk import walk_back
 from tailsum.chains.segments import Segments, overlapping
 from tailsum.numerics.check import check_broadcast, check_in_range, check_whole
 from tailsum.numerics.gradients import tracked
@@ -150,10 +151,8 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         return self.replaced(_gathered=(segments, pairs))
 
     def total(self, terms: SegmentTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
-        messages = entering(terms.segments, terms.pairs, self.batch_shape, reduce)
-        batch = places_in_batch(self.batch_shape, self.device)
-        scores = endings(terms.segments, messages, batch, self.sequence_lengths(), final=True)
-        return reduced(scores, self.dtype, reduce).to(self.dtype).reshape(self.batch_shape)
+        total = total_score(*terms, self.batch_shape, self.sequence_lengths(), reduce)
+        return total.to(self.dtype).reshape(self.batch_shape)
 
     # Overrides for terms that are segments.
 
