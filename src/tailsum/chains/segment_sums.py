@@ -20,7 +20,11 @@ def total_score(
 ) -> Float64[Tensor, " r"]:
     """The scores of all segmentations of each sequence, the batch flattened, reduced to one number."""
     inputs = flat_scores(segments, pairs, batch) if reduce is log_sum_exp else None
-    return _scanned(segments, pairs, batch, lengths, reduce) if inputs is None else log_segment_sum(*inputs, lengths=lengths)
+    return (
+        _scanned(segments, pairs, batch, lengths, reduce)
+        if inputs is None
+        else log_segment_sum(*inputs, lengths=lengths)
+    )
 
 
 def _scanned(
@@ -53,7 +57,7 @@ def _flat(x: Tensor, trailing: int, batch: torch.Size) -> Tensor:
     lead, rest = x.shape[:-trailing], x.shape[-trailing:]
     if len(lead) == 1:
         return x
-    return (x.expand(*batch, *rest) if lead.numel() > 1 else x).reshape(-1, *rest)
+    return x.reshape(1, *rest) if lead.numel() == 1 else x.expand(*batch, *rest).reshape(batch.numel(), *rest)
 
 
 def from_flat(tensors: tuple[Tensor, ...], lengths: Int[Tensor, " r"]) -> tuple[SegmentScores, Potential]:

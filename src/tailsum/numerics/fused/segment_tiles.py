@@ -17,7 +17,6 @@ from tailsum.numerics.fused.exponential import exp
 
 WIDEST = 1024  # states
 LONGEST = 4096  # durations
-_ENTRIES = 4096  # of a tile
 
 
 @triton.jit
@@ -121,21 +120,31 @@ class Inputs(NamedTuple):
 
     def arguments(self) -> tuple[object, ...]:
         """What all kernels take first: pointers, sizes and strides."""
-        batch, length, longest, n = self.sizes
-        lasting = self.table if self.lasting is None else self.lasting
-        pairs = self.pairs.expand(batch, max(1, length - 1), -1, -1, -1)
-        own = 0 if len(lasting) == 1 else lasting.stride(0)
-        by = pairs.stride(2) if self.by_duration else 0
-        steps = (*pairs.stride()[:2], by, *pairs.stride()[3:])
-        sizes = length, longest, n, self.rows
-        return self.table, lasting, self.pairs, self.lengths, *sizes, *self.table.stride(), own, *steps
+        _, length, _, n = self.sizes
+        shared = zip(self.pairs.shape[:3], self.pairs.stride(), strict=False)
+        strides = [0 if size == 1 else stride for size, stride in shared]
+        steps = *self.table.stride(), *strides, *self.pairs.stride()[3:]
+        return self.table, self.pairs, self.lengths, length, n, *steps
 
-    def tiles(self) -> dict[str, int | bool]:
-        """The launch options of kernels that take all of a sequence."""
+    def durations(self) -> tuple[Tensor, int, int]:
+        """The scores of durations, if there are any, their stride over the batch, and the longest duration."""
+        lasting = self.table if self.lasting is None else self.lasting
+        return lasting, 0 if len(lasting) == 1 else lasting.stride(0), self.sizes[2]
+
+    def tile(self, entries: int) -> dict[str, int]:
+        """The size of a tile of segments of all durations, and how many warps work on it."""
         _, _, longest, n = self.sizes
-        d, states = triton.next_power_of_2(longest), triton.next_power_of_2(n)
-        k, j = min(states, max(1, _ENTRIES // d)), min(states, 128)
-        i = min(triton.next_power_of_2(self.rows), _ENTRIES // j)
-        warps = min(8, max(1, max(d * k, i * j) // 256))
-        kinds = {"DURATIONS": self.lasting is not None, "BY_DURATION": self.by_duration}
-        return {"D": d, "K": k, "I": i, "J": j, "num_warps": warps, **kinds}
+        d = triton.next_power_of_2(longest)
+        k = min(triton.next_power_of_2(n), max(1, entries // d))
+        return {"D": d, "K": k, "num_warps": min(16, max(1, d * k // 128)), "DURATIONS": self.lasting is not None}
+
+    def pair_tile(self) -> dict[str, int]:
+        """The same of a tile of pairs."""
+        j = min(triton.next_power_of_2(self.sizes[3]), 128)
+        i = min(triton.next_power_of_2(self.rows), 4096 // j)
+        return {"I": i, "J": j, "num_warps": min(16, max(1, i * j // 256)), "BY_DURATION": self.by_duration}
+
+    def tiles(self) -> dict[str, int]:
+        """Both, for kernels that take all of a sequence."""
+        own, pairs = self.tile(2048), self.pair_tile()
+        return own | pairs | {"num_warps": max(own["num_warps"], pairs["num_warps"])}

@@ -19,13 +19,13 @@ from tailsum.numerics.fused.kernel import Kept
 from tailsum.numerics.fused.segment_tiles import Inputs, pair_tile, part, scores_from, scores_until, sources
 
 _PROGRAMS = 2048  # that sum up gradients in scores of pairs
-_PLAIN = ["length", "longest", "t_b", "l_b", "p_b", "p_s"]  # arguments that kernels are not compiled for
+PLAIN = ["length", "longest", "t_b", "l_b", "p_b", "p_s"]  # arguments that kernels are not compiled for
 
 
-@triton.jit(do_not_specialize=_PLAIN)
+@triton.jit(do_not_specialize=PLAIN)
 def _inside(
-    table, lasting, pairs, lengths, length, longest, n, rows, t_b, t_s, t_d, t_n, l_b, p_b, p_s, p_d, p_i, p_j,
-    messages, ends, tops, totals, D: tl.constexpr, K: tl.constexpr, I: tl.constexpr, J: tl.constexpr,
+    table, pairs, lengths, length, n, t_b, t_s, t_d, t_n, p_b, p_s, p_d, p_i, p_j,
+    lasting, l_b, longest, rows, messages, ends, tops, totals, D: tl.constexpr, K: tl.constexpr, I: tl.constexpr, J: tl.constexpr,
     DURATIONS: tl.constexpr, BY_DURATION: tl.constexpr, MAXIMUM: tl.constexpr,
 ):  # fmt: skip
     """Messages, endings, the highest ending of each position, and that of the whole sequence summed over its states."""
@@ -81,17 +81,23 @@ def _inside(
     tl.store(totals + b, whole.to(tl.float64) + top)
 
 
-@triton.jit(do_not_specialize=_PLAIN)
+@triton.jit(do_not_specialize=PLAIN)
 def _outside(
-    table, lasting, pairs, lengths, length, longest, n, rows, t_b, t_s, t_d, t_n, l_b, p_b, p_s, p_d, p_i, p_j,
-    messages, ends, tops, totals, seeds, of_messages, of_ends, of_table, of_lasting,
+    table, pairs, lengths, length, n, t_b, t_s, t_d, t_n, p_b, p_s, p_d, p_i, p_j,
+    lasting, l_b, longest, rows, messages, ends, tops, totals, seeds, of_messages, of_ends, of_table, of_lasting,
     D: tl.constexpr, K: tl.constexpr, I: tl.constexpr, J: tl.constexpr, DURATIONS: tl.constexpr, BY_DURATION: tl.constexpr,
 ):  # fmt: skip
     """The gradients in messages, endings and scores of segments, from the last position to the first."""
     b = tl.program_id(0).to(tl.int64)
     table, lasting, pairs = table + b * t_b, lasting + b * l_b, pairs + b * p_b
     own = b * length * n
-    messages, ends, of_messages, of_ends, tops = messages + own, ends + own, of_messages + own, of_ends + own, tops + b * length
+    messages, ends, of_messages, of_ends, tops = (
+        messages + own,
+        ends + own,
+        of_messages + own,
+        of_ends + own,
+        tops + b * length,
+    )
     of_table, of_lasting = of_table + own * (1 if DURATIONS else longest), of_lasting + b * 2 * longest * n
     last, seed, whole = tl.load(lengths + b).to(tl.int32), tl.load(seeds + b), finite(tl.load(totals + b))
     for row in range(0, rows, I):
@@ -154,10 +160,10 @@ def _outside(
             tl.debug_barrier()
 
 
-@triton.jit(do_not_specialize=[*_PLAIN, "steps", "together", "count", "chunk", "chunks"])
+@triton.jit(do_not_specialize=[*PLAIN, "groups", "steps", "together", "count", "chunk", "chunks"])
 def _of_pairs(
-    table, lasting, pairs, lengths, length, longest, n, rows, t_b, t_s, t_d, t_n, l_b, p_b, p_s, p_d, p_i, p_j,
-    messages, ends, tops, of_messages, slopes, steps, together, count, chunk, chunks,
+    table, pairs, lengths, length, n, t_b, t_s, t_d, t_n, p_b, p_s, p_d, p_i, p_j,
+    rows, messages, ends, tops, of_messages, slopes, groups, steps, together, count, chunk, chunks,
     I: tl.constexpr, J: tl.constexpr, BY_DURATION: tl.constexpr,
 ):  # fmt: skip
     """The gradients in scores of pairs, `slopes [chunks, groups, rows, N]`: each sums up some boundaries that share them.
@@ -184,8 +190,8 @@ def _of_pairs(
             entering = (tl.load(messages + here + j, j < n, 0.0) - top).to(tl.float32)
             arriving = tl.load(of_messages + here + j, j < n, 0.0)
             slope += part(arriving[None, :], (sent.to(tl.float32)[:, None] + scores) - finite(entering)[None, :])
-    place = (part_of * (tl.num_programs(0).to(tl.int64) // (chunks * across * tl.cdiv(rows, I))) + group) * rows
-    tl.store(slopes + (place + r)[:, None] * n + j[None, :], slope, (r < rows)[:, None] & (j < n)[None, :])
+    place = (part_of * groups + group) * rows + r
+    tl.store(slopes + place[:, None] * n + j[None, :], slope, (r < rows)[:, None] & (j < n)[None, :])
 
 
 def messages_of(inputs: Inputs, maximum: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -197,7 +203,10 @@ def messages_of(inputs: Inputs, maximum: bool) -> tuple[Tensor, Tensor, Tensor, 
     messages, ends = inputs.table.new_empty(2, batch, length, n, dtype=torch.float64)
     tops, totals = messages.new_empty(batch, length), messages.new_empty(batch)
     if batch:
-        _inside[(batch,)](*inputs.arguments(), messages, ends, tops, totals, MAXIMUM=maximum, **inputs.tiles())
+        _inside[(batch,)](
+            *inputs.arguments(), *inputs.durations(), inputs.rows, messages, ends, tops, totals, MAXIMUM=maximum,
+            **inputs.tiles(),
+        )  # fmt: skip
     return messages, ends, tops, totals
 
 
@@ -221,7 +230,7 @@ def backward(kept: Kept, grad: Tensor, wanted: Sequence[bool], *, lengths: Tenso
     of_lasting = messages.new_zeros((batch, 2, longest, n) if inputs.lasting is not None else 0)
     if batch:
         _outside[(batch,)](
-            *inputs.arguments(), messages, ends, tops, totals, grad.float().contiguous(),
+            *inputs.arguments(), *inputs.durations(), inputs.rows, messages, ends, tops, totals, grad.float().contiguous(),
             of_messages, of_ends, of_table, of_lasting, **inputs.tiles(),
         )  # fmt: skip
     slopes: list[Tensor | None] = [of_table]
@@ -235,16 +244,15 @@ def _slopes_of_pairs(inputs: Inputs, messages: Tensor, ends: Tensor, tops: Tenso
     own, steps, *_ = inputs.pairs.shape
     if length == 1 or not batch:
         return torch.zeros_like(inputs.pairs)
-    tile, rows, groups = inputs.tiles(), inputs.rows, own * steps
-    together = (length - 1) // steps
+    tile, groups, together = inputs.pair_tile(), own * steps, (length - 1) // steps
     count = batch // own * together
-    blocks = triton.cdiv(rows, tile["I"]) * triton.cdiv(n, tile["J"])
+    blocks = triton.cdiv(inputs.rows, tile["I"]) * triton.cdiv(n, tile["J"])
     chunk = min(512, max(64, count * groups * blocks // _PROGRAMS))  # few enough to be summed in float32
     chunks = triton.cdiv(count, chunk)
-    slopes = of_messages.new_empty(chunks, groups, rows, n)
-    options = {name: tile[name] for name in ("I", "J", "num_warps", "BY_DURATION")}
+    slopes = of_messages.new_empty(chunks, groups, inputs.rows, n)
     _of_pairs[(chunks * groups * blocks,)](
-        *inputs.arguments(), messages, ends, tops, of_messages, slopes, steps, together, count, chunk, chunks, **options
-    )
+        *inputs.arguments(), inputs.rows, messages, ends, tops, of_messages, slopes, groups, steps, together, count, chunk,
+        chunks, **tile,
+    )  # fmt: skip
     total = slopes[0] if chunks == 1 else slopes.sum(0, dtype=torch.float64).float()
     return total.reshape(inputs.pairs.shape)
