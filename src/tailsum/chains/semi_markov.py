@@ -87,7 +87,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         self.censored, self._given = censored, (segments, pairs)
         self.dtype = working_type(*segments.tensors, *pairs.tensors)
         with torch.no_grad():  # every operation repeats this; here it only checks
-            self._prepared_segments(check=True)
+            segments.cleaned(self._lengths(), censored=censored, check=True)
             check_potential("transition", self._blanked_pairs())
 
     @property
@@ -103,8 +103,8 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         """
         return self._gathered[1] if self._gathered else with_durations(self._blanked_pairs(), self._by_duration)
 
-    def _prepared_segments(self, *, check: bool = False) -> SegmentScores:
-        segments = self._given[0].cleaned(self._lengths(), censored=self.censored, check=check)
+    def _prepared_segments(self) -> SegmentScores:
+        segments = self._given[0].cleaned(self._lengths(), censored=self.censored, check=False)
         segments = segments.map(lambda x: unmasked(x.to(self.dtype)))
         return segments.cut_at(self._lengths()) if self.censored else segments
 
