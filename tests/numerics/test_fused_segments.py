@@ -90,6 +90,17 @@ def test_models(form, censored):
         torch.testing.assert_close(ours, truth, rtol=2e-5, atol=2e-5, check_dtype=False)
 
 
+def test_scores_of_pairs_of_some_dimensions_of_the_batch():
+    segment, pairs = torch.randn(2, 3, 4, 2, 2), torch.randn(3, 3, 2, 2)
+    model = ts.SemiMarkov(segment, pairs)
+    with ts.kernels("always"):
+        torch.testing.assert_close(
+            model.log_partition(), ts.SemiMarkov(segment, pairs.expand(2, 3, 3, 2, 2)).log_partition()
+        )
+        found = model.log_partition()
+    torch.testing.assert_close(found, model.log_partition())
+
+
 def test_long_sequences_lose_no_digits():
     inputs = (torch.randn(1, 300, 2) - 50, *(torch.randn(2, 1, 3, 2) - 20), torch.randn(1, 1, 1, 2, 2))
     with ts.kernels("always"):

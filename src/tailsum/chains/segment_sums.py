@@ -1,5 +1,7 @@
 """Sums over all segmentations: by a kernel, with a table of the scores of pairs, or else by the scan of `segment_scan`."""
 
+import math
+
 import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
@@ -20,11 +22,9 @@ def total_score(
 ) -> Float64[Tensor, " r"]:
     """The scores of all segmentations of each sequence, the batch flattened, reduced to one number."""
     inputs = flat_scores(segments, pairs, batch) if reduce is log_sum_exp else None
-    return (
-        _scanned(segments, pairs, batch, lengths, reduce)
-        if inputs is None
-        else log_segment_sum(*inputs, lengths=lengths)
-    )
+    if inputs is None:
+        return _scanned(segments, pairs, batch, lengths, reduce)
+    return log_segment_sum(*inputs, lengths=lengths)
 
 
 def _scanned(
@@ -55,7 +55,7 @@ def flat_scores(segments: SegmentScores, pairs: Potential, batch: torch.Size) ->
 def _flat(x: Tensor, trailing: int, batch: torch.Size) -> Tensor:
     """`[*#batch, ..]`, with this many dimensions after the batch, as `[B, ..]`, or `[1, ..]` if all sequences share it."""
     lead, rest = x.shape[:-trailing], x.shape[-trailing:]
-    if len(lead) == 1:
+    if len(lead) == len(batch) == 1:
         return x
     return x.reshape(1, *rest) if lead.numel() == 1 else x.expand(*batch, *rest).reshape(batch.numel(), *rest)
 
@@ -81,6 +81,7 @@ def flat_example(batch: int, length: int, longest: int, n: int, form: int) -> Ex
     lead = {"by boundary": (1, steps, 1), "of each sequence": (batch, steps, 1), "by duration": (1, steps, longest)}
     pairs = torch.randn(*lead.get(name, (1, 1, 1)), n, n)
     if name == "durations":
+        pairs.diagonal(dim1=-2, dim2=-1).fill_(-math.inf)  # two segments of one state in a row could change places
         return Example((torch.randn(batch, length, n), *torch.randn(2, 1, longest, n), pairs), {"lengths": lengths})
     return Example((own, pairs), {"lengths": lengths})
 

@@ -4,7 +4,7 @@ The reference is `chains.segment_walk`. At each boundary the highest score of a 
 be a sample; a score is relative to the message that sums them all up, so that it has all digits of float32.
 """
 
-# pyright: reportArgumentType=false
+# pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
 
 from collections.abc import Callable
 

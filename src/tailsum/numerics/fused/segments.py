@@ -5,7 +5,7 @@ first t+1 positions if their last segment has state i. The reference is `chains.
 kept for the gradient. They are float64; exponentials are float32, of differences from the largest score at a boundary.
 """
 
-# pyright: reportArgumentType=false
+# pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
 
 from collections.abc import Sequence
 
