@@ -144,3 +144,16 @@ def test_impossible_sequences_are_empty():
             assert found.starts[1].eq(-1).all()
             assert found.states[1].eq(-1).all()
             assert found.durations[0].sum() == 4
+
+
+@pytest.mark.parametrize("batch", [0, 2])
+@pytest.mark.parametrize("pairs", [(2, 2), (0, 2, 2)])
+def test_a_single_position(batch, pairs):
+    segment, found = torch.randn(batch, 1, 3, 2, requires_grad=True), []
+    for use in ("always", "never"):
+        with ts.kernels(use):
+            model = ts.SemiMarkov(segment, torch.randn(pairs))
+            assert model.sample((3,)).starts.shape == (3, batch, 1)
+            found.append((model.log_partition(), model.entropy(), model.marginals(), model.argmax().states))
+    for ours, truth in zip(*found, strict=True):
+        torch.testing.assert_close(ours, truth)

@@ -64,7 +64,7 @@ def from_flat(tensors: tuple[Tensor, ...], lengths: Int[Tensor, " r"]) -> tuple[
     """The inverse of `flat_scores`, for one dimension of batch."""
     own, pairs = tensors[:-1], tensors[-1]
     segments = SegmentTable(*own) if len(own) == 1 else Durations(*own, lengths=lengths)
-    return segments, Dense(pairs if pairs.shape[:3].numel() > 1 else pairs[0, 0, 0])
+    return segments, Dense(pairs[0, 0, 0] if pairs.shape[:3].numel() == 1 else pairs)
 
 
 def _log_sum(*tensors: Tensor, lengths: Int[Tensor, " r"]) -> Float64[Tensor, " r"]:
