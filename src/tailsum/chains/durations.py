@@ -8,6 +8,7 @@ so that T N + D N numbers define T D N scores. Sums along positions are float64 
 forbidden position forbids the segments that cover it, and no others.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -66,11 +67,11 @@ class Durations(SegmentScores):
         return Durations(emission, duration, last, self.lengths)
 
     def cut_at(self, lengths: Int[Tensor, "*batch"]) -> "Durations":
-        rows = self.duration.double().unbind(-2)
-        last = [rows[-1]]
-        for row in rows[-2::-1]:
-            last.append(log_sum_exp(torch.stack((last[-1], row)), 0))
-        return Durations(self.emission, self.duration, torch.stack(last[::-1], -2).to(self.duration.dtype), lengths)
+        last, step = self.duration.double(), 1
+        while step < self.longest:  # each is the sum of the first `step` durations from its own on
+            later = F.pad(last[..., step:, :], (0, 0, 0, step), value=-math.inf)
+            last, step = log_sum_exp(torch.stack((last, later)), 0), 2 * step
+        return Durations(self.emission, self.duration, last.to(self.duration.dtype), lengths)
 
     def tabled(self) -> SegmentTable:
         """The table `[*batch, T, D, N]`. A segment that reaches beyond its sequence sums over the positions there are."""

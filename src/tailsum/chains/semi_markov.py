@@ -20,16 +20,15 @@ from torch import Tensor
 from tailsum.audience import for_authors
 from tailsum.chains.durations import Durations
 from tailsum.chains.segment_pairs import ByDuration, blanked, pair_scores, score_of_pairs, with_durations
-from tailsum.chains.segment_scan import entering, reduced
+from tailsum.chains.segment_paths import best_segments, drawer
 from tailsum.chains.segment_scores import SegmentScores
+from tailsum.chains.segment_sums import total_score
 from tailsum.chains.segment_sweep import SegmentSweep
 from tailsum.chains.segment_table import SegmentTable, as_segments, within_sequence
-from tailsum.chains.segment_walk import endings, places_in_batch, walk_back
 from tailsum.chains.segments import Segments, overlapping
 from tailsum.numerics.check import check_broadcast, check_in_range, check_whole
 from tailsum.numerics.gradients import tracked
-from tailsum.numerics.noise import drawn_by, most_likely
-from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
+from tailsum.numerics.reduce import Reduce, log_sum_exp
 from tailsum.numerics.tensors import unmasked, working_type
 from tailsum.numerics.tiles import tile_rows
 from tailsum.scores.factored import embedding_norms
@@ -88,7 +87,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         self.censored, self._given = censored, (segments, pairs)
         self.dtype = working_type(*segments.tensors, *pairs.tensors)
         with torch.no_grad():  # every operation repeats this; here it only checks
-            self._prepared_segments(check=True)
+            segments.cleaned(self._lengths(), censored=censored, check=True)
             check_potential("transition", self._blanked_pairs())
 
     @property
@@ -104,8 +103,8 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         """
         return self._gathered[1] if self._gathered else with_durations(self._blanked_pairs(), self._by_duration)
 
-    def _prepared_segments(self, *, check: bool = False) -> SegmentScores:
-        segments = self._given[0].cleaned(self._lengths(), censored=self.censored, check=check)
+    def _prepared_segments(self) -> SegmentScores:
+        segments = self._given[0].cleaned(self._lengths(), censored=self.censored, check=False)
         segments = segments.map(lambda x: unmasked(x.to(self.dtype)))
         return segments.cut_at(self._lengths()) if self.censored else segments
 
@@ -150,10 +149,8 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         return self.replaced(_gathered=(segments, pairs))
 
     def total(self, terms: SegmentTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
-        messages = entering(terms.segments, terms.pairs, self.batch_shape, reduce)
-        batch = places_in_batch(self.batch_shape, self.device)
-        scores = endings(terms.segments, messages, batch, self.sequence_lengths(), final=True)
-        return reduced(scores, self.dtype, reduce).to(self.dtype).reshape(self.batch_shape)
+        total = total_score(*terms, self.batch_shape, self.sequence_lengths(), reduce)
+        return total.to(self.dtype).reshape(self.batch_shape)
 
     # Overrides for terms that are segments.
 
@@ -226,9 +223,7 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
 
     @torch.no_grad()
     def best(self, terms: SegmentTerms) -> Segments:
-        messages = entering(terms.segments, terms.pairs, self.batch_shape, highest)
-        samples = walk_back(*terms, messages, self.sequence_lengths(), 1, most_likely)
-        return Segments(*(x[0] for x in samples))
+        return best_segments(*terms, self.batch_shape, self.sequence_lengths())
 
     def drawn(self, terms: SegmentTerms, sample_shape: Sequence[int], generator: torch.Generator | None) -> Segments:
         """Forward filtering, backward sampling.
@@ -236,14 +231,8 @@ class SemiMarkov(Structure[SegmentTerms, Segments]):
         >>> SemiMarkov(torch.randn(6, 3, 4), torch.randn(4, 4)).sample((1000,)).labels().shape
         torch.Size([1000, 6])
         """
-        lengths = self.sequence_lengths()
-        messages = entering(terms.segments, terms.pairs, self.batch_shape, log_sum_exp)
-
-        def draw(count: int) -> Segments:
-            return walk_back(*terms, messages, lengths, count, drawn_by(generator))
-
-        chunk = tile_rows(len(lengths) * min(self.longest, len(messages)) * self.n_states, self.device)
-        return self.chunked(draw, math.prod(sample_shape), chunk, sample_shape)
+        draw, entries = drawer(*terms, self.batch_shape, self.sequence_lengths(), generator)
+        return self.chunked(draw, math.prod(sample_shape), tile_rows(entries, self.device), sample_shape)
 
     def used(self, configuration: Segments) -> tuple[Float[Tensor, "*sample_batch T D n"], ...]:
         starts, durations, states = configuration
