@@ -1,8 +1,9 @@
 """The one pattern for kernels: what computes the same in plain torch, which inputs a kernel takes, and how to try it.
 
 A `Kernel` is declared once, beside its reference, and called like it. It chooses between the two, and is differentiable any number of
-times: first derivatives are the kernel's own, those of higher order come from the reference. Tests, the check of what the compiler
-makes of it, and the benchmarks go over all that are `declared`. README.md here says how to add one.
+times: first derivatives are the kernel's own, those of higher order come from the reference, or from the kernel of its slope, when
+they are asked for. Tests, the check of what the compiler makes of it, and the benchmarks go over all that are `declared`.
+README.md here says how to add one.
 """
 
 import importlib
@@ -48,6 +49,8 @@ class Kernel:
     sizes: Sequence[Mapping[str, int]]  # that tests try, odd ones among them
     large: Mapping[str, int]  # that the benchmarks time
     takes: Callable[..., bool] = lambda *_, **__: True  # whether there is a kernel for such inputs
+    # Of the result `[n]`, and its slope along a direction: `[2, n]` from the inputs and as many directions. For second derivatives.
+    slope: "Kernel | None" = None
 
     def __post_init__(self) -> None:
         _declared.append(self)
@@ -96,9 +99,41 @@ class _Launched(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         kernel, settings, count = ctx.how
         inputs, kept, wanted = ctx.saved_tensors[:count], ctx.saved_tensors[count:], ctx.needs_input_grad[3:]
-        if torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
+            return None, None, None, *kernel.launches.backward(kept, grads[0], wanted, **settings)
+        return None, None, None, *_Slopes.apply(kernel, settings, kept, wanted, grads[0], *inputs)
+
+
+class _Slopes(torch.autograd.Function):
+    """The gradients of a kernel, recorded: whoever records them need not differentiate them, and pays only if they do."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, kernel: Kernel, settings: Mapping[str, Any], kept: Kept, wanted: Sequence[bool], *tensors: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        ctx.save_for_backward(*tensors)
+        ctx.how = kernel, settings, wanted
+        slopes = kernel.launches.backward(kept, tensors[0], wanted, **settings)
+        return tuple(slope if want else None for slope, want in zip(slopes, wanted, strict=True))
+
+    @staticmethod
+    def backward(ctx: Any, *vectors: Tensor | None) -> Any:
+        kernel, settings, wanted = ctx.how
+        along = [v for v, want in zip(vectors, wanted, strict=True) if want]
+
+        def by_reference(tensors: Sequence[Tensor]) -> Tensor:
+            grad, *inputs = tensors
+            active = [x for x, want in zip(inputs, wanted, strict=True) if want]
             with kernels("never"):
-                slopes = gradients(lambda x: kernel.reference(*x, **settings), inputs, wanted, grads[0])
-        else:
-            slopes = kernel.launches.backward(kept, grads[0], wanted, **settings)
-        return None, None, None, *slopes
+                result = kernel.reference(*inputs, **settings)
+            slopes = torch.autograd.grad(result, active, grad, create_graph=True, materialize_grads=True)
+            return torch.cat([(slope * v).flatten() for slope, v in zip(slopes, along, strict=True)]).sum()
+
+        def by_slope(tensors: Sequence[Tensor]) -> Tensor:
+            assert kernel.slope is not None
+            grad, *inputs = tensors
+            directions = [torch.zeros_like(x) if v is None else v for x, v in zip(inputs, vectors, strict=True)]
+            return (kernel.slope(*inputs, *directions, **settings)[1] * grad).sum()
+
+        function = by_reference if kernel.slope is None else by_slope
+        return None, None, None, None, *gradients(function, ctx.saved_tensors, ctx.needs_input_grad[4:])
