@@ -9,9 +9,10 @@ from torch import Tensor
 
 from tailsum.numerics.charts import by_width, square
 from tailsum.numerics.check import check_tensor
-from tailsum.numerics.kernels import fused
+from tailsum.numerics.fused.kernel import Example, Kernel
+from tailsum.numerics.gradients import with_slope
 from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp
-from tailsum.numerics.tensors import take, without_common
+from tailsum.numerics.tensors import finite, take, without_common
 from tailsum.numerics.tiles import fits_budget
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.sweep import Sweep
@@ -69,14 +70,9 @@ class DenseRule(WholeRule):
         return self._products[kind, reduce]
 
     def total(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, " B"]:
-        if reduce is not log_sum_exp or spans.shape[1] == 1 or not len(spans) or not fused(spans, self.scores):
+        if reduce is not log_sum_exp:
             return super().total(spans, length, reduce)
-        from tailsum.numerics.fused.grammar import grammar_sum  # noqa: PLC0415  (needs Triton)
-
-        def reference(spans: Tensor, scores: Tensor) -> Tensor:
-            return super(DenseRule, DenseRule(scores)).total(spans, length, reduce)
-
-        return grammar_sum(spans, self.scores, length, reference)
+        return grammar_sum(spans, self.scores, lengths=length)
 
     def sweep(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size) -> Sweep:
         """By exact messages where the exponentials of the table fit the budget for tables."""
@@ -116,3 +112,39 @@ class DenseRule(WholeRule):
                     (outside[width - size - 1][:, size : size + count], right),
                 ):
                     entry.copy_(torch.logaddexp(entry, sent))
+
+
+def _total(spans: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+    return WholeRule.total(DenseRule(scores), spans, lengths, log_sum_exp)
+
+
+def _means(spans: Tensor, scores: Tensor, span_values: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
+    along = finite(span_values), finite(values)
+    return torch.stack(with_slope(lambda inputs: _total(*inputs, lengths), (spans, scores), along))
+
+
+def _some_pairs(spans: Tensor, *_: Tensor, **__: Tensor) -> bool:
+    """Whether there is any sentence of two words."""
+    return len(spans) > 0 and spans.shape[1] > 1
+
+
+def _example(batch: int, length: int, heads: int, leaves: int, tables: int) -> Example:
+    spans = torch.randn(batch, length, length, max(heads, leaves))
+    rules = torch.randn(tables, heads, heads + leaves, heads + leaves)
+    return Example((spans, rules), {"lengths": torch.randint(1, length + 1, (batch,))})
+
+
+def _example_with_values(**sizes: int) -> Example:
+    example, values = _example(**sizes), _example(**sizes)
+    return Example((*example.inputs, *values.inputs), example.settings)
+
+
+_SIZES = (
+    {"batch": 2, "length": 4, "heads": 3, "leaves": 2, "tables": 2},
+    {"batch": 2, "length": 3, "heads": 2, "leaves": 35, "tables": 1},
+)
+_LARGE = {"batch": 16, "length": 40, "heads": 30, "leaves": 60, "tables": 16}
+
+# Log of the sum over all trees, beside its slope along values of spans and of rules: their mean. Infinite values count as zero.
+grammar_means = Kernel("grammar_means", _means, _example_with_values, _SIZES, _LARGE, takes=_some_pairs)
+grammar_sum = Kernel("grammar", _total, _example, _SIZES, _LARGE, takes=_some_pairs, slope=grammar_means)
