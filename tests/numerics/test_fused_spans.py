@@ -8,6 +8,9 @@ import torch
 from harness.poison import poison
 from tailsum import PCFG, DependencyTree, LowRankRule, SpanTree, kernels
 from tailsum.dependencies import dependency_sweep, inside_outside
+from tailsum.trees.rules.dense import grammar_sum
+from tailsum.trees.rules.low_rank import low_rank_sum
+from tailsum.trees.span_chart import log_span_sum
 
 pytest.importorskip("triton")
 
@@ -102,7 +105,7 @@ def test_impossible(kind):
     assert all((grad == 0).all() for grad in grads)
 
 
-@pytest.mark.parametrize("kind", ["spans", "projective", "any tree"])
+@pytest.mark.parametrize("kind", ["spans", "projective", "any tree", "table", "low rank"])
 def test_second_derivatives(kind):
     make, tensors, how = KINDS[kind](1.0, 0.0, length=3, batch=2)
     result = []
@@ -110,8 +113,34 @@ def test_second_derivatives(kind):
         with kernels(use):
             model = make(*(x.requires_grad_() for x in tensors), **how)
             entropy = model.entropy()
-            result.append((entropy, torch.autograd.grad(entropy.sum(), tensors)[0]))
+            result.append((entropy, torch.autograd.grad(entropy.sum(), tensors)))
     torch.testing.assert_close(result[0], result[1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["table", "low rank"])
+def test_means(kind):
+    """Of scores that forbid some rules, of two lengths, and of a model with other ones."""
+    make, tensors, how = KINDS[kind](1.0, 0.2, length=4, batch=2)
+    other = [x + 0.1 for x in tensors]
+    result = []
+    for use in ("always", "never"):
+        with kernels(use):
+            model = make(*(x.requires_grad_() for x in tensors), lengths=(4, 1), **how)
+            found = model.entropy()[0], model.kl(make(*other, **how).replaced(lengths=model.lengths))[0]
+            result.append((found, torch.autograd.grad(sum(found), tensors)))
+    torch.testing.assert_close(result[0], result[1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["spans", "table", "low rank"])
+def test_marginals_need_no_reference(kind, monkeypatch):
+    """Nor do they if scores require gradients."""
+    make, tensors, how = KINDS[kind](1.0, 0.0, length=3, batch=2)
+    model = make(*(x.requires_grad_() for x in tensors), **how)
+    truth = model.marginals()
+    for kernel in (log_span_sum, grammar_sum, low_rank_sum):
+        monkeypatch.setitem(vars(kernel), "reference", None)
+    with kernels("always"):
+        torch.testing.assert_close(model.marginals(), truth, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("multiroot", [False, True])

@@ -29,12 +29,14 @@ from tailsum.numerics.check import (
     check_scores,
     shape_or_type,
 )
+from tailsum.numerics.kernels import fused
 from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.tensors import working_type
 from tailsum.scores.potential import Dense
 from tailsum.sketch.sweep import Sweep
 from tailsum.structure.check import checked_lengths
+from tailsum.structure.derivatives import recording_as_before
 from tailsum.structure.transforms import differentiable
 from tailsum.trees.configuration import Trees, children
 from tailsum.trees.reader import Reader
@@ -135,6 +137,22 @@ class PCFG(TreeStructure[GrammarTerms]):
     def sweep(self) -> Sweep:
         spans = self.weighted_nodes().reshape(self.batch_shape.numel(), *self.node_shape, self.n_states)
         return self.rule.flat(self.batch_shape).sweep(spans, self.sequence_lengths(), self.batch_shape)
+
+    def log_sum_and_mean(
+        self, own: GrammarTerms, values: GrammarTerms
+    ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+        """By kernels, the sums and their slopes in one chart."""
+        if not fused(*own.spans.tensors, *own.rule.tensors):
+            return super().log_sum_and_mean(own, values)
+        with recording_as_before(self.device, own) as scores, recording_as_before(self.device, values) as numbers:
+            rule = scores.rule.as_table()
+            of_rules = rule if numbers.rule is scores.rule else numbers.rule.as_table()
+            if not isinstance(rule, DenseRule) or not isinstance(of_rules, DenseRule):
+                return super().log_sum_and_mean(own, values)
+            flat = self.flat_spans(numbers), of_rules.flat(self.batch_shape)
+            found = rule.flat(self.batch_shape).log_sum_and_mean(self.flat_spans(scores), flat, self.sequence_lengths())
+            total, mean = (x.reshape(self.batch_shape) for x in found)
+        return total, mean
 
     def centred(self, terms: GrammarTerms) -> GrammarTerms:
         spans, rule = super().centred(terms)

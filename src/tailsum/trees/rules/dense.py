@@ -39,6 +39,9 @@ class DenseRule(WholeRule):
     def tabled(self) -> "DenseRule":
         return self
 
+    def as_table(self) -> "DenseRule":
+        return self
+
     def centred(self) -> "DenseRule":
         return self.map(lambda x: without_common(x, 3))
 
@@ -73,6 +76,17 @@ class DenseRule(WholeRule):
         if reduce is not log_sum_exp:
             return super().total(spans, length, reduce)
         return grammar_sum(spans, self.scores, lengths=length)
+
+    def log_sum_and_mean(
+        self,
+        spans: Float[Tensor, "B T T n"],
+        values: tuple[Float[Tensor, "B T T n"], "DenseRule"],
+        length: Int[Tensor, " B"],
+    ) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
+        """The sum over all trees, and the mean of the sum of values of spans and of rules under them."""
+        scores, of_rules = torch.broadcast_tensors(self.scores, values[1].scores)
+        total, mean = grammar_means(spans, scores, values[0], of_rules, lengths=length)
+        return total, mean
 
     def sweep(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size) -> Sweep:
         """By exact messages where the exponentials of the table fit the budget for tables."""

@@ -57,6 +57,10 @@ class Rule(Scores):
     def evaluated(self) -> "Rule":
         return self
 
+    def as_table(self) -> "Rule | None":
+        """The rules as a table over all states, where it fits the budget for tables."""
+        return None
+
     def centred(self) -> "Rule":
         return self
 

@@ -115,6 +115,9 @@ class FactorRule(VectorRule, WholeRule):
     def tabled(self) -> DenseRule:
         return DenseRule(self.block())
 
+    def as_table(self) -> DenseRule | None:
+        return self.tabled() if self._fits() else None
+
     def between(self, head: Heads, left: Lefts, right: Rights) -> Between:
         pairs = zip(self.tensors, (head, left, right), strict=True)
         return self.scored(self.factor, *(take(x, i.flatten(-3)).unflatten(-2, i.shape[-3:]) for x, i in pairs))
