@@ -10,7 +10,7 @@ A chart of two parts has, beside each number, its slope along a direction in the
 products, so all slopes together are one more sum of products: `grammar.py`.
 """
 
-# pyright: reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportPossiblyUnboundVariable=false
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -229,8 +229,26 @@ class Chart:
         states = self.of_width(self.states, width)
         rows, size = states.shape[1:]
         totals = states if width == 1 else self.totals(width)
-        tensors = (self.spans, self.spans if slopes is None else slopes, totals, scale, self.tops, states, self.peaks, self.low)
-        sizes = (self.batch, self.length, size, self.states.shape[1], self.spans.shape[-1], rows // len(scale), width, FLOOR)
+        tensors = (
+            self.spans,
+            self.spans if slopes is None else slopes,
+            totals,
+            scale,
+            self.tops,
+            states,
+            self.peaks,
+            self.low,
+        )
+        sizes = (
+            self.batch,
+            self.length,
+            size,
+            self.states.shape[1],
+            self.spans.shape[-1],
+            rows // len(scale),
+            width,
+            FLOOR,
+        )
         _finish[(rows,)](*tensors, *sizes, PARTS=self.parts, LEAVES=width == 1, REACH=reach, BLOCK=_block(size))
 
     def whole(self, lengths: Tensor) -> tuple[Tensor, Tensor]:

@@ -156,14 +156,16 @@ class Grammar:
         self.chart, self.tables, self.groups = chart, tables, len(tables[0])
 
     @classmethod
-    def summed(cls, spans: Tensor, rules: Tensor, slopes: tuple[Tensor, Tensor] | None = None, reach: bool = False) -> "Grammar":
+    def summed(
+        cls, spans: Tensor, rules: Tensor, slopes: tuple[Tensor, Tensor] | None = None, reach: bool = False
+    ) -> "Grammar":
         """With the chart filled; `slopes` of the scores of spans and of rules, if slopes are wanted."""
         heads, states = rules.shape[1:3]
-        scores = _by_pairs(rules, heads)
+        scores = by_pairs(rules, heads)
         scales = [finite(x.amax(-1)) for x in scores]
         tables = [(x - scale[..., None]).exp_() for x, scale in zip(scores, scales, strict=True)]
         if slopes is not None:
-            changes = _by_pairs(slopes[1], heads)
+            changes = by_pairs(slopes[1], heads)
             tables = [torch.cat((table, table * change), 1) for table, change in zip(tables, changes, strict=True)]
         chart = Chart(spans.contiguous(), heads, states - heads, 1 if slopes is None else 2)
         grammar = cls(chart, tables)
@@ -189,7 +191,8 @@ class Grammar:
         kernel[grid](chart.states, chart.peaks, chart.tops, *tensors, *sizes, pairs, PARTS=chart.parts, **self._tiles())
 
     def _tiles(self) -> dict[str, int]:
-        return {"L": 32 if self.chart.n_heads <= 32 or self.chart.parts == 2 else 64, "S": 16, "num_warps": 4}
+        small = self.chart.n_heads <= 32 or self.chart.parts == 2
+        return {"L": 32 if small else 64, "S": 16, "num_warps": 4 * self.chart.parts}
 
     def _blocks(self) -> tuple[int, int]:
         """How many tiles the nonterminals and the preterminals take."""
@@ -228,7 +231,9 @@ class Grammar:
             slope, own = grad[:, :n], grad[:, -n:]
             rules, changes = table[:, :n], table[:, -n:]
             in_scores = own * rules
-            found.append(in_scores[None] if len(grad[0]) == n else torch.stack((in_scores, slope * rules + own * changes)))
+            found.append(
+                in_scores[None] if len(grad[0]) == n else torch.stack((in_scores, slope * rules + own * changes))
+            )
         ends, rest = found
         both, last, first = rest.split((n * n, p * n, n * p), -1)
         upper = torch.cat((both.unflatten(-1, (n, n)), first.unflatten(-1, (n, p))), -1)
@@ -253,7 +258,7 @@ class Grammar:
         return is_lost(self.chart, lambda: Grammar.summed(reachable(spans), reachable(rules), reach=True).chart)
 
 
-def _by_pairs(rules: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+def by_pairs(rules: Tensor, heads: int) -> tuple[Tensor, Tensor]:
     """Scores `[G, N, pairs]` of rules for spans of two words, and for others: the pairs of kinds 0, 1 and 2."""
     inner, leaf = slice(0, heads), slice(heads, None)
     kinds = (inner, inner), (leaf, inner), (inner, leaf)

@@ -26,8 +26,8 @@ def forward(
 
 def backward(kept: Kept, grad: Tensor, wanted: Sequence[bool], *, lengths: Tensor) -> Sequence[Tensor | None]:
     """The gradients in the scores of spans and of rules, and in their values."""
-    *kept, span_values, rule_values = kept
-    spans, rules = Grammar.again(tuple(kept)).gradients(lengths, grad, wanted[1] or wanted[3])
+    *found, span_values, rule_values = kept
+    spans, rules = Grammar.again(tuple(found)).gradients(lengths, grad, wanted[1] or wanted[3])
     of_spans = spans[1], spans[0].masked_fill(span_values == -math.inf, 0.0)
     of_rules = (None, None) if rules is None else (rules[1], rules[0].masked_fill(rule_values == -math.inf, 0.0))
     return of_spans[0], of_rules[0], of_spans[1], of_rules[1]

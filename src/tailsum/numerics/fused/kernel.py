@@ -119,7 +119,7 @@ class _Slopes(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *vectors: Tensor | None) -> Any:
         kernel, settings, wanted = ctx.how
-        along = [v for v, want in zip(vectors, wanted, strict=True) if want]
+        along = [v for v, want in zip(vectors, wanted, strict=True) if want and v is not None]
 
         def by_reference(tensors: Sequence[Tensor]) -> Tensor:
             grad, *inputs = tensors

@@ -14,7 +14,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tailsum.numerics.fused.chart import Chart, Rows, children, first_row, highest_split, is_lost, over_totals, reachable
+from tailsum.numerics.fused.chart import (
+    Chart,
+    Rows,
+    children,
+    first_row,
+    highest_split,
+    is_lost,
+    over_totals,
+    reachable,
+)
 from tailsum.numerics.fused.exponential import exp
 from tailsum.numerics.fused.kernel import Kept
 from tailsum.numerics.precision import in_float32, product

@@ -11,11 +11,14 @@ from tailsum.numerics.charts import by_width, square
 from tailsum.numerics.check import check_tensor
 from tailsum.numerics.fused.kernel import Example, Kernel
 from tailsum.numerics.gradients import with_slope
-from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp
+from tailsum.numerics.kernels import fused
+from tailsum.numerics.noise import Choose, Drawn, most_likely, seed_from
+from tailsum.numerics.reduce import LogProduct, Reduce, highest, log_sum_exp
 from tailsum.numerics.tensors import finite, take, without_common
 from tailsum.numerics.tiles import fits_budget
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.sweep import Sweep
+from tailsum.trees.reader import TreeReader, Walker
 from tailsum.trees.rules.exact_sweep import ExactSweep, padded_to
 from tailsum.trees.rules.whole_rule import Between, Heads, Kind, Lefts, Rights, WholeRule, splits_by_kind
 
@@ -77,6 +80,19 @@ class DenseRule(WholeRule):
             return super().total(spans, length, reduce)
         return grammar_sum(spans, self.scores, lengths=length)
 
+    def reader(self, spans: Float[Tensor, "B T T n"], length: Tensor, choose: Choose, reduce: Reduce) -> TreeReader:
+        """By kernels, whole trees at once."""
+        if choose is most_likely:
+            trees = best_parses(spans, self.scores, lengths=length)
+            return Walker(trees[:, 0, 0] >= 0, lambda batch: trees[batch])
+        if isinstance(choose, Drawn) and _some_pairs(spans) and fused(spans, self.scores):
+            from tailsum.numerics.fused.parses import Samples  # noqa: PLC0415  (needs Triton)
+
+            samples = Samples(spans, self.scores, length)
+            if not samples.lost:
+                return Walker(samples.possible, lambda batch: samples.drawn(batch, seed_from(choose.generator)))
+        return super().reader(spans, length, choose, reduce)
+
     def log_sum_and_mean(
         self,
         spans: Float[Tensor, "B T T n"],
@@ -134,7 +150,13 @@ def _total(spans: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
 
 def _means(spans: Tensor, scores: Tensor, span_values: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
     along = finite(span_values), finite(values)
-    return torch.stack(with_slope(lambda inputs: _total(*inputs, lengths), (spans, scores), along))
+    return torch.stack(with_slope(lambda x: _total(x[0], x[1], lengths), (spans, scores), along))
+
+
+def _best(spans: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+    reader, longest = WholeRule.reader(DenseRule(scores), spans, lengths, most_likely, highest), spans.shape[1]
+    tree, states = reader.read(lengths, longest, torch.arange(len(spans), device=spans.device))
+    return torch.cat((tree, states[..., None]), -1).masked_fill(~reader.possible[:, None, None], -1)
 
 
 def _some_pairs(spans: Tensor, *_: Tensor, **__: Tensor) -> bool:
@@ -161,4 +183,6 @@ _LARGE = {"batch": 16, "length": 40, "heads": 30, "leaves": 60, "tables": 16}
 
 # Log of the sum over all trees, beside its slope along values of spans and of rules: their mean. Infinite values count as zero.
 grammar_means = Kernel("grammar_means", _means, _example_with_values, _SIZES, _LARGE, takes=_some_pairs)
+# The best trees `[B, 2T-1, 3]`: first and last position and state of each span, -1 throughout where none is possible.
+best_parses = Kernel("best_parses", _best, _example, _SIZES, _LARGE, takes=_some_pairs)
 grammar_sum = Kernel("grammar", _total, _example, _SIZES, _LARGE, takes=_some_pairs, slope=grammar_means)

@@ -15,7 +15,7 @@ from tailsum.numerics.reduce import LogProduct, Reduce, highest, log_sum_exp
 from tailsum.numerics.tensors import largest, scaled
 from tailsum.numerics.tiles import tile_size
 from tailsum.sketch.sweep import Sweep
-from tailsum.trees.reader import Reader
+from tailsum.trees.reader import TreeReader
 from tailsum.trees.rules.best_pairs import best_pairs
 from tailsum.trees.rules.grammar_reader import RankReader
 from tailsum.trees.rules.rule import Rule
@@ -50,12 +50,12 @@ class LowRank(VectorRule):
             return super().chart(spans, reduce, watch)
         return self.rank_chart(spans, watch)
 
-    def reader(self, spans: list[Tensor], length: Tensor, choose: Choose, reduce: Reduce) -> Reader:
+    def reader(self, spans: Float[Tensor, "B T T n"], length: Tensor, choose: Choose, reduce: Reduce) -> TreeReader:
         if reduce is not log_sum_exp:
             return super().reader(spans, length, choose, reduce)
         vectors = self.tensors if self.by_span else [x[:, None, None] for x in self.tensors]
         n_heads = None if self.by_span else self.n_heads
-        return RankReader(self.chart(spans, reduce), length, n_heads, choose, vectors)
+        return RankReader(self.chart(by_width(spans), reduce), length, n_heads, choose, vectors)
 
 
 class SpanLowRank(LowRank, SpanFactors):
