@@ -8,6 +8,10 @@ import torch
 from harness.poison import poison
 from tailsum import PCFG, DependencyTree, LowRankRule, SpanTree, kernels
 from tailsum.dependencies import dependency_sweep, inside_outside
+from tailsum.trees.configuration import children
+from tailsum.trees.rules.dense import grammar_sum
+from tailsum.trees.rules.low_rank import low_rank_sum
+from tailsum.trees.span_chart import log_span_sum
 
 pytest.importorskip("triton")
 
@@ -102,7 +106,7 @@ def test_impossible(kind):
     assert all((grad == 0).all() for grad in grads)
 
 
-@pytest.mark.parametrize("kind", ["spans", "projective", "any tree"])
+@pytest.mark.parametrize("kind", ["spans", "projective", "any tree", "table", "low rank"])
 def test_second_derivatives(kind):
     make, tensors, how = KINDS[kind](1.0, 0.0, length=3, batch=2)
     result = []
@@ -110,8 +114,74 @@ def test_second_derivatives(kind):
         with kernels(use):
             model = make(*(x.requires_grad_() for x in tensors), **how)
             entropy = model.entropy()
-            result.append((entropy, torch.autograd.grad(entropy.sum(), tensors)[0]))
+            result.append((entropy, torch.autograd.grad(entropy.sum(), tensors)))
     torch.testing.assert_close(result[0], result[1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["table", "low rank"])
+def test_means(kind):
+    """Of scores that forbid some rules, of two lengths, and of a model with other ones."""
+    make, tensors, how = KINDS[kind](1.0, 0.2, length=4, batch=2)
+    other = [x + 0.1 for x in tensors]
+    result = []
+    for use in ("always", "never"):
+        with kernels(use):
+            model = make(*(x.requires_grad_() for x in tensors), lengths=(4, 1), **how)
+            found = model.entropy()[0], model.kl(make(*other, **how).replaced(lengths=model.lengths))[0]
+            result.append((found, torch.autograd.grad(sum(found), tensors)))
+    torch.testing.assert_close(result[0], result[1], rtol=1e-4, atol=1e-4)
+
+
+def test_samples():
+    """Trees of finite score, none where there is none, the same from the same seed."""
+    make, tensors, how = table(1.0, 0.1, length=3, batch=3)
+    model = make(*tensors, **how, lengths=(3, 2, 1))
+    with kernels("always"):
+        trees, again = (model.sample((3,), torch.Generator().manual_seed(0)) for _ in range(2))
+    assert torch.equal(trees.states, again.states)
+    assert (trees.states[:, 2] == -1).all()
+    assert (model.score(trees)[:, :2] > -math.inf).all()
+
+
+def sampled_rules(model, count):
+    """How often samples use each rule of a grammar of three nonterminals."""
+    used, trees = torch.zeros_like(model.rule_marginals()), model.sample((count,))
+    head, left, right = children(trees, model.node_shape[0], 3)
+    sample, sentence, node = (head >= 0).nonzero(as_tuple=True)
+    rules = (x[sample, sentence, node] for x in (head, left, right))
+    return used.index_put_((sentence, *rules), torch.ones_like(sentence).to(used) / count, accumulate=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+def test_frequencies_of_samples():
+    make, tensors, how = table(1.0, 0.2, length=5, batch=3)
+    model = make(*(x.cuda() for x in tensors), **how, lengths=(5, 3, 2))
+    chance = model.rule_marginals()
+    error = (sampled_rules(model, 40_000) - chance).abs()
+    assert (error < 6 * (2 * chance / 40_000).sqrt() + 1e-4).all()  # a tree may use a rule more than once
+
+
+@pytest.mark.parametrize("kind", ["table", "low rank"])
+def test_best_trees(kind):
+    make, tensors, how = KINDS[kind](1.0, 0.1, length=4, batch=2)
+    model = make(*tensors, **how, lengths=(4, 1))
+    truth = model.argmax()
+    with kernels("always"):
+        found = model.argmax()
+    assert all(torch.equal(x, y) for x, y in zip(found, truth, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["spans", "table", "low rank"])
+def test_marginals_need_no_reference(kind, monkeypatch):
+    """Nor do they if scores require gradients."""
+    make, tensors, how = KINDS[kind](1.0, 0.0, length=3, batch=2)
+    model = make(*(x.requires_grad_() for x in tensors), **how)
+    truth = model.marginals()
+    for kernel in (log_span_sum, grammar_sum, low_rank_sum):
+        monkeypatch.setitem(vars(kernel), "reference", None)
+    with kernels("always"):
+        torch.testing.assert_close(model.marginals(), truth, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("multiroot", [False, True])

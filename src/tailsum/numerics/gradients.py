@@ -34,3 +34,22 @@ def gradients(
         slopes = torch.autograd.grad(function(nodes), active, grad, create_graph=recording, materialize_grads=True)
     remaining = iter(slopes)
     return [next(remaining) if want else None for want in wanted]
+
+
+def with_slope(
+    function: Callable[[Sequence[Tensor]], Tensor], inputs: Sequence[Tensor], along: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """`function(inputs)`, and its slope along a direction, with derivatives of every order if autograd is recording the caller.
+
+    The slope of a weighted sum of the results is linear in the weights, and its gradient in them is the slope of each result.
+    """
+    recording = torch.is_grad_enabled()
+    with torch.enable_grad():
+        step = inputs[0].new_zeros((), requires_grad=True)
+        result = function([x + step * change for x, change in zip(inputs, along, strict=True)])
+        if not result.requires_grad:  # it depends on no input
+            return result, torch.zeros_like(result)
+        weights = torch.ones_like(result, requires_grad=True)
+        (slope,) = torch.autograd.grad(result, step, weights, create_graph=True)
+        (slopes,) = torch.autograd.grad(slope, weights, create_graph=recording, materialize_grads=True)
+    return (result, slopes) if recording else (result.detach(), slopes)

@@ -22,6 +22,13 @@ def full_precision(device: torch.device) -> contextlib.AbstractContextManager[ob
     return contextlib.nullcontext()
 
 
+@contextlib.contextmanager
+def in_float32(x: Tensor) -> Iterator[None]:
+    """A context in which products of tensors like x are in full precision: for many of them, without gradients."""
+    with full_precision(x.device), _no_tf32(x):
+        yield
+
+
 def product(a: Tensor, b: Tensor) -> Tensor:
     """`a @ b` without autocast; its derivatives too are without it if a and b have the same leading dimensions."""
     recorded = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)

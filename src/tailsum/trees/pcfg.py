@@ -20,7 +20,6 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tailsum.numerics.charts import by_width
 from tailsum.numerics.check import (
     check_broadcast,
     check_device,
@@ -29,15 +28,17 @@ from tailsum.numerics.check import (
     check_scores,
     shape_or_type,
 )
+from tailsum.numerics.kernels import fused
 from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.tensors import working_type
 from tailsum.scores.potential import Dense
 from tailsum.sketch.sweep import Sweep
 from tailsum.structure.check import checked_lengths
+from tailsum.structure.derivatives import recording_as_before
 from tailsum.structure.transforms import differentiable
 from tailsum.trees.configuration import Trees, children
-from tailsum.trees.reader import Reader
+from tailsum.trees.reader import TreeReader
 from tailsum.trees.rules.dense import DenseRule
 from tailsum.trees.rules.rule import Rule
 from tailsum.trees.rules.whole_rule import WholeRule
@@ -128,13 +129,32 @@ class PCFG(TreeStructure[GrammarTerms]):
         rule = terms.rule.flat(self.batch_shape)
         return rule.total(self.flat_spans(terms), self.sequence_lengths(), reduce).reshape(self.batch_shape)
 
-    def reader(self, terms: GrammarTerms, reduce: Reduce, choose: Choose) -> Reader:
-        rule, spans = terms.rule.flat(self.batch_shape), by_width(self.flat_spans(terms))
-        return rule.reader(spans, self.sequence_lengths(), choose, reduce)
+    def reader(self, terms: GrammarTerms, reduce: Reduce, choose: Choose) -> TreeReader:
+        rule = terms.rule.flat(self.batch_shape)
+        return rule.reader(self.flat_spans(terms), self.sequence_lengths(), choose, reduce)
 
     def sweep(self) -> Sweep:
         spans = self.weighted_nodes().reshape(self.batch_shape.numel(), *self.node_shape, self.n_states)
         return self.rule.flat(self.batch_shape).sweep(spans, self.sequence_lengths(), self.batch_shape)
+
+    def log_sum_and_mean(
+        self, own: GrammarTerms, values: GrammarTerms
+    ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+        """By kernels, the sums and their slopes in one chart."""
+        if not fused(*own.spans.tensors, *own.rule.tensors):
+            return super().log_sum_and_mean(own, values)
+        with recording_as_before(self.device, own) as scores, recording_as_before(self.device, values) as numbers:
+            rule = scores.rule.as_table()
+            of_rules = rule if numbers.rule is scores.rule else numbers.rule.as_table()
+            if not isinstance(rule, DenseRule) or not isinstance(of_rules, DenseRule):
+                return super().log_sum_and_mean(own, values)
+            rule, of_rules = rule.flat(self.batch_shape), of_rules.flat(self.batch_shape)
+            assert isinstance(rule, DenseRule)
+            assert isinstance(of_rules, DenseRule)
+            flat = self.flat_spans(scores), self.flat_spans(numbers)
+            found = rule.log_sum_and_mean(flat[0], (flat[1], of_rules), self.sequence_lengths())
+            total, mean = (x.reshape(self.batch_shape) for x in found)
+        return total, mean
 
     def centred(self, terms: GrammarTerms) -> GrammarTerms:
         spans, rule = super().centred(terms)

@@ -1,16 +1,41 @@
 """Reads trees from a chart, from the top down."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 
-class Reader(ABC):
-    """Reads a tree from a chart: the state of the whole, then for each span its split and its children's states."""
+class TreeReader(ABC):
+    """Reads trees from a chart."""
 
     possible: Tensor  # [B]: whether there is any tree
     width: int  # the largest number of logits of a choice
+
+    @abstractmethod
+    def read(self, length: Tensor, longest: int, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Trees as of `read_tree`; arbitrary where none is possible."""
+
+
+class Walker(TreeReader):
+    """Reads whole trees `[R, 2T-1, 3]`, of first and last position and state of each span, by `walk(batch)`."""
+
+    width = 1
+
+    def __init__(self, possible: Tensor, walk: Callable[[Tensor], Tensor]) -> None:
+        self.possible, self.walk = possible, walk
+
+    def read(self, length: Tensor, longest: int, batch: Tensor) -> tuple[Tensor, Tensor]:
+        nodes = self.walk(batch)
+        return nodes[..., :2], nodes[..., 2]
+
+
+class Reader(TreeReader):
+    """Reads a tree step by step: the state of the whole, then for each span its split and its children's states."""
+
+    def read(self, length: Tensor, longest: int, batch: Tensor) -> tuple[Tensor, Tensor]:
+        return read_tree(length, longest, batch, self)
 
     @abstractmethod
     def root(self, batch: Tensor) -> Tensor:

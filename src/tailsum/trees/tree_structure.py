@@ -17,7 +17,7 @@ from tailsum.structure.base import Structure
 from tailsum.structure.terms import Terms, with_tables
 from tailsum.structure.transforms import outside_transforms
 from tailsum.trees.configuration import Trees, check_tree, tree_parts
-from tailsum.trees.reader import Reader, read_tree
+from tailsum.trees.reader import TreeReader
 from tailsum.trees.span_chart import SpanReader
 
 
@@ -26,7 +26,7 @@ class TreeStructure(Structure[Terms, Trees]):
 
     @for_authors
     @abstractmethod
-    def reader(self, terms: Terms, reduce: Reduce, choose: Choose) -> Reader:
+    def reader(self, terms: Terms, reduce: Reduce, choose: Choose) -> TreeReader:
         """A reader of trees under the given scores, by sums or maxima; `choose(logits [R, n])` makes each choice."""
 
     def spans_inside(self) -> Bool[Tensor, "*batch T T"]:
@@ -85,11 +85,11 @@ class TreeStructure(Structure[Terms, Trees]):
             states = torch.where(states < 0, -1, likeliest)
         return Trees(spans, states)
 
-    def _read(self, reader: Reader, count: int) -> Trees:
+    def _read(self, reader: TreeReader, count: int) -> Trees:
         """`count` trees `[count, *batch, ..]` in local ids."""
         length = self.sequence_lengths()
         batch = torch.arange(len(length), device=self.device).repeat(count)
-        spans, states = read_tree(length[batch], self.node_shape[0], batch, reader)
+        spans, states = reader.read(length[batch], self.node_shape[0], batch)
         possible, shape = reader.possible[batch], (count, *self.batch_shape)
         return Trees(
             torch.where(possible[:, None, None], spans, -1).reshape(*shape, *spans.shape[1:]),

@@ -5,12 +5,15 @@ holds a peak, the highest inside sum of its states, and the exponentials of all 
 
 Sums in these units are products. They underflow only where a sum is far below the highest that its span could have: totals
 below `FLOOR` are suspect. All totals are checked together at the end.
+
+A chart of two parts has, beside each number, its slope along a direction in the scores. The slope of a product is a sum of two
+products, so all slopes together are one more sum of products: `grammar.py`.
 """
 
-# pyright: reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportPossiblyUnboundVariable=false
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import triton
@@ -58,19 +61,21 @@ def split_weights(peaks, left, right, inside, top):
 
 @triton.jit(do_not_specialize=["width"])
 def _finish(
-    spans, totals, scale, tops, states, peaks, low, B, T, size, stride, per_group, width, floor,
-    LEAVES: tl.constexpr, REACH: tl.constexpr, BLOCK: tl.constexpr,
+    spans, slopes, totals, scale, tops, states, peaks, low, B, T, size, entries, stride, per_group, width, floor,
+    PARTS: tl.constexpr, LEAVES: tl.constexpr, REACH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Inside sums of the states of all spans of a width, from totals `[rows, size]` in units of `exp(tops + scale)`.
+    """Inside sums of the states of all spans of a width, from totals `[rows, PARTS, PARTS size]` in units of `exp(tops + scale)`.
 
-    LEAVES (width 1) have no totals. Writes the rows of `states` and `peaks`, and to `low` whether a total is below `floor`.
+    LEAVES (width 1) have no totals. Writes the rows of `states [PARTS, entries]` and `peaks`, and to `low` whether a total is
+    below `floor`.
     """
     span, count = tl.program_id(0), T - width + 1
     b, i = span // count, span % count
     row = first_row(width, B, T) + span
-    spans += ((b * T + i).to(tl.int64) * T + i + width - 1) * stride
+    place = ((b * T + i).to(tl.int64) * T + i + width - 1) * stride
+    spans, slopes = spans + place, slopes + place
     states += span.to(tl.int64) * size
-    totals += span.to(tl.int64) * size
+    totals += span.to(tl.int64) * size * PARTS * PARTS
     scale += (span // per_group).to(tl.int64) * size
     top = tl.load(tops + row + tl.zeros((BLOCK,), tl.int32), LEAVES == 0, 0.0)
     possible = top > -float("inf")
@@ -79,8 +84,11 @@ def _finish(
     for start in range(0, size, BLOCK):
         h = start + tl.arange(0, BLOCK)
         inside = tl.load(spans + h, h < size, -float("inf"))
+        if PARTS == 2:
+            slope = tl.load(slopes + h, h < size, 0.0)
         if not LEAVES:
-            total = tl.load(totals + h, h < size, 0.0)
+            # Of two parts the first row has the slopes of pairs times the rules, the second has their sums times both.
+            total = tl.load(totals + (PARTS - 1) * PARTS * size + h, h < size, 0.0)
             there = (total > 0) & (inside > -float("inf")) & possible
             few = tl.maximum(few, tl.where((total < floor) & (inside > -float("inf")) & possible, 1, 0))
             if REACH:
@@ -89,8 +97,13 @@ def _finish(
                 common = tl.where(possible, top, 0.0)
                 more = tl.log(tl.where(there, total, 1.0)) + common + tl.load(scale + h, h < size, 0.0)
                 inside = tl.where(there, tl.where(there, inside, 0.0) + more, -float("inf"))
+            if PARTS == 2:
+                change = tl.load(totals + h, h < size, 0.0) + tl.load(totals + 3 * size + h, h < size, 0.0)
+                slope += tl.where(there, change, 0.0) / tl.where(there, total, 1.0)
         peak = tl.maximum(peak, inside)
         tl.store(states + h, inside, h < size)
+        if PARTS == 2:
+            tl.store(states + entries + h, slope, h < size)
     high = tl.max(peak, 0)
     tl.store(peaks + row, high)
     tl.store(low + row, tl.max(few, 0))
@@ -98,46 +111,90 @@ def _finish(
     tl.debug_barrier()
     for start in range(0, size, BLOCK):
         h = start + tl.arange(0, BLOCK)
-        inside = tl.load(states + h, h < size, -float("inf"))
-        tl.store(states + h, exp(inside - base), h < size)
+        weight = exp(tl.load(states + h, h < size, -float("inf")) - base)
+        tl.store(states + h, weight, h < size)
+        if PARTS == 2:
+            tl.store(states + entries + h, weight * tl.load(states + entries + h, h < size, 0.0), h < size)
 
 
 @triton.jit
-def _unpack(leaves, inner, grads, B, T, P, N, stride, BLOCK: tl.constexpr):
-    """Gradients of rows as a square `[B, T, T, stride]`; zero below the diagonal and for states that a span cannot have."""
-    place = tl.program_id(0)
+def _unpack(grads, squares, entries, B, T, P, N, stride, BLOCK: tl.constexpr):
+    """Gradients of rows as squares `[B, T, T, stride]`; zero below the diagonal and for states that a span cannot have."""
+    place, part = tl.program_id(0), tl.program_id(1).to(tl.int64)
     b, i, j = place // (T * T), place // T % T, place % T
-    grads += place.to(tl.int64) * stride
+    squares += (part * B * T * T + place) * stride
+    grads += part * entries
     width = tl.maximum(j - i + 1, 1)
     row = (first_row(width, B, T) + b * (T - width + 1) + i).to(tl.int64)
+    leaves, inner = grads + row * P, grads + B * T * P + (row - B * T) * N
     for start in range(0, stride, BLOCK):
         h = start + tl.arange(0, BLOCK)
-        leaf = tl.load(leaves + row * P + h, h < tl.where(i == j, P, 0), 0.0)
-        other = tl.load(inner + (row - B * T) * N + h, h < tl.where(j > i, N, 0), 0.0)
-        tl.store(grads + h, leaf + other, h < stride)
+        leaf = tl.load(leaves + h, h < tl.where(i == j, P, 0), 0.0)
+        other = tl.load(inner + h, h < tl.where(j > i, N, 0), 0.0)
+        tl.store(squares + h, leaf + other, h < stride)
+
+
+@triton.jit
+def _divide(left, right, totals, out, size, N, entries, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    """`(left + right) / totals` `[rows, N]`, zero where the total is zero; of two parts, see `over_totals`."""
+    k = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    place = k if PARTS == 1 else k // N * (4 * N) + k % N
+    total = tl.load(totals + place + (PARTS - 1) * PARTS * N, k < size, 1.0)
+    there = total > 0
+    total = tl.where(there, total, 1.0)
+    sent = tl.load(left + k, k < size, 0.0) + tl.load(right + k, k < size, 0.0)
+    ratio = tl.where(there, sent / total, 0.0)
+    tl.store(out + place, ratio, k < size)
+    if PARTS == 2:
+        sent = tl.load(left + entries + k, k < size, 0.0) + tl.load(right + entries + k, k < size, 0.0)
+        change = tl.load(totals + place, k < size, 0.0) + tl.load(totals + place + 3 * N, k < size, 0.0)
+        slope = tl.where(there, (sent - ratio * change) / total, 0.0)
+        tl.store(out + place + N, ratio * 0.0, k < size)
+        tl.store(out + place + 2 * N, slope, k < size)
+        tl.store(out + place + 3 * N, ratio, k < size)
+
+
+def over_totals(left: Tensor, right: Tensor, totals: Tensor) -> Tensor:
+    """The gradients in the totals of one width, from the two halves of the gradients in their logarithms, `[parts, rows, N]`.
+
+    With their slopes, two rows of two blocks: gradient and zero, then slope and gradient.
+    """
+    out = torch.empty_like(totals)
+    parts, rows, heads = left.shape
+    size, entries = rows * heads, left.stride(0)
+    _divide[(triton.cdiv(size, 1024),)](left, right, totals, out, size, heads, entries, PARTS=parts, BLOCK=1024)
+    return out
 
 
 def _block(size: int) -> int:
     return min(1024, max(16, triton.next_power_of_2(size)))
 
 
-@dataclass
+class Rows(NamedTuple):
+    """What is computed of a chart: its states `[parts, entries]`, peaks and highest splits, and the totals of longer spans."""
+
+    states: Tensor
+    peaks: Tensor
+    tops: Tensor
+    totals: Tensor
+
+
 class Chart:
-    """The rows of a chart over scores `spans [B, T, T, S]`, with N states for spans of several positions and P for one."""
+    """The rows of a chart over scores `spans [B, T, T, S]`, with N states for spans of several positions and P for one.
 
-    spans: Tensor
-    n_heads: int
-    n_leaves: int
+    `parts` is 2 with slopes along a direction.
+    """
 
-    def __post_init__(self) -> None:
-        self.spans = self.spans.contiguous()
-        self.batch, self.length = self.spans.shape[:2]
-        rows = self.first_row(self.length + 1)
-        leaves = self.batch * self.length
-        self.buffer = self.spans.new_empty(leaves * self.n_leaves + (rows - leaves) * self.n_heads)
-        self.peaks, self.tops = self.spans.new_empty(rows), self.spans.new_empty(rows)
-        self.low = torch.empty(rows, dtype=torch.int32, device=self.spans.device)
-        self.totals: list[Tensor] = [self.spans.new_empty(0)] * 2  # by width, from 2
+    def __init__(self, spans: Tensor, n_heads: int, n_leaves: int, parts: int = 1, kept: Rows | None = None) -> None:
+        self.spans, self.n_heads, self.n_leaves, self.parts = spans, n_heads, n_leaves, parts
+        self.batch, self.length = spans.shape[:2]
+        rows, leaves = self.first_row(self.length + 1), self.batch * self.length
+        if kept is None:
+            states = spans.new_empty(parts, leaves * n_leaves + (rows - leaves) * n_heads)
+            totals = spans.new_empty(rows - leaves, parts, parts * n_heads)
+            kept = Rows(states, spans.new_empty(rows), spans.new_empty(rows), totals)
+        self.kept, (self.states, self.peaks, self.tops, _) = kept, kept
+        self.low = torch.empty(rows, dtype=torch.int32, device=spans.device)
 
     def first_row(self, width: int) -> int:
         """The row of the first span of a width."""
@@ -147,29 +204,52 @@ class Chart:
         """The rows of a width."""
         return slice(self.first_row(width), self.first_row(width + 1))
 
+    def totals(self, width: int) -> Tensor:
+        """The totals of one width from 2 on, `[rows, parts, parts N]`."""
+        skip = self.batch * self.length
+        return self.kept.totals[self.first_row(width) - skip : self.first_row(width + 1) - skip]
+
     def leaves(self, x: Tensor) -> Tensor:
-        """The part `[B T, P]` of single positions, of a tensor laid out as `buffer`."""
-        return x[: self.batch * self.length * self.n_leaves].view(-1, self.n_leaves)
+        """The part `[.., B T, P]` of single positions, of a tensor laid out as `states`."""
+        return x[..., : self.batch * self.length * self.n_leaves].unflatten(-1, (-1, self.n_leaves))
 
     def inner(self, x: Tensor) -> Tensor:
-        """The part `[rows, N]` of all longer spans."""
-        return x[self.batch * self.length * self.n_leaves :].view(-1, self.n_heads)
+        """The part `[.., rows, N]` of all longer spans."""
+        return x[..., self.batch * self.length * self.n_leaves :].unflatten(-1, (-1, self.n_heads))
 
     def of_width(self, x: Tensor, width: int) -> Tensor:
         """The part of one width."""
+        if width == 1:
+            return self.leaves(x)
         skip = self.batch * self.length
-        rows = self.rows(width)
-        return self.leaves(x) if width == 1 else self.inner(x)[rows.start - skip : rows.stop - skip]
+        return self.inner(x)[..., self.first_row(width) - skip : self.first_row(width + 1) - skip, :]
 
-    def finish(self, width: int, totals: Tensor | None, scale: Tensor, reach: bool) -> None:
-        """The states and peaks of one width; `totals [rows, N]` in units of `exp(tops + scale)`, `scale [G, N]`."""
-        states = self.of_width(self.buffer, width)
-        rows, size = states.shape
-        tensors = (self.spans, states if totals is None else totals, scale, self.tops, states, self.peaks, self.low)
-        sizes = (self.batch, self.length, size, self.spans.shape[-1], rows // len(scale), width, FLOOR)
-        _finish[(rows,)](*tensors, *sizes, LEAVES=totals is None, REACH=reach, BLOCK=_block(size))
-        if totals is not None:
-            self.totals.append(totals)
+    def finish(self, width: int, scale: Tensor, slopes: Tensor | None = None, reach: bool = False) -> None:
+        """The states and peaks of one width, from its totals in units of `exp(tops + scale)`, `scale [G, N]`."""
+        states = self.of_width(self.states, width)
+        rows, size = states.shape[1:]
+        totals = states if width == 1 else self.totals(width)
+        tensors = (
+            self.spans,
+            self.spans if slopes is None else slopes,
+            totals,
+            scale,
+            self.tops,
+            states,
+            self.peaks,
+            self.low,
+        )
+        sizes = (
+            self.batch,
+            self.length,
+            size,
+            self.states.shape[1],
+            self.spans.shape[-1],
+            rows // len(scale),
+            width,
+            FLOOR,
+        )
+        _finish[(rows,)](*tensors, *sizes, PARTS=self.parts, LEAVES=width == 1, REACH=reach, BLOCK=_block(size))
 
     def whole(self, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """The row of each whole sentence within `inner`, and its peak; arbitrary for single words."""
@@ -179,40 +259,49 @@ class Chart:
         return row - self.batch * self.length, self.peaks[row]
 
     def log_sums(self, lengths: Tensor) -> Tensor:
-        """Log of the sum over all trees of each sentence; minus infinity for a single word."""
+        """Log of the sum over all trees of each sentence, minus infinity for a single word; with its slope, `[2, B]`."""
         row, peak = self.whole(lengths)
-        return (self.inner(self.buffer)[row].sum(-1).log() + peak).masked_fill(lengths < 2, -torch.inf)
+        sums = self.inner(self.states)[:, row].sum(-1)
+        total = (sums[0].log() + peak).masked_fill(lengths < 2, -torch.inf)
+        if self.parts == 1:
+            return total
+        return torch.stack((total, torch.where(total > -torch.inf, sums[1] / sums[0], 0.0)))
 
     def seed(self, lengths: Tensor, grad: Tensor, grads: Tensor) -> None:
-        """Write the gradients in the states of whole sentences to `grads`, laid out as `buffer`."""
+        """Write the gradients in the states of whole sentences to `grads [parts, entries]`.
+
+        With slopes, `grad [2, B]` is in the log sums and in their slopes.
+        """
         row, _ = self.whole(lengths)
-        states = self.inner(self.buffer)[row]
+        states = self.inner(self.states)[:, row]
         total = states.sum(-1, keepdim=True)
-        share = states / torch.where(total > 0, total, 1.0) * grad.masked_fill(lengths < 2, 0.0)[:, None]
-        self.inner(grads)[row] = share
+        one = torch.where(total[0] > 0, total[0], 1.0)
+        share, grad = states[0] / one, grad.masked_fill(lengths < 2, 0.0)[..., None]
+        if self.parts == 1:
+            self.inner(grads)[0, row] = share * grad
+            return
+        self.inner(grads)[0, row] = share * grad[1]
+        self.inner(grads)[1, row] = (states[1] - share * total[1]) / one * grad[1] + share * grad[0]
 
     def unpack(self, grads: Tensor) -> Tensor:
-        """Gradients laid out as `buffer`, as a square."""
-        spans = torch.empty_like(self.spans)
+        """Gradients `[parts, entries]` as squares `[parts, B, T, T, S]`."""
+        squares = self.spans.new_empty(self.parts, *self.spans.shape)
         sizes = (self.batch, self.length, self.n_leaves, self.n_heads, self.spans.shape[-1])
-        grid = (self.batch * self.length**2,)
-        _unpack[grid](self.leaves(grads), self.inner(grads), spans, *sizes, BLOCK=_block(sizes[-1]))
-        return spans
+        grid = (self.batch * self.length**2, self.parts)
+        _unpack[grid](grads, squares, grads.shape[1], *sizes, BLOCK=_block(sizes[-1]))
+        return squares
 
 
 def is_lost(chart: Chart, reached: Callable[[], Chart]) -> bool:
-    """Whether a positive total underflowed; `reached()` is the chart of the states that are possible at all.
+    """Whether a positive total underflowed; `reached()` is the chart, of one part, of the states that are possible at all.
 
     Waits for the device once, if no total is suspect.
     """
-    if not bool(chart.low[chart.rows(2).start :].any()):
+    if not bool(chart.low[chart.first_row(2) :].any()):
         return False
+    totals = chart.kept.totals[:, -1, : chart.n_heads]
     possible = reached()
-    lost = [
-        ((chart.totals[width] < FLOOR) & (possible.of_width(possible.buffer, width) > 0)).any()
-        for width in range(2, chart.length + 1)
-    ]
-    return bool(torch.stack(lost).any())
+    return bool(((totals < FLOOR) & (possible.inner(possible.states)[0] > 0)).any())
 
 
 def reachable(scores: Tensor) -> Tensor:

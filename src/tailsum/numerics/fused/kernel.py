@@ -1,7 +1,7 @@
 """The one pattern for kernels: what computes the same in plain torch, which inputs a kernel takes, and how to try it.
 
 A `Kernel` is declared once, beside its reference, and called like it. It chooses between the two, and is differentiable any number of
-times: first derivatives are the kernel's own, those of higher order come from the reference. Tests, the check of what the compiler
+times: first derivatives are the kernel's own, those of higher order come from the reference, or from a kernel of theirs. Tests, the check of what the compiler
 makes of it, and the benchmarks go over all that are `declared`. README.md here says how to add one.
 """
 
@@ -31,12 +31,23 @@ class Launches(Protocol):
     """What the module of a kernel has. It is imported when it is first used, as it needs Triton."""
 
     def forward(self, *inputs: Tensor, **settings: Any) -> tuple[Any, Kept] | None:
-        """The result, and the tensors to keep for `backward`; None where it has to be left to the reference after all."""
+        """The result, and the tensors to keep for `backward`; None where it has to be left to the reference after all.
+
+        Of several results, a tuple, the first alone has gradients.
+        """
         ...
 
-    def backward(self, kept: Kept, grad: Tensor, wanted: Sequence[bool], **settings: Any) -> Sequence[Tensor | None]:
-        """The gradients in the inputs, None where they are not wanted; a module without it has results without gradients."""
+    def backward(
+        self, kept: Kept, grad: Tensor, wanted: Sequence[bool], **settings: Any
+    ) -> Sequence[Tensor | None] | None:
+        """The gradients in the inputs, None where they are not wanted; None where they have to be left to the reference.
+
+        A module without it has results without gradients.
+        """
         ...
+
+    # A module may also have `curve(kept, grad, directions, **settings)`: the gradients, in the inputs and in `grad`, of the sum of the
+    # products of what `backward` returns with `directions` (None for zeros). Without it they come from `slope`, or the reference.
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +60,8 @@ class Kernel:
     sizes: Sequence[Mapping[str, int]]  # that tests try, odd ones among them
     large: Mapping[str, int]  # that the benchmarks time
     takes: Callable[..., bool] = lambda *_, **__: True  # whether there is a kernel for such inputs
+    # Of the result `[n]`, and its slope along a direction: `[2, n]` from the inputs and as many directions. For second derivatives.
+    slope: "Kernel | None" = None
     impossible: float = -math.inf  # what stands for something that cannot be, among the inputs
 
     def __post_init__(self) -> None:
@@ -60,10 +73,20 @@ class Kernel:
         with torch.no_grad():
             launched = self.launches.forward(*(x.detach() for x in inputs), **settings)
         if launched is None:
-            return self.reference(*inputs, **settings)
+            with kernels("never"):
+                return self.reference(*inputs, **settings)
         if not torch.is_grad_enabled() or not any(x.requires_grad for x in inputs) or not self.differentiable:
             return launched[0]
         return _Launched.apply(self, settings, launched, *inputs)
+
+    @torch.no_grad()
+    def slopes(self, wanted: Sequence[bool], *inputs: Tensor, **settings: Any) -> Sequence[Tensor | None] | None:
+        """The gradients of the sum of all results in the wanted inputs, by kernels alone; None where they have to be left to autograd."""
+        inputs = tuple(x.detach() for x in inputs)
+        if not fused(*inputs) or not self.takes(*inputs, **settings):
+            return None
+        launched = self.launches.forward(*inputs, **settings)
+        return launched and self.launches.backward(launched[1], torch.ones_like(launched[0]), wanted, **settings)
 
     @property
     def launches(self) -> Launches:
@@ -87,20 +110,79 @@ class _Launched(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, kernel: Kernel, settings: Mapping[str, Any], launched: tuple[Tensor, Kept], *inputs: Tensor
-    ) -> Tensor:
+        ctx: Any, kernel: Kernel, settings: Mapping[str, Any], launched: tuple[Any, Kept], *inputs: Tensor
+    ) -> Any:
         result, kept = launched
         ctx.save_for_backward(*inputs, *kept)
         ctx.how = kernel, settings, len(inputs)
+        if isinstance(result, tuple):
+            ctx.mark_non_differentiable(*result[1:])
         return result
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        kernel, settings, count = ctx.how
-        inputs, kept, wanted = ctx.saved_tensors[:count], ctx.saved_tensors[count:], ctx.needs_input_grad[3:]
-        if torch.is_grad_enabled():
-            with kernels("never"):
-                slopes = gradients(lambda x: kernel.reference(*x, **settings), inputs, wanted, grads[0])
+        record = _Slopes.apply if torch.is_grad_enabled() else _slopes
+        return None, None, None, *record(*ctx.how, ctx.needs_input_grad[3:], grads[0], *ctx.saved_tensors)
+
+
+def _slopes(
+    kernel: Kernel, settings: Mapping[str, Any], count: int, wanted: Sequence[bool], grad: Tensor, *saved: Tensor
+) -> Sequence[Tensor | None]:
+    """The gradients in the `count` inputs, the first of what was `saved`; the others were kept by the kernel."""
+    slopes = kernel.launches.backward(saved[count:], grad, wanted, **settings)
+    return _by_reference(kernel, settings, wanted, saved[:count], grad) if slopes is None else slopes
+
+
+def _by_reference(
+    kernel: Kernel, settings: Mapping[str, Any], wanted: Sequence[bool], inputs: Sequence[Tensor], grad: Tensor
+) -> Sequence[Tensor | None]:
+    with kernels("never"):
+        return gradients(lambda x: _first(kernel.reference(*x, **settings)), inputs, wanted, grad)
+
+
+def _first(result: Any) -> Tensor:
+    return result[0] if isinstance(result, tuple) else result
+
+
+class _Slopes(torch.autograd.Function):
+    """The gradients of a kernel, recorded: whoever records them need not differentiate them, and pays only if they do."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor | None, ...]:
+        *how, grad = arguments[:5]
+        ctx.save_for_backward(grad, *arguments[5:])
+        ctx.how = how
+        ctx.set_materialize_grads(False)
+        return tuple(_slopes(*arguments))
+
+    @staticmethod
+    def backward(ctx: Any, *directions: Tensor | None) -> Any:
+        kernel, settings, count, wanted = ctx.how
+        grad, *saved = ctx.saved_tensors
+        inputs, kept = saved[:count], saved[count:]
+        curve = getattr(kernel.launches, "curve", None)
+        if curve is not None and not torch.is_grad_enabled():
+            of_inputs, of_grad = curve(kept, grad, directions, **settings)
         else:
-            slopes = kernel.launches.backward(kept, grads[0], wanted, **settings)
-        return None, None, None, *slopes
+            turned = _turned(kernel, settings, wanted, directions)
+            *of_inputs, of_grad = gradients(turned, [*inputs, grad], [*wanted, True])
+        return None, None, None, None, of_grad, *of_inputs, *(None for _ in kept)
+
+
+def _turned(
+    kernel: Kernel, settings: Mapping[str, Any], wanted: Sequence[bool], directions: Sequence[Tensor | None]
+) -> Callable[[Sequence[Tensor]], Tensor]:
+    """The sum of the products of the gradients with the directions, from the inputs and the gradient of the result."""
+
+    def by_slope(given: Sequence[Tensor]) -> Tensor:
+        assert kernel.slope is not None
+        *inputs, grad = given
+        along = [torch.zeros_like(x) if v is None else v for x, v in zip(inputs, directions, strict=True)]
+        return (kernel.slope(*inputs, *along, **settings)[1] * grad).sum()
+
+    def by_reference(given: Sequence[Tensor]) -> Tensor:
+        *inputs, grad = given
+        pairs = zip(_by_reference(kernel, settings, wanted, inputs, grad), directions, strict=True)
+        return torch.stack([(x * y).sum() for x, y in pairs if x is not None and y is not None]).sum()
+
+    return by_reference if kernel.slope is None else by_slope

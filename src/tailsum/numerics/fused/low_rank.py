@@ -7,18 +7,26 @@ product over all spans.
 
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from tailsum.numerics.fused.chart import Chart, children, first_row, highest_split, is_lost, reachable
+from tailsum.numerics.fused.chart import (
+    Chart,
+    Rows,
+    children,
+    first_row,
+    highest_split,
+    is_lost,
+    over_totals,
+    reachable,
+)
 from tailsum.numerics.fused.exponential import exp
-from tailsum.numerics.fused.grammar import over_totals
-from tailsum.numerics.fused.reference import with_reference
-from tailsum.numerics.precision import product
+from tailsum.numerics.fused.kernel import Kept
+from tailsum.numerics.precision import in_float32, product
 from tailsum.numerics.tensors import finite
 
 
@@ -66,27 +74,38 @@ def _spread(ranks, peaks, tops, of_merged, grads, B, T, R, width, BLOCK: tl.cons
 class _Grammar:
     """Exponentiated factors, and the chart of sentences under them."""
 
-    def __init__(self, spans: Tensor, head: Tensor, left: Tensor, right: Tensor, reach: bool = False) -> None:
-        self.chart = chart = Chart(spans, len(head), len(left) - len(head))
+    def __init__(self, chart: Chart, head: Tensor, both: Tensor, ranks: Tensor, merged: Tensor) -> None:
+        self.chart, self.head, self.both, self.ranks, self.merged = chart, head, both, ranks, merged
         self.rank = head.shape[-1]
+        self.inner, self.leaves = both[: len(head)], both[len(head) :]
+
+    @classmethod
+    def summed(cls, spans: Tensor, head: Tensor, left: Tensor, right: Tensor, reach: bool = False) -> "_Grammar":
+        """With the chart filled."""
+        chart, rank = Chart(spans.contiguous(), len(head), len(left) - len(head)), head.shape[-1]
         tops = [finite(x.amax(0)) for x in (left, right)]
         both = torch.cat([(x - top).exp_() for x, top in zip((left, right), tops, strict=True)], -1)  # [N+P, 2 R]
-        self.inner, self.leaves = both[: len(head)], both[len(head) :]
         head = head + tops[0] + tops[1]
-        self.scale = finite(head.amax(-1))
-        self.head = (head - self.scale[:, None]).exp_()
+        scale = finite(head.amax(-1))
         rows, skip = len(chart.peaks), chart.batch * chart.length
-        self.ranks = spans.new_empty(rows, 2 * self.rank)
-        self.merged = spans.new_empty(rows - skip, self.rank)
-        chart.finish(1, None, spans.new_zeros(1, chart.n_leaves), reach)
-        for width in range(2, chart.length + 1):
-            before = chart.rows(width - 1)
-            table = self.leaves if width == 2 else self.inner
-            self.ranks[before] = product(chart.of_width(chart.buffer, width - 1), table)
-            merged = self._of_width(self.merged, width)
-            sizes = (chart.batch, chart.length, self.rank, width)
-            _merge[self._grid(width)](self.ranks, chart.peaks, chart.tops, merged, *sizes, S=32, BLOCK=512)
-            chart.finish(width, product(merged, self.head.mT), self.scale[None], reach)
+        ranks, merged = spans.new_empty(rows, 2 * rank), spans.new_empty(rows - skip, rank)
+        grammar = cls(chart, (head - scale[:, None]).exp_(), both, ranks, merged)
+        chart.finish(1, spans.new_zeros(1, chart.n_leaves), reach=reach)
+        with in_float32(spans):
+            for width in range(2, chart.length + 1):
+                grammar._grow(width)
+                chart.finish(width, scale[None], reach=reach)
+        return grammar
+
+    def _grow(self, width: int) -> None:
+        """The totals of one width."""
+        chart, before = self.chart, self.chart.rows(width - 1)
+        table = self.leaves if width == 2 else self.inner
+        torch.mm(chart.of_width(chart.states, width - 1)[0], table, out=self.ranks[before])
+        merged = self._of_width(self.merged, width)
+        sizes = (chart.batch, chart.length, self.rank, width)
+        _merge[self._grid(width)](self.ranks, chart.peaks, chart.tops, merged, *sizes, S=32, BLOCK=512)
+        torch.mm(merged, self.head.mT, out=chart.totals(width)[:, 0])
 
     def _grid(self, width: int) -> tuple[int, int]:
         return self.chart.batch * (self.chart.length - width + 1), triton.cdiv(self.rank, 512)
@@ -99,45 +118,45 @@ class _Grammar:
     def gradients(self, lengths: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
         """The gradients of the log sums in the scores of spans and in the three factors."""
         chart = self.chart
-        grads, of_ranks = torch.zeros_like(chart.buffer), torch.zeros_like(self.ranks)
+        grads, of_ranks = torch.zeros_like(chart.states), torch.zeros_like(self.ranks)
         chart.seed(lengths, grad, grads)
         of_totals = self.ranks.new_empty(len(self.merged), chart.n_heads)
         nothing = torch.zeros_like(chart.of_width(grads, chart.length))
         for width in range(chart.length, 1, -1):
             of_states, from_parents = chart.of_width(grads, width), nothing
             if width < chart.length:
-                from_parents = product(of_ranks[chart.rows(width)], self.inner.mT)
-                from_parents.mul_(chart.of_width(chart.buffer, width))
+                from_parents = product(of_ranks[chart.rows(width)], self.inner.mT)[None]
+                from_parents.mul_(chart.of_width(chart.states, width))
             totals = self._of_width(of_totals, width)
-            totals.copy_(over_totals(of_states, from_parents, chart.totals[width]))
+            totals.copy_(over_totals(of_states, from_parents, chart.totals(width))[:, 0])
             of_states += from_parents
             work = (self.ranks, chart.peaks, chart.tops, product(totals, self.head), of_ranks)
             _spread[self._grid(width)](*work, chart.batch, chart.length, self.rank, width, BLOCK=512)
-        leaves, skip = chart.leaves(chart.buffer), chart.batch * chart.length
-        chart.leaves(grads).copy_(product(of_ranks[:skip], self.leaves.mT).mul_(leaves))
-        inner = product(chart.inner(chart.buffer).mT, of_ranks[skip:]).mul_(self.inner)
+        leaves, skip = chart.leaves(chart.states)[0], chart.batch * chart.length
+        chart.leaves(grads)[0].copy_(product(of_ranks[:skip], self.leaves.mT).mul_(leaves))
+        inner = product(chart.inner(chart.states)[0].mT, of_ranks[skip:]).mul_(self.inner)
         last = product(leaves.mT, of_ranks[:skip]).mul_(self.leaves)
         children = torch.cat((inner, last))
         head = product(of_totals.mT, self.merged).mul_(self.head)
-        return chart.unpack(grads), head, *children.split(self.rank, -1)
+        return chart.unpack(grads)[0], head, *children.split(self.rank, -1)
 
 
-def low_rank_sum(
-    spans: Tensor, factors: tuple[Tensor, Tensor, Tensor], lengths: Tensor, reference: Callable[..., Tensor]
-) -> Tensor:
+def forward(spans: Tensor, head: Tensor, left: Tensor, right: Tensor, *, lengths: Tensor) -> tuple[Tensor, Kept] | None:
     """Log of the sum over all trees `[B]` from scores `spans [B, T, T, S]`, T at least 2, and the factors of rules.
 
-    The factors are `head [N, R]`, `left [N+P, R]` and `right [N+P, R]`. `reference(spans, *factors)` computes the same in
-    plain torch: for derivatives of higher order, and for scores of so wide a range that products underflow.
+    The factors are `head [N, R]`, `left [N+P, R]` and `right [N+P, R]`. None for scores of so wide a range that products underflow.
     """
-    with torch.no_grad():
-        scores = [x.detach() for x in (spans, *factors)]
-        grammar = _Grammar(*scores)
-        lost = is_lost(grammar.chart, lambda: _Grammar(*map(reachable, scores), reach=True).chart)
-    if lost:
-        return reference(spans, *factors)
-    return with_reference(
-        lambda *_: (grammar.chart.log_sums(lengths), ()),
-        lambda _, grad: grammar.gradients(lengths, grad),
-        reference, spans, *factors,
-    )  # fmt: skip
+    scores = spans, head, left, right
+    grammar = _Grammar.summed(*scores)
+    chart = grammar.chart
+    if is_lost(chart, lambda: _Grammar.summed(*map(reachable, scores), reach=True).chart):
+        return None
+    kept = (chart.spans, grammar.head, grammar.both, grammar.ranks, grammar.merged, *chart.kept)
+    return chart.log_sums(lengths), kept
+
+
+def backward(kept: Kept, grad: Tensor, _wanted: Sequence[bool], *, lengths: Tensor) -> Sequence[Tensor | None]:
+    """The gradients in the scores of spans and in the factors."""
+    spans, head, both, ranks, merged, *rows = kept
+    chart = Chart(spans, len(head), len(both) - len(head), kept=Rows(*rows))
+    return _Grammar(chart, head, both, ranks, merged).gradients(lengths, grad)

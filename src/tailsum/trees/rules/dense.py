@@ -9,12 +9,16 @@ from torch import Tensor
 
 from tailsum.numerics.charts import by_width, square
 from tailsum.numerics.check import check_tensor
+from tailsum.numerics.fused.kernel import Example, Kernel
+from tailsum.numerics.gradients import with_slope
 from tailsum.numerics.kernels import fused
-from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp
-from tailsum.numerics.tensors import take, without_common
+from tailsum.numerics.noise import Choose, Drawn, most_likely, seed_from
+from tailsum.numerics.reduce import LogProduct, Reduce, highest, log_sum_exp
+from tailsum.numerics.tensors import finite, take, without_common
 from tailsum.numerics.tiles import fits_budget
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.sweep import Sweep
+from tailsum.trees.reader import TreeReader, Walker
 from tailsum.trees.rules.exact_sweep import ExactSweep, padded_to
 from tailsum.trees.rules.whole_rule import Between, Heads, Kind, Lefts, Rights, WholeRule, splits_by_kind
 
@@ -36,6 +40,9 @@ class DenseRule(WholeRule):
         return DenseRule(change(self.scores))
 
     def tabled(self) -> "DenseRule":
+        return self
+
+    def as_table(self) -> "DenseRule":
         return self
 
     def centred(self) -> "DenseRule":
@@ -69,14 +76,33 @@ class DenseRule(WholeRule):
         return self._products[kind, reduce]
 
     def total(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, " B"]:
-        if reduce is not log_sum_exp or spans.shape[1] == 1 or not len(spans) or not fused(spans, self.scores):
+        if reduce is not log_sum_exp:
             return super().total(spans, length, reduce)
-        from tailsum.numerics.fused.grammar import grammar_sum  # noqa: PLC0415  (needs Triton)
+        return grammar_sum(spans, self.scores, lengths=length)
 
-        def reference(spans: Tensor, scores: Tensor) -> Tensor:
-            return super(DenseRule, DenseRule(scores)).total(spans, length, reduce)
+    def reader(self, spans: Float[Tensor, "B T T n"], length: Tensor, choose: Choose, reduce: Reduce) -> TreeReader:
+        """By kernels, whole trees at once."""
+        if choose is most_likely:
+            trees = best_parses(spans, self.scores, lengths=length)
+            return Walker(trees[:, 0, 0] >= 0, lambda batch: trees[batch])
+        if isinstance(choose, Drawn) and _some_pairs(spans) and fused(spans, self.scores):
+            from tailsum.numerics.fused.parses import Samples  # noqa: PLC0415  (needs Triton)
 
-        return grammar_sum(spans, self.scores, length, reference)
+            samples = Samples(spans, self.scores, length)
+            if not samples.lost:
+                return Walker(samples.possible, lambda batch: samples.drawn(batch, seed_from(choose.generator)))
+        return super().reader(spans, length, choose, reduce)
+
+    def log_sum_and_mean(
+        self,
+        spans: Float[Tensor, "B T T n"],
+        values: tuple[Float[Tensor, "B T T n"], "DenseRule"],
+        length: Int[Tensor, " B"],
+    ) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
+        """The sum over all trees, and the mean of the sum of values of spans and of rules under them."""
+        scores, of_rules = torch.broadcast_tensors(self.scores, values[1].scores)
+        total, mean = grammar_means(spans, scores, values[0], of_rules, lengths=length)
+        return total, mean
 
     def sweep(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size) -> Sweep:
         """By exact messages where the exponentials of the table fit the budget for tables."""
@@ -116,3 +142,47 @@ class DenseRule(WholeRule):
                     (outside[width - size - 1][:, size : size + count], right),
                 ):
                     entry.copy_(torch.logaddexp(entry, sent))
+
+
+def _total(spans: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+    return WholeRule.total(DenseRule(scores), spans, lengths, log_sum_exp)
+
+
+def _means(spans: Tensor, scores: Tensor, span_values: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
+    along = finite(span_values), finite(values)
+    return torch.stack(with_slope(lambda x: _total(x[0], x[1], lengths), (spans, scores), along))
+
+
+def _best(spans: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+    reader, longest = WholeRule.reader(DenseRule(scores), spans, lengths, most_likely, highest), spans.shape[1]
+    tree, states = reader.read(lengths, longest, torch.arange(len(spans), device=spans.device))
+    return torch.cat((tree, states[..., None]), -1).masked_fill(~reader.possible[:, None, None], -1)
+
+
+def _some_pairs(spans: Tensor, *_: Tensor, **__: Tensor) -> bool:
+    """Whether there is any sentence of two words."""
+    return len(spans) > 0 and spans.shape[1] > 1
+
+
+def _example(batch: int, length: int, heads: int, leaves: int, tables: int) -> Example:
+    spans = torch.randn(batch, length, length, max(heads, leaves))
+    rules = torch.randn(tables, heads, heads + leaves, heads + leaves)
+    return Example((spans, rules), {"lengths": torch.randint(1, length + 1, (batch,))})
+
+
+def _example_with_values(**sizes: int) -> Example:
+    example, values = _example(**sizes), _example(**sizes)
+    return Example((*example.inputs, *values.inputs), example.settings)
+
+
+_SIZES = (
+    {"batch": 2, "length": 4, "heads": 3, "leaves": 2, "tables": 2},
+    {"batch": 2, "length": 3, "heads": 2, "leaves": 35, "tables": 1},
+)
+_LARGE = {"batch": 16, "length": 40, "heads": 30, "leaves": 60, "tables": 16}
+
+# Log of the sum over all trees, beside its slope along values of spans and of rules: their mean. Infinite values count as zero.
+grammar_means = Kernel("grammar_means", _means, _example_with_values, _SIZES, _LARGE, takes=_some_pairs)
+# The best trees `[B, 2T-1, 3]`: first and last position and state of each span, -1 throughout where none is possible.
+best_parses = Kernel("best_parses", _best, _example, _SIZES, _LARGE, takes=_some_pairs)
+grammar_sum = Kernel("grammar", _total, _example, _SIZES, _LARGE, takes=_some_pairs, slope=grammar_means)

@@ -9,13 +9,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.numerics.charts import Watch, by_width, keep
-from tailsum.numerics.kernels import fused
+from tailsum.numerics.fused.kernel import Example, Kernel
 from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import LogProduct, Reduce, highest, log_sum_exp
 from tailsum.numerics.tensors import largest, scaled
 from tailsum.numerics.tiles import tile_size
 from tailsum.sketch.sweep import Sweep
-from tailsum.trees.reader import Reader
+from tailsum.trees.reader import TreeReader
 from tailsum.trees.rules.best_pairs import best_pairs
 from tailsum.trees.rules.grammar_reader import RankReader
 from tailsum.trees.rules.rule import Rule
@@ -50,12 +50,12 @@ class LowRank(VectorRule):
             return super().chart(spans, reduce, watch)
         return self.rank_chart(spans, watch)
 
-    def reader(self, spans: list[Tensor], length: Tensor, choose: Choose, reduce: Reduce) -> Reader:
+    def reader(self, spans: Float[Tensor, "B T T n"], length: Tensor, choose: Choose, reduce: Reduce) -> TreeReader:
         if reduce is not log_sum_exp:
             return super().reader(spans, length, choose, reduce)
         vectors = self.tensors if self.by_span else [x[:, None, None] for x in self.tensors]
         n_heads = None if self.by_span else self.n_heads
-        return RankReader(self.chart(spans, reduce), length, n_heads, choose, vectors)
+        return RankReader(self.chart(by_width(spans), reduce), length, n_heads, choose, vectors)
 
 
 class SpanLowRank(LowRank, SpanFactors):
@@ -110,16 +110,9 @@ class LowRankRule(LowRank, FactorRule):
 
     def total(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, " B"]:
         shared = max(len(x) for x in self.tensors) == 1
-        plain = reduce is not log_sum_exp or self.factor or not shared
-        if plain or spans.shape[1] == 1 or not len(spans) or not fused(spans, *self.tensors):
+        if reduce is not log_sum_exp or self.factor or not shared:
             return super().total(spans, length, reduce)
-        from tailsum.numerics.fused.low_rank import low_rank_sum  # noqa: PLC0415  (needs Triton)
-
-        def reference(spans: Tensor, *factors: Tensor) -> Tensor:
-            return super(LowRankRule, self.with_vectors([x[None] for x in factors], ())).total(spans, length, reduce)
-
-        head, left, right = (x[0] for x in self.tensors)
-        return low_rank_sum(spans, (head, left, right), length, reference)
+        return low_rank_sum(spans, *(x[0] for x in self.tensors), lengths=length)
 
     def contract_pairs(self, pairs: Float[Tensor, "G r pair"], kind: Kind, reduce: Reduce) -> Float[Tensor, "G r N"]:
         """Maxima over many pairs of children by bounds, without a table."""
@@ -159,3 +152,24 @@ def _fill(
         if width < length:
             ranks.append(to_ranks(width, chart[-1]))
     return chart
+
+
+def _total(spans: Tensor, head: Tensor, left: Tensor, right: Tensor, lengths: Tensor) -> Tensor:
+    rule = LowRankRule(head[None], left[None], right[None])
+    return FactorRule.total(rule, spans, lengths, log_sum_exp)
+
+
+def _example(batch: int, length: int, heads: int, leaves: int, ranks: int) -> Example:
+    spans = torch.randn(batch, length, length, max(heads, leaves))
+    factors = (torch.randn(n, ranks) for n in (heads, heads + leaves, heads + leaves))
+    return Example((spans, *factors), {"lengths": torch.randint(1, length + 1, (batch,))})
+
+
+low_rank_sum = Kernel(
+    "low_rank",
+    _total,
+    _example,
+    sizes=({"batch": 2, "length": 4, "heads": 3, "leaves": 4, "ranks": 5},),
+    large={"batch": 8, "length": 30, "heads": 300, "leaves": 500, "ranks": 100},
+    takes=lambda spans, *_, lengths: len(spans) > 0 and spans.shape[1] > 1,  # noqa: ARG005
+)

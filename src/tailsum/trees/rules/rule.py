@@ -24,7 +24,7 @@ from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import Reduce
 from tailsum.scores.base import Scores
 from tailsum.sketch.sweep import Sweep
-from tailsum.trees.reader import Reader
+from tailsum.trees.reader import TreeReader
 from tailsum.trees.rules.exact_sweep import ExactSweep, beliefs_by_gradient
 from tailsum.trees.rules.grammar_reader import Expansion, GrammarReader
 
@@ -56,6 +56,10 @@ class Rule(Scores):
 
     def evaluated(self) -> "Rule":
         return self
+
+    def as_table(self) -> "Rule | None":
+        """The rules as a table over all states, where it fits the budget for tables."""
+        return None
 
     def centred(self) -> "Rule":
         return self
@@ -130,11 +134,11 @@ class Rule(Scores):
         totals = torch.stack([no_tree, *(reduce(entry[:, 0], -1) for entry in chart[1:])])
         return totals.gather(0, length[None] - 1)[0]
 
-    def reader(self, spans: list[Tensor], length: Tensor, choose: Choose, reduce: Reduce) -> Reader:
+    def reader(self, spans: Float[Tensor, "B T T n"], length: Tensor, choose: Choose, reduce: Reduce) -> TreeReader:
         """A reader of trees from the chart over scores of spans."""
         n_heads = None if self.by_span else self.n_heads
         children_of = partial(self.children_of, reduce=reduce)
-        return GrammarReader(self.chart(spans, reduce), length, n_heads, choose, children_of)
+        return GrammarReader(self.chart(by_width(spans), reduce), length, n_heads, choose, children_of)
 
     def sweep(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], batch: torch.Size) -> Sweep:
         """Lookahead over the spans of sentences with these scores of their states."""

@@ -15,11 +15,14 @@ from torch import Tensor
 
 from tailsum.numerics.charts import by_width
 from tailsum.numerics.check import check_tensor
+from tailsum.numerics.kernels import fused
+from tailsum.numerics.noise import Choose, most_likely
 from tailsum.numerics.reduce import LogProduct, Reduce
 from tailsum.numerics.stream import Parts, streamed
 from tailsum.numerics.tensors import scaled, take
 from tailsum.numerics.tiles import fits_budget, tile_size
 from tailsum.sketch.sweep import Sweep
+from tailsum.trees.reader import TreeReader
 from tailsum.trees.rules.dense import DenseRule
 from tailsum.trees.rules.grammar_reader import Expansion
 from tailsum.trees.rules.rule import Norms, Rule
@@ -114,6 +117,16 @@ class FactorRule(VectorRule, WholeRule):
 
     def tabled(self) -> DenseRule:
         return DenseRule(self.block())
+
+    def as_table(self) -> DenseRule | None:
+        return self.tabled() if self._fits() else None
+
+    def reader(self, spans: Float[Tensor, "B T T n"], length: Tensor, choose: Choose, reduce: Reduce) -> TreeReader:
+        """Best trees by kernels, from the table."""
+        table = self.as_table() if choose is most_likely and fused(spans, *self.tensors) else None
+        if table is None:
+            return super().reader(spans, length, choose, reduce)
+        return table.reader(spans, length, choose, reduce)
 
     def between(self, head: Heads, left: Lefts, right: Rights) -> Between:
         pairs = zip(self.tensors, (head, left, right), strict=True)
