@@ -1,4 +1,4 @@
-"""Sums over pairs of rows within kernels, as every chart without states needs them.
+"""Sums, maxima and choices over pairs of rows within kernels, as every chart without states needs them.
 
 The chart of a sentence is kept twice, `[T, T]` by first and last position and transposed, so that the left parts of a span
 and its right parts are both contiguous. Pointers are tensors `[I]`, one for each of I rows.
@@ -9,12 +9,12 @@ and its right parts are both contiguous. Pointers are tensors `[I]`, one for eac
 import triton
 import triton.language as tl
 
-from tailsum.numerics.fused.exponential import add_exp, exp
+from tailsum.numerics.fused.exponential import add_exp, exp, log_of
 
 
 @triton.jit
-def log_sum_of_rows(a, b, valid, count, K: tl.constexpr):
-    """`log sum_k exp(a[k] + b[k])` over k < count: the running maximum and sum, `[I]` each."""
+def log_sum_of_rows(a, b, valid, count, K: tl.constexpr, MAX: tl.constexpr = False):
+    """`log sum_k exp(a[k] + b[k])` over k < count: the running maximum and sum, `[I]` each; with MAX the maximum alone matters."""
     top = tl.where(valid, -float("inf"), -float("inf"))
     total = tl.where(valid, 0.0, 0.0)
     for start in range(0, count, K):
@@ -22,8 +22,50 @@ def log_sum_of_rows(a, b, valid, count, K: tl.constexpr):
         inside = valid[:, None] & (k < count)[None, :]
         x = tl.load(a[:, None] + k[None, :], inside, -float("inf"))
         y = tl.load(b[:, None] + k[None, :], inside, -float("inf"))
-        top, total = add_exp(top, total, x + y, 1)
+        top, total = with_more(top, total, x + y, MAX)
     return top, total
+
+
+@triton.jit
+def with_more(top, total, scores, MAX: tl.constexpr):
+    """The running maximum and sum `[I]` with `scores [I, k]` added."""
+    if MAX:
+        top = tl.maximum(top, tl.max(scores, 1))
+    else:
+        top, total = add_exp(top, total, scores, 1)
+    return top, total
+
+
+@triton.jit
+def reduced(top, total, MAX: tl.constexpr):
+    """The log of a sum, or the maximum."""
+    return top if MAX else log_of(top, total)
+
+
+@triton.jit
+def choice_of_rows(a, b, low, high, seed, place, SAMPLE: tl.constexpr, K: tl.constexpr):
+    """The k in low <= k < high of the largest `a[k] + b[k]`, the first of several, from two pointers; `low` if all are forbidden.
+
+    With SAMPLE, one drawn in proportion to the exponentials; `place` numbers its random numbers.
+    """
+    highest, best = -float("inf"), low
+    for start in range(low, high, K):
+        k = start + tl.arange(0, K)
+        x = tl.load(a + k, k < high, -float("inf")) + tl.load(b + k, k < high, -float("inf"))
+        if SAMPLE:
+            x += gumbel(seed, place + k)
+        top = tl.max(x, 0)
+        best = tl.where(top > highest, start + tl.argmax(x, 0), best)
+        highest = tl.maximum(highest, top)
+    return best
+
+
+@triton.jit
+def gumbel(seed, place):
+    """Standard Gumbel noise: the argmax of scores with it is a draw in proportion to their exponentials; always finite."""
+    uniform = tl.rand(seed, place)
+    wait = tl.where(uniform < 1e-3, uniform * (1 + 0.5 * uniform) + 2.3e-10, -tl.log(1 - tl.minimum(uniform, 0.9999999)))
+    return -tl.log(wait)
 
 
 @triton.jit

@@ -13,14 +13,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tailsum.numerics.fused.exponential import log_of
 from tailsum.numerics.fused.kernel import Kept
-from tailsum.numerics.fused.rows import log_sum_of_rows, shares_of_rows, tiles
+from tailsum.numerics.fused.rows import log_sum_of_rows, reduced, shares_of_rows, tiles
 
 
 @triton.jit
-def _inside(nodes, lengths, inside, merged, T, I: tl.constexpr, K: tl.constexpr):
-    """Fill `inside` and `merged` (the sums over splits alone), `[B, 2, T, T]`: each square and its transpose."""
+def _inside(nodes, lengths, inside, merged, T, MAX: tl.constexpr, I: tl.constexpr, K: tl.constexpr):
+    """Fill `inside` and, but for maxima, `merged` (the sums over splits alone), `[B, 2, T, T]`: each square and its transpose."""
     b = tl.program_id(0).to(tl.int64)
     n = tl.load(lengths + b).to(tl.int32)
     nodes += b * T * T
@@ -39,13 +38,14 @@ def _inside(nodes, lengths, inside, merged, T, I: tl.constexpr, K: tl.constexpr)
             i = start + tl.arange(0, I)
             j = i + width - 1
             valid = i < count
-            top, total = log_sum_of_rows(inside + i * (T + 1), turned + j * T + i + 1, valid, width - 1, K)
-            split = log_of(top, total)
+            top, total = log_sum_of_rows(inside + i * (T + 1), turned + j * T + i + 1, valid, width - 1, K, MAX)
+            split = reduced(top, total, MAX)
             whole = tl.load(nodes + i * T + j, valid, 0.0) + split
             tl.store(inside + i * T + j, whole, valid)
             tl.store(turned + j * T + i, whole, valid)
-            tl.store(merged + i * T + j, split, valid)
-            tl.store(merged + T * T + j * T + i, split, valid)
+            if not MAX:
+                tl.store(merged + i * T + j, split, valid)
+                tl.store(merged + T * T + j * T + i, split, valid)
         tl.debug_barrier()
 
 
@@ -77,16 +77,16 @@ def _outside(inside, merged, lengths, seeds, grads, T, I: tl.constexpr, K: tl.co
         tl.debug_barrier()
 
 
-def span_inside(nodes: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Inside sums, and their part that sums over splits, `[B, 2, T, T]`: both also transposed.
+def span_inside(nodes: Tensor, lengths: Tensor, maxima: bool = False) -> tuple[Tensor, Tensor]:
+    """Inside sums or maxima, and of sums their part over splits, `[B, 2, T, T]`: both also transposed.
 
     Minus infinity below the diagonal and beyond each length.
     """
     batch, length, _ = nodes.shape
     inside = nodes.new_full((batch, 2, length, length), -torch.inf)
-    merged = torch.full_like(inside, -torch.inf)
+    merged = inside if maxima else torch.full_like(inside, -torch.inf)
     if batch:
-        _inside[(batch,)](nodes.contiguous(), lengths, inside, merged, length, **tiles(length))
+        _inside[(batch,)](nodes.contiguous(), lengths, inside, merged, length, MAX=maxima, **tiles(length))
     return inside, merged
 
 
