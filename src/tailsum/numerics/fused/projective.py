@@ -47,7 +47,8 @@ def _inside(
     """Fill the charts, and `ends [B, 4, T + 1]`, with sums or, if MAX, maxima.
 
     The rows of `ends` are sums over the words before s under their roots; over the words up to m, their last root; over all
-    words up to the last; and the second again without the score of the root.
+    words up to the last; and the second again without the score of the root. With one root, only the second and the end of the
+    third are filled.
     """
     b = tl.program_id(0).to(tl.int64)
     n = tl.load(lengths + b).to(tl.int32)
@@ -83,6 +84,22 @@ def _inside(
             top, total = with_more(top, total, to_left[:, None], MAX)
             _store(chart, LEFT, i, j, T, reduced(top, total, MAX), valid)
         tl.debug_barrier()
+    if MULTIROOT:
+        _sum_by_last(arcs, chart, ends, n, T, MAX, K)
+    else:
+        top, total = tl.full((1,), -float("inf"), tl.float32), tl.zeros((1,), tl.float32)
+        for start in range(0, n, K):
+            m = start + tl.arange(0, K)
+            root = tl.load(row_of(chart, LEFT, 0, T) + m, m < n, -float("inf")) + tl.load(arcs + m * (T + 1), m < n, 0.0)
+            tl.store(ends + (T + 1) + m, root, m < n)
+            ways = root + tl.load(column_of(chart, RIGHT, n - 1, T) + m, m < n, -float("inf"))
+            top, total = with_more(top, total, ways[None, :], MAX)
+        tl.store(ends + 2 * (T + 1) + n - 1 + tl.arange(0, 1), reduced(top, total, MAX))
+
+
+@triton.jit
+def _sum_by_last(arcs, chart, ends, n, T, MAX: tl.constexpr, K: tl.constexpr):
+    """Fill `ends` for any number of roots."""
     one = tl.arange(0, 1)
     tl.store(ends + one, one * 0.0)
     for last in range(n):
@@ -96,18 +113,18 @@ def _inside(
         top, total = log_sum_of_rows(ends + (T + 1) + one, column_of(chart, RIGHT, m, T), one == 0, last + 1, K, MAX)
         whole = reduced(top, total, MAX)
         tl.store(ends + 2 * (T + 1) + m, whole)
-        tl.store(ends + m + 1, whole if MULTIROOT else tl.full((1,), -float("inf"), tl.float32))
+        tl.store(ends + m + 1, whole)
 
 
 @triton.jit
-def _seed(values, others, grads, whole, grad, out, stride, add, count, K: tl.constexpr):
+def _seed(values, others, grads, whole, grad, out, stride, count, K: tl.constexpr):
     """Split `grad` over the terms `values + others` of the log sum `whole`: to `out` with a stride, and added to `grads`."""
     for start in range(0, count, K):
         k = start + tl.arange(0, K)
         x = tl.load(values + k, k < count, -float("inf")) + tl.load(others + k, k < count, -float("inf"))
         part = share(grad, x, whole)
         tl.store(out + k * stride, part, k < count)
-        tl.store(grads + k, tl.load(grads + k, k < count, 0.0) + part, (k < count) & add)
+        tl.store(grads + k, tl.load(grads + k, k < count, 0.0) + part, k < count)
 
 
 @triton.jit
@@ -122,20 +139,31 @@ def _outside(
     grads += b * SQUARES * T * T
     ends += b * 4 * (T + 1)
     of_ends += b * 4 * (T + 1)
-    for step in range(n):
-        last = n - 1 - step
-        # All words up to `last`: gradients from the seed and from later roots.
-        later = tl.load(of_ends + last + 1)
-        grad = tl.where(step == 0, tl.load(seeds + b), 0.0) + later
-        whole = tl.load(ends + 2 * (T + 1) + last)
-        values, to_right = ends + (T + 1), chart + (RIGHT + 1) * T * T + last * T
-        _seed(values, to_right, of_ends + (T + 1), whole, grad, grads + RIGHT * T * T + last, T, True, last + 1, K)
-        tl.debug_barrier()
-        grad = tl.load(of_ends + (T + 1) + last)
-        tl.store(of_arcs + last * (T + 1), grad)
-        side = tl.load(ends + 3 * (T + 1) + last)
-        others = chart + (LEFT + 1) * T * T + last * T
-        _seed(ends, others, of_ends, side, grad, grads + LEFT * T * T + last, T, MULTIROOT, last + 1, K)
+    if MULTIROOT:
+        for step in range(n):
+            last = n - 1 - step
+            # All words up to `last`: gradients from the seed and from later roots.
+            later = tl.load(of_ends + last + 1)
+            grad = tl.where(step == 0, tl.load(seeds + b), 0.0) + later
+            whole = tl.load(ends + 2 * (T + 1) + last)
+            values, to_right = ends + (T + 1), chart + (RIGHT + 1) * T * T + last * T
+            _seed(values, to_right, of_ends + (T + 1), whole, grad, grads + RIGHT * T * T + last, T, last + 1, K)
+            tl.debug_barrier()
+            grad = tl.load(of_ends + (T + 1) + last)
+            tl.store(of_arcs + last * (T + 1), grad)
+            side = tl.load(ends + 3 * (T + 1) + last)
+            others = chart + (LEFT + 1) * T * T + last * T
+            _seed(ends, others, of_ends, side, grad, grads + LEFT * T * T + last, T, last + 1, K)
+            tl.debug_barrier()
+    else:
+        whole, grad = tl.load(ends + 2 * (T + 1) + n - 1), tl.load(seeds + b)
+        for start in range(0, n, K):
+            m = start + tl.arange(0, K)
+            root = tl.load(ends + (T + 1) + m, m < n, -float("inf"))
+            part = share(grad, root + tl.load(column_of(chart, RIGHT, n - 1, T) + m, m < n, -float("inf")), whole)
+            tl.store(of_arcs + m * (T + 1), part, m < n)
+            tl.store(row_of(grads, RIGHT, m, T) + n - 1, part, m < n)
+            tl.store(row_of(grads, LEFT, 0, T) + m, part, m < n)
         tl.debug_barrier()
     for step in range(n - 1):
         width = n - step

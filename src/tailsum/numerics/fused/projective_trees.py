@@ -95,6 +95,6 @@ def read(
     if heads.numel():
         block = min(256, max(32, triton.next_power_of_2(length)))
         arguments = chart, ends, lengths, heads, torch.empty_like(heads, dtype=torch.int32), seed or 0, batch, length
-        how = {"MULTIROOT": multiroot, "SAMPLE": seed is not None, "K": block, "num_warps": block // 32}
+        how = {"MULTIROOT": multiroot, "SAMPLE": seed is not None, "K": block, "num_warps": max(1, block // 128)}
         _read[(batch * count,)](*arguments, **how)
     return heads

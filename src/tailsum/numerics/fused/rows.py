@@ -94,4 +94,4 @@ def shares_of_rows(grad, whole, b, a, low, high, K: tl.constexpr):
 
 def tiles(length: int) -> dict[str, int]:
     """The launch options of charts of sentences of this length."""
-    return {"I": 16 if length <= 64 else 32, "K": 32 if length <= 32 else 64, "num_warps": 4}
+    return {"I": 16, "K": 32, "num_warps": 4} if length <= 32 else {"I": 32, "K": 64, "num_warps": 8}

@@ -56,5 +56,5 @@ def read(inside: Tensor, lengths: Tensor, count: int, seed: int | None = None) -
     if spans.numel():
         block = min(256, max(32, triton.next_power_of_2(length)))
         arguments = inside, lengths, spans, seed or 0, batch, length
-        _read[(batch * count,)](*arguments, SAMPLE=seed is not None, K=block, num_warps=block // 32)
+        _read[(batch * count,)](*arguments, SAMPLE=seed is not None, K=block, num_warps=max(1, block // 128))
     return spans
