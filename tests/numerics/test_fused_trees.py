@@ -102,15 +102,17 @@ def test_samples(kind, generator):
 def test_nothing_to_draw(kind):
     model = DRAWN[kind]()
     with kernels("always"):
-        forbidden = type(model)(torch.full_like(model.spans.block()[..., 0, :] if kind == "spans" else model.arc, -math.inf))
+        forbidden = type(model)(
+            torch.full_like(model.spans.block()[..., 0, :] if kind == "spans" else model.arc, -math.inf)
+        )
         for tree in (forbidden.sample((2,)), forbidden.argmax()):
             assert all(x.eq(-1).all() for x in tree if x is not None)
 
 
 @pytest.mark.usefixtures("_fast_numbers")
 def test_the_same_generator_gives_the_same_samples():
-    for kind in DRAWN:
-        model = DRAWN[kind]()
+    for make in DRAWN.values():
+        model = make()
         with kernels("always"):
             one, other = (model.sample((3,), torch.Generator().manual_seed(5)) for _ in range(2))
         assert all(torch.equal(x, y) for x, y in zip(one, other, strict=True) if x is not None)

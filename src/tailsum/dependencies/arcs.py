@@ -13,7 +13,14 @@ from tailsum.dependencies import arborescence
 from tailsum.dependencies.checks import check_arc, check_dependencies
 from tailsum.dependencies.configuration import Dependencies, RelaxedDependencies, are_trees
 from tailsum.dependencies.dependency_sweep import DependencySweep
-from tailsum.dependencies.projective import Charts, best_projective, drawn_projective, eisner, eisner_total, read_dependencies
+from tailsum.dependencies.projective import (
+    Charts,
+    best_projective,
+    drawn_projective,
+    eisner,
+    eisner_total,
+    read_dependencies,
+)
 from tailsum.numerics.check import check_scores
 from tailsum.numerics.kernels import fused
 from tailsum.numerics.noise import Choose, drawn_by, most_likely
@@ -62,6 +69,8 @@ class Arcs(Structure[DependencyTerms, Dependencies]):
     @property
     def arc(self) -> Float[Tensor, "*batch_part"]:
         """Scores of arcs, zero in the padding."""
+        if self.lengths is None:
+            return self._arc.expand(*self.batch_shape, *self._arc.shape[-3 if self.labelled else -2 :]).to(self.dtype)
         return torch.where(self._arcs_inside(), self._arc, 0.0).to(self.dtype)
 
     def __repr__(self) -> str:
@@ -85,6 +94,10 @@ class Arcs(Structure[DependencyTerms, Dependencies]):
     def terms(self) -> DependencyTerms:
         arc = self.arc.expand(*self.batch_shape, *self.arc.shape[-3 if self.labelled else -2 :])
         return DependencyTerms(Dense(arc), Dense(self.node_scores()), Dense(arc.new_zeros(1, 1)))
+
+    def unmasked(self) -> DependencyTerms:
+        terms = self.terms()
+        return terms._replace(arcs=terms.arcs.unmasked())  # all other scores are zero
 
     @property
     def node(self) -> Float[Tensor, "*batch T n"]:
@@ -151,7 +164,9 @@ class Arcs(Structure[DependencyTerms, Dependencies]):
         search = best_projective if self.projective else arborescence.best
         heads = search(self._flat_arcs(terms, highest), lengths=self.sequence_lengths(), multiroot=self.multiroot)
         heads = heads.reshape(*self.batch_shape, *self.node_shape)
-        return Dependencies(heads, self._labels(terms.arcs.scores, heads[None], most_likely)[0] if self.labelled else None)
+        return Dependencies(
+            heads, self._labels(terms.arcs.scores, heads[None], most_likely)[0] if self.labelled else None
+        )
 
     def drawn(
         self, terms: DependencyTerms, sample_shape: Sequence[int], generator: torch.Generator | None

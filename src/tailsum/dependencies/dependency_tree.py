@@ -118,6 +118,9 @@ class States(Arcs):
     def node_scores(self) -> Float[Tensor, "*batch T n"]:
         return self.node.expand(*self.batch_shape, *self.node_shape, -1)
 
+    def unmasked(self) -> DependencyTerms:
+        return Structure.unmasked(self)
+
     def terms(self) -> DependencyTerms:
         return super().terms()._replace(pairs=self.transition.evaluated())
 

@@ -4,7 +4,7 @@ The reference is `_best_rows` in `dependencies/arborescence.py`. Nodes are the n
 is known of them is in registers, `[D]` by node; the gains of the heads of a cycle are in memory, `[C]` by head (the root first).
 """
 
-# pyright: reportArgumentType=false
+# pyright: reportArgumentType=false, reportOperatorIssue=false
 
 import torch
 import triton
@@ -40,7 +40,11 @@ def _best(arcs, lengths, gains, words, heads, T, MULTIROOT: tl.constexpr, C: tl.
     h, d = tl.arange(0, C), tl.arange(0, D)
     owner = h - 1  # the outermost node of each word, -1 for the root
     path, place = d * 0, d * 0  # the nodes followed, those of settled words first, and one more than the place of each
-    row, child, cycle = d * 0, d * 0, d * 0 - 1  # of each node: the head and its child, and the cycle that it is part of
+    row, child, cycle = (
+        d * 0,
+        d * 0,
+        d * 0 - 1,
+    )  # of each node: the head and its child, and the cycle that it is part of
     score = tl.zeros((D,), tl.float64)  # of that head
     count, settled, depth, word, node = n, n * 0, n * 0, n * 0, n * 0
     possible = n > 0

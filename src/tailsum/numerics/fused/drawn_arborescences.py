@@ -3,7 +3,7 @@
 The reference is `sample` in `dependencies/arborescence.py`, which says why these are fair draws.
 """
 
-# pyright: reportArgumentType=false
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false
 
 import torch
 import triton

@@ -78,8 +78,8 @@ def _eliminate(arcs, lengths, order, matrices, total, T, MULTIROOT: tl.constexpr
             direct = tl.load(matrix + h[:, None] * n + c[None, :], inside, -float("inf"))
             through = into[:, None] + out[None, :]
             high = finite(tl.maximum(direct, through))
-            sum = tl.exp(direct - high) + tl.exp(through - high)
-            tl.store(smaller + h[:, None] * (n - 1) + c[None, :], log_of(high, sum), inside)
+            both = tl.exp(direct - high) + tl.exp(through - high)
+            tl.store(smaller + h[:, None] * (n - 1) + c[None, :], log_of(high, both), inside)
         tl.debug_barrier()
     tl.store(total + b, log_z)
 
@@ -115,8 +115,8 @@ def _restore(
             through = into[:, None] + out[None, :]
             high = finite(tl.maximum(direct, through))
             one, other = tl.exp(direct - high), tl.exp(through - high)
-            sum = one + other
-            part = tl.load(grads + h[:, None] * T + c[None, :], inside, 0.0) / tl.where(sum > 0, sum, 1.0)
+            both = one + other
+            part = tl.load(grads + h[:, None] * T + c[None, :], inside, 0.0) / tl.where(both > 0, both, 1.0)
             tl.store(grads + h[:, None] * T + c[None, :], part * one, inside)
             passing = part * other
             of_out += tl.sum(passing, 0)
@@ -191,7 +191,10 @@ def eliminated(arcs: Tensor, lengths: Tensor, multiroot: bool) -> tuple[Tensor, 
     """The log of the sum over all trees `[B]`, in float64, the matrices, and the order of words `[B, T]`, last eliminated first."""
     batch, length, _ = arcs.shape
     arcs, float64 = arcs.contiguous(), {"dtype": torch.float64, "device": arcs.device}
-    total, matrices = torch.empty(batch, **float64), torch.empty(batch, length * (length + 1) * (length + 2) // 3, **float64)
+    total, matrices = (
+        torch.empty(batch, **float64),
+        torch.empty(batch, length * (length + 1) * (length + 2) // 3, **float64),
+    )
     order = torch.arange(length, dtype=torch.int32, device=arcs.device).repeat(batch, 1)
     if batch:
         if not multiroot:

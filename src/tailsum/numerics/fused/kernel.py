@@ -1,7 +1,7 @@
 """The one pattern for kernels: what computes the same in plain torch, which inputs a kernel takes, and how to try it.
 
 A `Kernel` is declared once, beside its reference, and called like it. It chooses between the two, and is differentiable any number of
-times: first derivatives are the kernel's own, those of higher order come from the reference. Tests, the check of what the compiler
+times: first derivatives are the kernel's own, second ones too if it has a `curve`, those of higher order come from the reference. Tests, the check of what the compiler
 makes of it, and the benchmarks go over all that are `declared`. README.md here says how to add one.
 """
 
@@ -36,6 +36,9 @@ class Launches(Protocol):
     def backward(self, kept: Kept, grad: Tensor, wanted: Sequence[bool], **settings: Any) -> Sequence[Tensor | None]:
         """The gradients in the inputs, None where they are not wanted; a module without it has results without gradients."""
         ...
+
+    # A module may also have `curve(kept, grad, directions, **settings)`: the gradients, in the inputs and in `grad`, of the sum of the
+    # products of what `backward` returns with `directions` (None for zeros). Without it they come from the reference.
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +100,55 @@ class _Launched(torch.autograd.Function):
         kernel, settings, count = ctx.how
         inputs, kept, wanted = ctx.saved_tensors[:count], ctx.saved_tensors[count:], ctx.needs_input_grad[3:]
         if torch.is_grad_enabled():
-            with kernels("never"):
-                slopes = gradients(lambda x: kernel.reference(*x, **settings), inputs, wanted, grads[0])
+            slopes = _Slopes.apply(*ctx.how, wanted, grads[0], *ctx.saved_tensors)
         else:
             slopes = kernel.launches.backward(kept, grads[0], wanted, **settings)
         return None, None, None, *slopes
+
+
+class _Slopes(torch.autograd.Function):
+    """Gives the gradients of a kernel's result gradients of their own."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        kernel: Kernel,
+        settings: Mapping[str, Any],
+        count: int,
+        wanted: Sequence[bool],
+        grad: Tensor,
+        *saved: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        ctx.save_for_backward(grad, *saved)
+        ctx.how = kernel, settings, count, wanted
+        ctx.set_materialize_grads(False)
+        return tuple(kernel.launches.backward(saved[count:], grad, wanted, **settings))
+
+    @staticmethod
+    def backward(ctx: Any, *directions: Tensor | None) -> Any:
+        kernel, settings, count, wanted = ctx.how
+        grad, *saved = ctx.saved_tensors
+        inputs, kept = saved[:count], saved[count:]
+        curve = getattr(kernel.launches, "curve", None)
+        if curve is not None and not torch.is_grad_enabled():
+            of_inputs, of_grad = curve(kept, grad, directions, **settings)
+        else:
+            *of_inputs, of_grad = gradients(
+                _turned(kernel, settings, wanted, directions), [*inputs, grad], [*wanted, True]
+            )
+        return None, None, None, None, of_grad, *of_inputs, *(None for _ in kept)
+
+
+def _turned(
+    kernel: Kernel, settings: Mapping[str, Any], wanted: Sequence[bool], directions: Sequence[Tensor | None]
+) -> Callable[[Sequence[Tensor]], Tensor]:
+    """The sum of the products of the reference's gradients with the directions, from the inputs and the gradient of its result."""
+
+    def turned(given: Sequence[Tensor]) -> Tensor:
+        *inputs, grad = given
+        with kernels("never"):
+            slopes = gradients(lambda x: kernel.reference(*x, **settings), inputs, wanted, grad)
+        pairs = zip(slopes, directions, strict=True)
+        return torch.stack([(x * y).sum() for x, y in pairs if x is not None and y is not None]).sum()
+
+    return turned

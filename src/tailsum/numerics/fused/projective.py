@@ -90,7 +90,9 @@ def _inside(
         top, total = tl.full((1,), -float("inf"), tl.float32), tl.zeros((1,), tl.float32)
         for start in range(0, n, K):
             m = start + tl.arange(0, K)
-            root = tl.load(row_of(chart, LEFT, 0, T) + m, m < n, -float("inf")) + tl.load(arcs + m * (T + 1), m < n, 0.0)
+            root = tl.load(row_of(chart, LEFT, 0, T) + m, m < n, -float("inf")) + tl.load(
+                arcs + m * (T + 1), m < n, 0.0
+            )
             tl.store(ends + (T + 1) + m, root, m < n)
             ways = root + tl.load(column_of(chart, RIGHT, n - 1, T) + m, m < n, -float("inf"))
             top, total = with_more(top, total, ways[None, :], MAX)

@@ -13,8 +13,15 @@ from torch import Tensor
 
 from tailsum.numerics.fused.kernel import Kept
 from tailsum.numerics.fused.projective import (
-    LEFT, RIGHT, SQUARES, TO_LEFT, TO_RIGHT, column_of, projective_inside, row_of,
-)  # fmt: skip
+    LEFT,
+    RIGHT,
+    SQUARES,
+    TO_LEFT,
+    TO_RIGHT,
+    column_of,
+    projective_inside,
+    row_of,
+)
 from tailsum.numerics.fused.rows import choice_of_rows
 
 
@@ -86,9 +93,7 @@ def forward(arcs: Tensor, *, lengths: Tensor, multiroot: bool) -> tuple[Tensor, 
     return read(*charts, lengths, multiroot, 1)[0], ()
 
 
-def read(
-    chart: Tensor, ends: Tensor, lengths: Tensor, multiroot: bool, count: int, seed: int | None = None
-) -> Tensor:
+def read(chart: Tensor, ends: Tensor, lengths: Tensor, multiroot: bool, count: int, seed: int | None = None) -> Tensor:
     """Heads `[count, B, T]` of trees from charts: of the best ones, or of samples; -1 in the padding and where there is no tree."""
     batch, _, length, _ = chart.shape
     heads = torch.empty(count, batch, length, dtype=torch.long, device=chart.device)

@@ -4,12 +4,12 @@ The chart of a sentence is kept twice, `[T, T]` by first and last position and t
 and its right parts are both contiguous. Pointers are tensors `[I]`, one for each of I rows.
 """
 
-# pyright: reportArgumentType=false
+# pyright: reportArgumentType=false, reportOperatorIssue=false
 
 import triton
 import triton.language as tl
 
-from tailsum.numerics.fused.exponential import add_exp, exp, log_of
+from tailsum.numerics.fused.exponential import add_exp, exp, finite, log_of
 
 
 @triton.jit
@@ -43,6 +43,39 @@ def reduced(top, total, MAX: tl.constexpr):
 
 
 @triton.jit
+def change_of_rows(a, b, da, db, valid, count, K: tl.constexpr):
+    """The derivative of `log sum_k exp(a[k] + b[k])` as rows change by `da` and `db`: the mean change of its terms, `[I]`."""
+    top = tl.where(valid, -float("inf"), -float("inf"))
+    total, change = tl.where(valid, 0.0, 0.0), tl.where(valid, 0.0, 0.0)
+    for start in range(0, count, K):
+        k = start + tl.arange(0, K)
+        inside = valid[:, None] & (k < count)[None, :]
+        x = tl.load(a[:, None] + k[None, :], inside, -float("inf")) + tl.load(
+            b[:, None] + k[None, :], inside, -float("inf")
+        )
+        dx = tl.load(da[:, None] + k[None, :], inside, 0.0) + tl.load(db[:, None] + k[None, :], inside, 0.0)
+        higher = tl.maximum(top, tl.max(x, 1))
+        part, fading = exp(x - finite(higher)[:, None]), exp(top - finite(higher))
+        total, change = total * fading + tl.sum(part, 1), change * fading + tl.sum(part * dx, 1)
+        top = higher
+    return change / tl.where(total > 0, total, 1.0)
+
+
+@triton.jit
+def change_of_shares(grad, dgrad, whole, dwhole, b, db, a, da, low, high, K: tl.constexpr):
+    """The derivative of `shares_of_rows(grad, whole, b, a, low, high)` as each changes by the one named after it."""
+    total = tl.where(a == 0.0, 0.0, 0.0)
+    for start in range(0, tl.max(high - low, 0), K):
+        k = low[:, None] + start + tl.arange(0, K)[None, :]
+        inside = k < high[:, None]
+        x = a[:, None] + tl.load(b[:, None] + k, inside, -float("inf"))
+        change = da[:, None] + tl.load(db[:, None] + k, inside, 0.0) - tl.load(dwhole[:, None] + k, inside, 0.0)
+        g = tl.load(dgrad[:, None] + k, inside, 0.0) + tl.load(grad[:, None] + k, inside, 0.0) * change
+        total += tl.sum(share(g, x, tl.load(whole[:, None] + k, inside, -float("inf"))), 1)
+    return total
+
+
+@triton.jit
 def choice_of_rows(a, b, low, high, seed, place, SAMPLE: tl.constexpr, K: tl.constexpr):
     """The k in low <= k < high of the largest `a[k] + b[k]`, the first of several, from two pointers; `low` if all are forbidden.
 
@@ -64,7 +97,9 @@ def choice_of_rows(a, b, low, high, seed, place, SAMPLE: tl.constexpr, K: tl.con
 def gumbel(seed, place):
     """Standard Gumbel noise: the argmax of scores with it is a draw in proportion to their exponentials; always finite."""
     uniform = tl.rand(seed, place)
-    wait = tl.where(uniform < 1e-3, uniform * (1 + 0.5 * uniform) + 2.3e-10, -tl.log(1 - tl.minimum(uniform, 0.9999999)))
+    wait = tl.where(
+        uniform < 1e-3, uniform * (1 + 0.5 * uniform) + 2.3e-10, -tl.log(1 - tl.minimum(uniform, 0.9999999))
+    )
     return -tl.log(wait)
 
 

@@ -4,7 +4,7 @@ Nodes are in the order of `trees/reader.py`, parents first and left before right
 a parent knows the places of both children, and writes their spans there: the result is its own stack.
 """
 
-# pyright: reportArgumentType=false
+# pyright: reportArgumentType=false, reportCallIssue=false
 
 import torch
 import triton

@@ -14,7 +14,14 @@ import triton.language as tl
 from torch import Tensor
 
 from tailsum.numerics.fused.kernel import Kept
-from tailsum.numerics.fused.rows import log_sum_of_rows, reduced, shares_of_rows, tiles
+from tailsum.numerics.fused.rows import (
+    change_of_rows,
+    change_of_shares,
+    log_sum_of_rows,
+    reduced,
+    shares_of_rows,
+    tiles,
+)
 
 
 @triton.jit
@@ -77,6 +84,90 @@ def _outside(inside, merged, lengths, seeds, grads, T, I: tl.constexpr, K: tl.co
         tl.debug_barrier()
 
 
+@triton.jit
+def _inside_along(nodes, lengths, inside, along, split, T, I: tl.constexpr, K: tl.constexpr):
+    """The derivatives `along` of `inside`, and `split` of `merged`, as scores change by `nodes`; laid out as these."""
+    b = tl.program_id(0).to(tl.int64)
+    n = tl.load(lengths + b).to(tl.int32)
+    nodes += b * T * T
+    inside += b * 2 * T * T
+    along += b * 2 * T * T
+    split += b * 2 * T * T
+    turned, along_turned, split_turned = inside + T * T, along + T * T, split + T * T
+    for start in range(0, n, I):
+        i = start + tl.arange(0, I)
+        change = tl.load(nodes + i * (T + 1), i < n, 0.0)
+        tl.store(along + i * (T + 1), change, i < n)
+        tl.store(along_turned + i * (T + 1), change, i < n)
+    tl.debug_barrier()
+    for width in range(2, n + 1):
+        count = n - width + 1
+        for start in range(0, count, I):
+            i = start + tl.arange(0, I)
+            j = i + width - 1
+            valid = i < count
+            left, right = i * (T + 1), j * T + i + 1
+            change = change_of_rows(
+                inside + left, turned + right, along + left, along_turned + right, valid, width - 1, K
+            )
+            tl.store(split + i * T + j, change, valid)
+            tl.store(split_turned + j * T + i, change, valid)
+            change += tl.load(nodes + i * T + j, valid, 0.0)
+            tl.store(along + i * T + j, change, valid)
+            tl.store(along_turned + j * T + i, change, valid)
+        tl.debug_barrier()
+
+
+@triton.jit
+def _outside_along(inside, merged, along, split, lengths, grads, changes, T, I: tl.constexpr, K: tl.constexpr):
+    """The derivatives `changes` of `grads` (zeros before), as `inside` changes by `along` and `merged` by `split`."""
+    b = tl.program_id(0).to(tl.int64)
+    n = tl.load(lengths + b).to(tl.int32)
+    place = b * 2 * T * T
+    inside, merged, along, split, grads, changes = (
+        inside + place, merged + place, along + place, split + place, grads + place, changes + place
+    )  # fmt: skip
+    for step in range(1, n):
+        width = n - step
+        for start in range(0, step + 1, I):
+            i = start + tl.arange(0, I)
+            j = i + width - 1
+            valid = i <= step
+            whole, change = tl.load(inside + i * T + j, valid, -float("inf")), tl.load(along + i * T + j, valid, 0.0)
+            last, first = tl.where(valid, n, j + 1), tl.where(valid, i, 0)
+            row, other = i * T, (j + 1) * T
+            of_left = change_of_shares(
+                grads + row,
+                changes + row,
+                merged + row,
+                split + row,
+                inside + other,
+                along + other,
+                whole,
+                change,
+                j + 1,
+                last,
+                K,
+            )
+            row, other = T * T + j * T, T * T + (i - 1) * T
+            of_right = change_of_shares(
+                grads + row,
+                changes + row,
+                merged + row,
+                split + row,
+                inside + other,
+                along + other,
+                whole,
+                change,
+                i * 0,
+                first,
+                K,
+            )
+            tl.store(changes + i * T + j, of_left + of_right, valid)
+            tl.store(changes + row + i, of_left + of_right, valid)
+        tl.debug_barrier()
+
+
 def span_inside(nodes: Tensor, lengths: Tensor, maxima: bool = False) -> tuple[Tensor, Tensor]:
     """Inside sums or maxima, and of sums their part over splits, `[B, 2, T, T]`: both also transposed.
 
@@ -98,9 +189,30 @@ def forward(nodes: Tensor, *, lengths: Tensor) -> tuple[Tensor, Kept]:
 
 def backward(kept: Kept, grad: Tensor, _wanted: Sequence[bool], *, lengths: Tensor) -> Sequence[Tensor | None]:
     """The gradient in the scores of spans."""
+    return (_grads(kept, grad, lengths)[:, 0],)
+
+
+def curve(
+    kept: Kept, grad: Tensor, directions: Sequence[Tensor | None], *, lengths: Tensor
+) -> tuple[list[Tensor], Tensor]:
+    """The derivatives of the gradient as scores change by the direction, and of the log sum."""
+    inside, merged = kept
+    (direction,) = directions
+    assert direction is not None
+    grads, batch, length = _grads(kept, grad, lengths), len(inside), inside.shape[-1]
+    along, split, changes = torch.zeros_like(inside), torch.zeros_like(inside), torch.zeros_like(inside)
+    if batch:
+        _inside_along[(batch,)](direction.contiguous(), lengths, inside, along, split, length, **tiles(length))
+        arguments = inside, merged, along, split, lengths, grads, changes, length
+        _outside_along[(batch,)](*arguments, **tiles(length))
+    whole = torch.arange(batch, device=inside.device), 0, 0, lengths - 1
+    return [changes[:, 0]], along[whole].masked_fill(inside[whole] == -torch.inf, 0.0)
+
+
+def _grads(kept: Kept, grad: Tensor, lengths: Tensor) -> Tensor:
     inside, merged = kept
     batch, _, length, _ = inside.shape
     grads = torch.zeros_like(inside)
     if batch:
         _outside[(batch,)](inside, merged, lengths, grad.contiguous(), grads, length, **tiles(length))
-    return (grads[:, 0],)
+    return grads
