@@ -108,7 +108,7 @@ def drawn_trees(
     """A function that draws a number of trees, `[count, B, ..]` in the form of `read_tree`, by kernels; the chart is filled once."""
     from tailsum.numerics.fused.span_trees import read, span_inside  # noqa: PLC0415  (needs Triton)
 
-    inside, _ = span_inside(log_sum_exp(spans, -1), length)
+    inside, *_ = span_inside(log_sum_exp(spans, -1), length)
     row = torch.arange(len(length), device=length.device)[:, None]
 
     def draw(count: int) -> tuple[Tensor, Tensor]:

@@ -98,7 +98,7 @@ class _Launched(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         kernel, settings, count = ctx.how
-        inputs, kept, wanted = ctx.saved_tensors[:count], ctx.saved_tensors[count:], ctx.needs_input_grad[3:]
+        kept, wanted = ctx.saved_tensors[count:], ctx.needs_input_grad[3:]
         if torch.is_grad_enabled():
             slopes = _Slopes.apply(*ctx.how, wanted, grads[0], *ctx.saved_tensors)
         else:
