@@ -8,7 +8,7 @@ makes of it, and the benchmarks go over all that are `declared`. README.md here 
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -68,7 +68,7 @@ class Kernel:
 
     @property
     def launches(self) -> Launches:
-        return importlib.import_module(f"tailsum.numerics.fused.{self.module}")
+        return cast("Launches", importlib.import_module(f"tailsum.numerics.fused.{self.module}"))
 
     @property
     def differentiable(self) -> bool:
