@@ -85,7 +85,7 @@ DRAWN = {
 @pytest.mark.usefixtures("_fast_numbers")
 @pytest.mark.parametrize("kind", DRAWN)
 def test_samples(kind, generator):
-    model, count = DRAWN[kind](), 150
+    model, count = DRAWN[kind](), 80
     with kernels("always"):
         drawn = model.sample((count,), generator)
     chance = model.log_prob(drawn).exp()
@@ -95,7 +95,7 @@ def test_samples(kind, generator):
         expected = {row: chance[i, b].item() for i, row in enumerate(rows)}
         for row, p in expected.items():
             assert abs(rows.count(row) - count * p) <= 5 * math.sqrt(count * p * (1 - p)) + 2
-        assert sum(expected.values()) > 0.6  # few trees are missing
+        assert sum(expected.values()) > 0.5  # few trees are missing
 
 
 @pytest.mark.parametrize("kind", DRAWN)
