@@ -7,9 +7,26 @@ import math
 import pytest
 import torch
 
-from tailsum.dependencies.arborescence import best, log_sum, sample
+from tailsum.dependencies import arborescence
 
 MODES = pytest.mark.parametrize("multiroot", [False, True], ids=["single root", "multiroot"])
+
+
+def rooted(arc, root):
+    """Scores of roots on the diagonal."""
+    return torch.where(torch.eye(root.shape[-1], dtype=torch.bool), root[:, None], arc)
+
+
+def log_sum(arc, root, length, multiroot):
+    return arborescence.log_sum(rooted(arc, root), lengths=length, multiroot=multiroot)
+
+
+def best(arc, root, length, multiroot):
+    return arborescence.best(rooted(arc, root), lengths=length, multiroot=multiroot)
+
+
+def sample(arc, root, length, multiroot, count, generator):
+    return arborescence.sample(rooted(arc, root), length, multiroot, count, generator)
 
 
 @functools.cache

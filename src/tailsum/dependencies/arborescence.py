@@ -1,7 +1,6 @@
 """Sums, best trees and samples of non-projective dependency trees.
 
-Scores are `arc [B, T, T]` (head, child; the diagonal is ignored) and `root [B, T]`; words from `length [B]` on are
-padding. With `multiroot` a tree has any number of roots, else exactly one. A tree is the head of each word: itself for a
+Scores are `arc [B, T, T]` (head, child; roots on the diagonal); words from `length [B]` on are padding. With `multiroot` a tree has any number of roots, else exactly one. A tree is the head of each word: itself for a
 root, -1 in the padding and where no tree is possible.
 
 The sum over all trees is a determinant (the matrix-tree theorem), but computing it subtracts, which loses all digits for
@@ -11,70 +10,48 @@ ends. Nothing is subtracted, so this works in log space for scores of any range.
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad, softplus
 
+from tailsum.numerics.fused.kernel import Example, Kernel
 from tailsum.numerics.kernels import fused
+from tailsum.numerics.noise import seed_from
 from tailsum.numerics.reduce import Draw, Reduce, log_sum_exp
 
+LONGEST = 1023  # words of a sentence that kernels take: a row of weights, with the root, is one tile
 
-def total(arc: Tensor, root: Tensor, length: Tensor, multiroot: bool, reduce: Reduce) -> Tensor:
+
+def total(arc: Tensor, length: Tensor, multiroot: bool, reduce: Reduce) -> Tensor:
     """The reduction over all trees, `[B]`: sums by elimination, others by the score of the best or of a drawn tree."""
     if reduce is log_sum_exp:
-        return log_sum(arc, root, length, multiroot)
+        return log_sum(arc, lengths=length, multiroot=multiroot)
     if isinstance(reduce, Draw):
-        heads = sample(arc, root, length, multiroot, 1, reduce.generator)[0]
+        heads = sample(arc, length, multiroot, 1, reduce.generator)[0]
     else:
-        heads = best(arc, root, length, multiroot)
-    word = torch.arange(heads.shape[-1], device=heads.device)
+        heads = best(arc, lengths=length, multiroot=multiroot)
     of_arcs = arc.take_along_dim(heads.clamp(min=0)[:, None], 1)[:, 0]
-    score = torch.where(heads < 0, 0.0, torch.where(heads == word, root, of_arcs)).sum(-1)
+    score = torch.where(heads < 0, 0.0, of_arcs).sum(-1)
     if isinstance(reduce, Draw):  # the value of the sum, with the gradient of the tree
-        score = log_sum(arc, root, length, multiroot).detach() + score - score.detach()
+        score = log_sum(arc, lengths=length, multiroot=multiroot).detach() + score - score.detach()
     return score.masked_fill((heads < 0).all(-1), -math.inf)
 
 
-def log_sum(arc: Tensor, root: Tensor, length: Tensor, multiroot: bool) -> Tensor:
-    """Log of the sum over all trees, `[B]`: T steps over T^2 numbers, in float64.
-
-    Derivatives of every order are finite, and zero where no tree is possible and the value is minus infinity.
-    """
-    weight = _weights(arc, root, length)
-    entering = (_fused_entering if fused(arc, root) else _entering)(weight, length, multiroot)
+def _log_sum(arc: Tensor, lengths: Tensor, multiroot: bool) -> Tensor:
+    weight = _weights(arc, lengths)
+    if not multiroot:
+        weight = _reordered(weight, _elimination_order(weight.detach(), lengths))
+    entering = torch.stack([step.entering for step in _eliminate(weight, lengths, multiroot)], -1)
     impossible = (entering == -math.inf).any(-1)
     log_z = entering.masked_fill(impossible[:, None], 0.0).sum(-1).masked_fill(impossible, -math.inf)
-    return log_z.to(torch.promote_types(arc.dtype, root.dtype))
-
-
-def _entering(weight: Tensor, length: Tensor, multiroot: bool) -> Tensor:
-    """The log weight of all heads of each word when it is eliminated, `[B, T]`; zero in the padding."""
-    if not multiroot:
-        weight = _reordered(weight, _elimination_order(weight.detach(), length))
-    return torch.stack([step.entering for step in _eliminate(weight, length, multiroot)], -1)
-
-
-def _fused_entering(weight: Tensor, length: Tensor, multiroot: bool) -> Tensor:
-    from tailsum.numerics.fused.elimination import LONGEST, elimination_order, entering_sums  # noqa: PLC0415  (needs Triton)
-
-    if weight.shape[-1] >= LONGEST:
-        return _entering(weight, length, multiroot)
-    if not multiroot:
-        weight = _reordered(weight, elimination_order(weight.detach(), length))
-
-    def reference(weight: Tensor) -> Tensor:
-        return torch.stack([step.entering for step in _eliminate(weight, length, multiroot)], -1).flip(-1)
-
-    return entering_sums(weight, length, multiroot, reference)
+    return log_z.to(arc.dtype)
 
 
 @torch.no_grad()
-def sample(
-    arc: Tensor, root: Tensor, length: Tensor, multiroot: bool, count: int, generator: torch.Generator | None
-) -> Tensor:
+def sample(arc: Tensor, length: Tensor, multiroot: bool, count: int, generator: torch.Generator | None) -> Tensor:
     """Exact and independent samples: heads `[count, B, T]`. The elimination (T^3) is shared, and a sample adds T^2 log T.
 
     Eliminated words are restored one by one. Each arc in a tree of the other words is either direct or a path through the
@@ -82,9 +59,13 @@ def sample(
     Otherwise the children of these arcs become children of c, and the head of c is the first of their heads that reaches
     the root without c. Each such head is a fair draw, as the weight of a path through c is a product.
     """
-    weight = _weights(arc.detach(), root.detach(), length)
-    batch, n_words = root.shape
-    order = torch.arange(n_words, device=root.device).expand(batch, n_words)
+    batch, n_words, _ = arc.shape
+    if fused(arc) and n_words <= LONGEST:
+        from tailsum.numerics.fused.drawn_arborescences import drawn  # noqa: PLC0415  (needs Triton)
+
+        return drawn(arc, length, multiroot, count, seed_from(generator))
+    weight = _weights(arc, length)
+    order = torch.arange(n_words, device=arc.device).expand(batch, n_words)
     if not multiroot:
         order = _elimination_order(weight, length)
         weight = _reordered(weight, order)
@@ -95,7 +76,7 @@ def sample(
         through = (step.through - step.rest).exp().masked_fill(step.rest == -math.inf, 0.0)
         levels.append((step.chances.cumsum(-1), through))
     levels.pop()  # the last word is a root
-    row = torch.zeros(batch, count, 1, dtype=torch.long, device=root.device)  # of the head: 0 is the root
+    row = torch.zeros(batch, count, 1, dtype=torch.long, device=arc.device)  # of the head: 0 is the root
     while levels:
         cumulative, through = levels.pop()
         row = _restore(row, cumulative, through, generator)
@@ -103,28 +84,47 @@ def sample(
     head = word[:, None].expand(-1, count, -1).gather(-1, row)
     place = order[:, None].expand(-1, count, -1)
     heads = torch.empty_like(head).scatter(-1, place, torch.where(row == 0, place, head))
-    return heads.masked_fill(~(possible[:, None] & _inside(root, length))[:, None], -1).transpose(0, 1)
+    return heads.masked_fill(~(possible[:, None] & _inside(order, length))[:, None], -1).transpose(0, 1)
 
 
 @torch.no_grad()
-def best(arc: Tensor, root: Tensor, length: Tensor, multiroot: bool) -> Tensor:
-    """The heads `[B, T]` of a tree with the highest score (Chu-Liu-Edmonds, on the CPU): T^2 per batch element."""
-    weight = _weights(arc.detach(), root.detach(), length).cpu().numpy()
-    heads = np.full(tuple(root.shape), -1, dtype=np.int64)
-    for b, n in enumerate(length.tolist()):
+def _best(arc: Tensor, lengths: Tensor, multiroot: bool) -> Tensor:
+    weight = _weights(arc, lengths).cpu().numpy()
+    heads = np.full(tuple(arc.shape[:2]), -1, dtype=np.int64)
+    for b, n in enumerate(lengths.tolist()):
         row = _best_rows(weight[b, : n + 1, :n], multiroot)
         if row is not None:
             heads[b, :n] = np.where(row == 0, np.arange(n), row - 1)
     return torch.from_numpy(heads).to(arc.device)
 
 
-def _inside(root: Tensor, length: Tensor) -> Tensor:
-    return torch.arange(root.shape[-1], device=root.device) < length[:, None]
+def _example(batch: int, length: int, multiroot: int) -> Example:
+    lengths = torch.randint(1, length + 1, (batch,))
+    return Example((torch.randn(batch, length, length),), {"lengths": lengths, "multiroot": bool(multiroot)})
 
 
-def _weights(arc: Tensor, root: Tensor, length: Tensor) -> Tensor:
+_DECLARED: Any = {
+    "example": _example,
+    "sizes": [{"batch": 2, "length": 5, "multiroot": m} for m in (0, 1)] + [{"batch": 1, "length": 1, "multiroot": 0}],
+    "large": {"batch": 16, "length": 40, "multiroot": 0},
+    "takes": lambda arc, **_: arc.shape[-1] <= LONGEST,
+}
+
+# Log of the sum over all trees, `[B]`: T steps over T^2 numbers, in float64. Derivatives of every order are finite, and zero where
+# no tree is possible and the value is minus infinity.
+log_sum = Kernel("elimination", _log_sum, **_DECLARED)
+
+# The heads `[B, T]` of a tree with the highest score (Chu-Liu-Edmonds; the reference on the CPU): T^2 per batch element.
+best = Kernel("arborescences", _best, **_DECLARED)
+
+
+def _inside(words: Tensor, length: Tensor) -> Tensor:
+    return torch.arange(words.shape[-1], device=words.device) < length[:, None]
+
+
+def _weights(arc: Tensor, length: Tensor) -> Tensor:
     """Log weights `[B, 1 + T, T]` by head (the root first) and child."""
-    inside = _inside(root, length)
+    inside, root = _inside(arc, length), arc.diagonal(dim1=1, dim2=2)
     loops = torch.eye(root.shape[-1], dtype=torch.bool, device=root.device)
     allowed = inside[:, :, None] & inside[:, None] & ~loops
     root, arc = root.masked_fill(~inside, -math.inf), arc.masked_fill(~allowed, -math.inf)

@@ -13,8 +13,16 @@ from tailsum.dependencies import arborescence
 from tailsum.dependencies.checks import check_arc, check_dependencies
 from tailsum.dependencies.configuration import Dependencies, RelaxedDependencies, are_trees
 from tailsum.dependencies.dependency_sweep import DependencySweep
-from tailsum.dependencies.projective import Charts, eisner, eisner_total, read_dependencies
+from tailsum.dependencies.projective import (
+    Charts,
+    best_projective,
+    drawn_projective,
+    eisner,
+    eisner_total,
+    read_dependencies,
+)
 from tailsum.numerics.check import check_scores
+from tailsum.numerics.kernels import fused
 from tailsum.numerics.noise import Choose, drawn_by, most_likely
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
 from tailsum.numerics.tensors import finite, take, working_type
@@ -61,6 +69,8 @@ class Arcs(Structure[DependencyTerms, Dependencies]):
     @property
     def arc(self) -> Float[Tensor, "*batch_part"]:
         """Scores of arcs, zero in the padding."""
+        if self.lengths is None:
+            return self._arc.expand(*self.batch_shape, *self._arc.shape[-3 if self.labelled else -2 :]).to(self.dtype)
         return torch.where(self._arcs_inside(), self._arc, 0.0).to(self.dtype)
 
     def __repr__(self) -> str:
@@ -84,6 +94,10 @@ class Arcs(Structure[DependencyTerms, Dependencies]):
     def terms(self) -> DependencyTerms:
         arc = self.arc.expand(*self.batch_shape, *self.arc.shape[-3 if self.labelled else -2 :])
         return DependencyTerms(Dense(arc), Dense(self.node_scores()), Dense(arc.new_zeros(1, 1)))
+
+    def unmasked(self) -> DependencyTerms:
+        terms = self.terms()
+        return terms._replace(arcs=terms.arcs.unmasked())  # all other scores are zero
 
     @property
     def node(self) -> Float[Tensor, "*batch T n"]:
@@ -113,25 +127,21 @@ class Arcs(Structure[DependencyTerms, Dependencies]):
         return {"_arc": 3 if self.labelled else 2}
 
     def total(self, terms: DependencyTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
-        arc, root = self._flat_arcs(terms, reduce)
-        if self.projective:
-            total = eisner_total(arc, self.sequence_lengths(), self.multiroot, reduce)
-        else:
-            total = arborescence.total(arc, root, self.sequence_lengths(), self.multiroot, reduce)
-        return total.reshape(self.batch_shape)
+        total = eisner_total if self.projective else arborescence.total
+        arc = self._flat_arcs(terms, reduce)
+        return total(arc, self.sequence_lengths(), self.multiroot, reduce).reshape(self.batch_shape)
 
-    def _flat_arcs(self, terms: DependencyTerms, reduce: Reduce) -> tuple[Tensor, Tensor]:
-        """Scores of arcs `[B, T, T]` and roots `[B, T]`, reduced over labels."""
+    def _flat_arcs(self, terms: DependencyTerms, reduce: Reduce) -> Tensor:
+        """Scores of arcs `[B, T, T]`, reduced over labels; roots on the diagonal."""
         arc = terms.arcs.scores
         arc = reduce(arc, -1) if self.labelled else arc
-        arc = arc.reshape(self.batch_shape.numel(), *arc.shape[-2:])
-        return arc, arc.diagonal(dim1=1, dim2=2)
+        return arc.reshape(self.batch_shape.numel(), *arc.shape[-2:])
 
     def _charts(self, terms: DependencyTerms, reduce: Reduce) -> Charts:
         """The charts of projective trees."""
-        arc, root = self._flat_arcs(terms, reduce)
+        arc = self._flat_arcs(terms, reduce)
         nodes, pairs = arc.new_zeros(*arc.shape[:-1], 1), arc.new_zeros(1, 1)
-        return Charts(arc, root, nodes, pairs, *eisner(arc, self.multiroot, reduce))
+        return Charts(arc, arc.diagonal(dim1=1, dim2=2), nodes, pairs, *eisner(arc, self.multiroot, reduce))
 
     def centred(self, terms: DependencyTerms) -> DependencyTerms:
         # Every word has exactly one incoming arc, or is a root.
@@ -151,9 +161,12 @@ class Arcs(Structure[DependencyTerms, Dependencies]):
 
     @torch.no_grad()
     def best(self, terms: DependencyTerms) -> Dependencies:
-        if self.projective:
-            return self.read(self.chosen(terms, highest))
-        return self.chunked(self._reader(terms, highest, most_likely), 1, 1, ())
+        search = best_projective if self.projective else arborescence.best
+        heads = search(self._flat_arcs(terms, highest), lengths=self.sequence_lengths(), multiroot=self.multiroot)
+        heads = heads.reshape(*self.batch_shape, *self.node_shape)
+        return Dependencies(
+            heads, self._labels(terms.arcs.scores, heads[None], most_likely)[0] if self.labelled else None
+        )
 
     def drawn(
         self, terms: DependencyTerms, sample_shape: Sequence[int], generator: torch.Generator | None
@@ -187,19 +200,23 @@ class Arcs(Structure[DependencyTerms, Dependencies]):
         self, terms: DependencyTerms, reduce: Reduce, choose: Choose, generator: torch.Generator | None = None
     ) -> Callable[[int], Dependencies]:
         """A function that reads a number of trees `[count, *batch, T]` in local ids; charts are computed once."""
-        length = self.sequence_lengths()
-        charts = self._charts(terms, reduce) if self.projective else None
+        length, charts, draw = self.sequence_lengths(), None, None
+        arc = self._flat_arcs(terms, reduce)
+        if self.projective:
+            if fused(arc) and not self.stateful:
+                draw = drawn_projective(arc, length, self.multiroot, generator)
+            else:
+                charts = self._charts(terms, reduce)
 
         def read(count: int) -> Dependencies:
             states = None
-            if charts is not None:
+            if draw is not None:
+                heads = draw(count)
+            elif charts is not None:
                 batch = torch.arange(len(length), device=self.device).repeat(count)
                 heads, states = read_dependencies(charts, length, batch, self.multiroot, choose)
-            elif reduce is highest:
-                heads = arborescence.best(*self._flat_arcs(terms, reduce), length, self.multiroot)
             else:
-                arcs = self._flat_arcs(terms, reduce)
-                heads = arborescence.sample(*arcs, length, self.multiroot, count, generator)
+                heads = arborescence.sample(arc, length, self.multiroot, count, generator)
             shape = (count, *self.batch_shape, *self.node_shape)
             heads = heads.reshape(shape)
             labels = self._labels(terms.arcs.scores, heads, choose) if self.labelled else None

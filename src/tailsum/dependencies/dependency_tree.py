@@ -118,6 +118,9 @@ class States(Arcs):
     def node_scores(self) -> Float[Tensor, "*batch T n"]:
         return self.node.expand(*self.batch_shape, *self.node_shape, -1)
 
+    def unmasked(self) -> DependencyTerms:
+        return Structure.unmasked(self)
+
     def terms(self) -> DependencyTerms:
         return super().terms()._replace(pairs=self.transition.evaluated())
 
@@ -138,7 +141,8 @@ class States(Arcs):
         return total.reshape(self.batch_shape)
 
     def _charts(self, terms: DependencyTerms, reduce: Reduce) -> Charts:
-        arc, root = self._flat_arcs(terms, reduce)
+        arc = self._flat_arcs(terms, reduce)
+        root = arc.diagonal(dim1=1, dim2=2)
         nodes, pairs = self._flat_states(terms)
         halves = stateful(nodes, attach_by(arc, pairs, reduce), reduce)
         return Charts(arc, root, nodes, pairs, halves, roots(halves, nodes, root, self.multiroot, reduce))
@@ -175,7 +179,8 @@ class States(Arcs):
         """The inside and outside sums of all subtrees."""
         with torch.inference_mode(False):
             terms = self.weighted(each(lambda term: term.map(lambda x: x.detach().clone()), self.unmasked()))
-            arc, root = self._flat_arcs(terms, log_sum_exp)
+            arc = self._flat_arcs(terms, log_sum_exp)
+            root = arc.diagonal(dim1=1, dim2=2)
             return inside_outside(*self._flat_states(terms), arc, root, self.sequence_lengths(), self.multiroot)
 
     # Trees.

@@ -6,16 +6,16 @@ The items are half subtrees: `right[i, j]` has its head at i and covers the word
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from tailsum.numerics.charts import square
-from tailsum.numerics.kernels import fused
-from tailsum.numerics.noise import Choose
-from tailsum.numerics.reduce import LogProduct, Reduce, log_sum_exp, shares, suited
+from tailsum.numerics.fused.kernel import Example, Kernel
+from tailsum.numerics.noise import Choose, seed_from
+from tailsum.numerics.reduce import LogProduct, Reduce, highest, log_sum_exp, shares, suited
 from tailsum.numerics.two_passes import Passes, by_ends, by_first, filled
 
 
@@ -87,23 +87,57 @@ def eisner(arc: Tensor, multiroot: bool, reduce: Reduce) -> tuple[Halves, list[T
 
 def eisner_total(arc: Tensor, length: Tensor, multiroot: bool, reduce: Reduce) -> Tensor:
     """The reduction over all trees of the first `length [B]` words, from `arc [B, T, T]` (head, child; roots on the diagonal)."""
-    if reduce is log_sum_exp and fused(arc):
-        from tailsum.numerics.fused.projective import projective_sum  # noqa: PLC0415  (needs Triton)
-
-        return projective_sum(arc, length, multiroot, lambda arc: _eisner_total(arc, length, multiroot, reduce))
+    if reduce is log_sum_exp:
+        return projective_sum(arc, lengths=length, multiroot=multiroot)
     return _eisner_total(arc, length, multiroot, reduce)
 
 
-def _eisner_total(arc: Tensor, length: Tensor, multiroot: bool, reduce: Reduce) -> Tensor:
+def _eisner_total(arc: Tensor, lengths: Tensor, multiroot: bool, reduce: Reduce = log_sum_exp) -> Tensor:
     right, left = _eisner(arc, reduce)
-    row = torch.arange(len(length), device=length.device)
+    row = torch.arange(len(lengths), device=lengths.device)
     if multiroot:
-        return right[length, row, 0]
+        return right[lengths, row, 0]
     # The words before the one root, the root, and the words after it: left[1, m] and right[m, length].
-    word = torch.arange(arc.shape[-1], device=length.device)
-    after = length[:, None] - word - 1
+    word = torch.arange(arc.shape[-1], device=lengths.device)
+    after = lengths[:, None] - word - 1
     ways = left[:-1, :, 1].mT + arc.diagonal(dim1=1, dim2=2) + right[after.clamp(min=0), row[:, None], word + 1]
     return suited(reduce, arc)(ways.masked_fill(after < 0, -math.inf), -1)
+
+
+def _best_heads(arc: Tensor, lengths: Tensor, multiroot: bool) -> Tensor:
+    with torch.inference_mode(False), torch.enable_grad():
+        arc = arc.detach().clone().requires_grad_()
+        total = _eisner_total(arc, lengths, multiroot, highest)
+        (used,) = torch.autograd.grad(total.masked_fill(total == -math.inf, 0.0).sum(), arc)
+    return used.argmax(-2).masked_fill(used.sum(-2) == 0, -1)
+
+
+def _example(batch: int, length: int, multiroot: int) -> Example:
+    lengths = torch.randint(1, length + 1, (batch,))
+    return Example((torch.randn(batch, length, length),), {"lengths": lengths, "multiroot": bool(multiroot)})
+
+
+_SIZES: Any = {
+    "example": _example,
+    "sizes": [{"batch": 2, "length": 5, "multiroot": m} for m in (0, 1)] + [{"batch": 1, "length": 1, "multiroot": 0}],
+    "large": {"batch": 16, "length": 40, "multiroot": 0},
+}
+
+projective_sum = Kernel("projective", _eisner_total, **_SIZES)
+
+# The heads of the best tree of each sentence, `[B, T]`; -1 in the padding and where no tree is possible.
+best_projective = Kernel("projective_trees", _best_heads, **_SIZES)
+
+
+@torch.no_grad()
+def drawn_projective(
+    arc: Tensor, length: Tensor, multiroot: bool, generator: torch.Generator | None
+) -> Callable[[int], Tensor]:
+    """A function that draws the heads of a number of trees, `[count, B, T]`, by kernels; the charts are filled once."""
+    from tailsum.numerics.fused.projective_trees import projective_inside, read  # noqa: PLC0415  (needs Triton)
+
+    charts = projective_inside(arc, length, multiroot, maxima=False)
+    return lambda count: read(*charts, length, multiroot, count, seed_from(generator))
 
 
 # From subtrees `[B, n, w, K]` (first word, head, state of the head) and their first words `[n]` to the messages to every

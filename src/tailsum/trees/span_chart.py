@@ -1,6 +1,7 @@
 """The chart of trees whose spans have independent scores, and trees read from it."""
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -8,8 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.numerics.fused.kernel import Example, Kernel
-from tailsum.numerics.kernels import fused
-from tailsum.numerics.noise import Choose
+from tailsum.numerics.noise import Choose, gumbel, seed_from
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp, shares, suited
 from tailsum.numerics.two_passes import Passes, by_ends, by_first, filled
 from tailsum.trees.reader import Reader
@@ -69,30 +69,55 @@ log_span_sum = Kernel(
 )
 
 
-def best_trees(spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"]) -> tuple[Tensor, Tensor]:
-    """The trees of highest score, in the form of `read_tree`; -1 throughout where no tree is possible."""
-    batch, longest, _, _ = spans.shape
-    row = torch.arange(batch, device=spans.device)
-    first, last = _inside(by_first(spans.amax(-1)), highest)
+def _best_spans(nodes: Float[Tensor, "B T T"], lengths: Int[Tensor, " B"]) -> Int[Tensor, "B nodes 2"]:
+    batch, longest, _ = nodes.shape
+    row = torch.arange(batch, device=nodes.device)
+    first, last = _inside(by_first(nodes), highest)
     grad = torch.zeros_like(first)
-    grad[length - 1, row, 0] = (first[length - 1, row, 0] > -math.inf).to(first)
+    grad[lengths - 1, row, 0] = (first[lengths - 1, row, 0] > -math.inf).to(first)
     used = by_ends(_outside(first, last, grad, highest), 0.0) > 0
     row, begin, end = used.flip(-1).nonzero().unbind(-1)  # parents first and left before right
-    end = longest - 1 - end
     count = used.sum((1, 2))
     number = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]
-    nodes = torch.full((batch, 2 * longest - 1, 3), -1, device=spans.device)
-    nodes[row, number] = torch.stack((begin, end, spans[row, begin, end].argmax(-1)), -1)
-    return nodes[..., :2], nodes[..., 2]
+    spans = torch.full((batch, 2 * longest - 1, 2), -1, device=nodes.device)
+    spans[row, number] = torch.stack((begin, longest - 1 - end), -1)
+    return spans
 
 
-def _square(spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, "B T T"]:
-    """The chart by first and last position, without gradients; minus infinity below the diagonal."""
-    if reduce is log_sum_exp and fused(spans):
-        from tailsum.numerics.fused.spans import span_inside  # noqa: PLC0415  (needs Triton)
+best_spans = Kernel(
+    "span_trees",
+    _best_spans,
+    _example,
+    sizes=({"batch": 2, "length": 6}, {"batch": 1, "length": 1}),
+    large={"batch": 16, "length": 40},
+)
 
-        return span_inside(reduce(spans, -1), length)[0][:, 0]
-    return by_ends(_chart(reduce(spans, -1), reduce), -math.inf)
+
+def best_trees(spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"]) -> tuple[Tensor, Tensor]:
+    """The trees of highest score, in the form of `read_tree`; -1 throughout where no tree is possible."""
+    nodes, best = spans.max(-1)
+    tree = best_spans(nodes, lengths=length)
+    first, last = tree.unbind(-1)
+    states = best.flatten(1).gather(1, (first * spans.shape[1] + last).clamp(min=0))
+    return tree, torch.where(first < 0, -1, states)
+
+
+def drawn_trees(
+    spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], generator: torch.Generator | None
+) -> Callable[[int], tuple[Tensor, Tensor]]:
+    """A function that draws a number of trees, `[count, B, ..]` in the form of `read_tree`, by kernels; the chart is filled once."""
+    from tailsum.numerics.fused.span_trees import read, span_inside  # noqa: PLC0415  (needs Triton)
+
+    inside, *_ = span_inside(log_sum_exp(spans, -1), length)
+    row = torch.arange(len(length), device=length.device)[:, None]
+
+    def draw(count: int) -> tuple[Tensor, Tensor]:
+        trees = read(inside, length, count, seed_from(generator))
+        first, last = trees.clamp(min=0).unbind(-1)
+        states = gumbel(spans[row, first, last], generator).argmax(-1)
+        return trees, torch.where(trees[..., 0] < 0, -1, states)
+
+    return draw
 
 
 class SpanReader(Reader):
@@ -101,7 +126,7 @@ class SpanReader(Reader):
     def __init__(
         self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce, choose: Choose
     ) -> None:
-        self.span, self.inside = spans, _square(spans, length, reduce)
+        self.span, self.inside = spans, by_ends(_chart(reduce(spans, -1), reduce), -math.inf)
         self.length, self.choose = length, choose
         self.possible = self.inside[torch.arange(len(length), device=length.device), 0, length - 1] > -math.inf
         self.width = spans.shape[1] + spans.shape[-1]

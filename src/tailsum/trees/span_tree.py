@@ -19,16 +19,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.numerics.check import check_in_range
+from tailsum.numerics.kernels import fused
 from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import Reduce
 from tailsum.numerics.tensors import working_type
+from tailsum.numerics.tiles import tile_size
 from tailsum.scores.factored import Factored, embedding_norms
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Selection, Subset
 from tailsum.sketch.sweep import Sweep
 from tailsum.structure.check import check_nodes, checked_lengths, node_potential
 from tailsum.trees.configuration import Trees
-from tailsum.trees.span_chart import SpanReader, best_trees, span_total
+from tailsum.trees.span_chart import SpanReader, best_trees, drawn_trees, span_total
 from tailsum.trees.tree_structure import TreeStructure
 
 _ORDINARY = 1e4
@@ -111,6 +113,18 @@ class SpanTree(TreeStructure[SpanTerms]):
     def best(self, terms: SpanTerms) -> Trees:
         spans, states = best_trees(self.flat_spans(terms), self.sequence_lengths())
         return Trees(*(x.reshape(*self.batch_shape, *x.shape[1:]) for x in (spans, states)))
+
+    def drawn(self, terms: SpanTerms, sample_shape: Sequence[int], generator: torch.Generator | None) -> Trees:
+        spans = self.flat_spans(terms)
+        if not fused(spans):
+            return super().drawn(terms, sample_shape, generator)
+        draw = drawn_trees(spans, self.sequence_lengths(), generator)
+        chunk = max(1, tile_size(self.device) // max(1, 2 * spans.shape[1] * spans.shape[0] * self.n_states))
+
+        def trees(count: int) -> Trees:
+            return Trees(*(x.reshape(count, *self.batch_shape, *x.shape[2:]) for x in draw(count)))
+
+        return self.chunked(trees, math.prod(sample_shape), chunk, sample_shape)
 
     def sweep(self) -> "_SpanSweep":
         return _SpanSweep(self.weighted_nodes())

@@ -18,7 +18,7 @@ from tailsum.structure.terms import Terms, with_tables
 from tailsum.structure.transforms import outside_transforms
 from tailsum.trees.configuration import Trees, check_tree, tree_parts
 from tailsum.trees.reader import TreeReader
-from tailsum.trees.span_chart import SpanReader
+from tailsum.trees.span_chart import best_trees
 
 
 class TreeStructure(Structure[Terms, Trees]):
@@ -76,9 +76,10 @@ class TreeStructure(Structure[Terms, Trees]):
         """
         counts = self.scatter(self.marginals()).reshape(self.batch_shape.numel(), *self.node_shape, -1)
         length = self.sequence_lengths()
-        reader = SpanReader(counts if labelled else counts.sum(-1, keepdim=True), length, highest, most_likely)
-        reader.possible = counts[torch.arange(len(length), device=self.device), 0, length - 1].sum(-1) > 0
-        spans, states = (x[0] for x in self._read(reader, 1))
+        spans, states = best_trees(counts if labelled else counts.sum(-1, keepdim=True), length)
+        possible = counts[torch.arange(len(length), device=self.device), 0, length - 1].sum(-1) > 0
+        spans = torch.where(possible[:, None, None], spans, -1).reshape(*self.batch_shape, *spans.shape[1:])
+        states = torch.where(possible[:, None], states, -1).reshape(*self.batch_shape, *states.shape[1:])
         if not labelled:
             place = (spans[..., 0] * self.node_shape[0] + spans[..., 1]).clamp(min=0)
             likeliest = counts.argmax(-1).reshape(*self.batch_shape, -1).gather(-1, place)

@@ -1,12 +1,13 @@
 """Sums over non-projective dependency trees: words eliminated one by one in one launch, one program for each sentence.
 
-The reference is `dependencies/arborescence.py`, in float64 as here. The log weights of n words are a matrix `[n + 1, n]` by head
-(the root first) and child. The matrices of all n are kept one after another, n descending, for the backward pass.
+The reference is `dependencies/arborescence.py`. Scores of arcs `[B, T, T]` (head, child; roots on the diagonal) are float32, the sums
+float64. The log weights of n words are a matrix `[n + 1, n]` by head (the root first) and child. The matrices of all n are kept one
+after another, n descending, for the backward pass.
 """
 
 # pyright: reportArgumentType=false
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -14,19 +15,17 @@ import triton.language as tl
 from torch import Tensor
 
 from tailsum.numerics.fused.exponential import finite, log_of
-from tailsum.numerics.fused.reference import Saved, with_reference
-
-LONGEST = 1024  # words of a sentence: a row of weights is one tile
+from tailsum.numerics.fused.kernel import Kept
 
 
 @triton.jit
-def _before(n):
+def before(n):
     """How many numbers the matrices of 1 to n words have together."""
-    return n * (n + 1) * (n + 2) // 3  # fits 32 bits for all sentences up to LONGEST
+    return n * (n + 1) * (n + 2) // 3  # fits 32 bits for all sentences that kernels take
 
 
 @triton.jit
-def _entering(matrix, n, MULTIROOT: tl.constexpr, C: tl.constexpr):
+def entering_scores(matrix, n, MULTIROOT: tl.constexpr, C: tl.constexpr):
     """The scores of the heads of the last of n words, root first, and the log of their sum.
 
     With one root only the last word attaches to it, and the first row has no other use.
@@ -39,27 +38,38 @@ def _entering(matrix, n, MULTIROOT: tl.constexpr, C: tl.constexpr):
 
 
 @triton.jit
-def _eliminate(weight, lengths, matrices, entering, T, MULTIROOT: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
-    """Fill `matrices [B, size]` from `weight [B, T + 1, T]`, and `entering [B, T]`."""
+def _places(order, h, c, words, T):
+    """Where the scores of rows of heads `h` (the root first) and children `c` are, in order of elimination, and whether there are any."""
+    head = tl.load(order + h - 1, (h > 0) & (h <= words), 0)[:, None]
+    child = tl.load(order + c, c < words, 0)[None, :]
+    rooted = (h == 0)[:, None]
+    inside = (h <= words)[:, None] & (c < words)[None, :]
+    return tl.where(rooted, child, head) * T + child, inside & (rooted | (head != child))
+
+
+@triton.jit
+def _eliminate(arcs, lengths, order, matrices, total, T, MULTIROOT: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
+    """Fill `matrices [B, size]`, and `total [B]` with the log of the sum over all trees."""
     b = tl.program_id(0).to(tl.int64)
-    size = _before(T)
+    size = before(T)
     matrices += b * size
-    weight += b * (T + 1) * T
-    entering += b * T
+    arcs += b * T * T
+    order += b * T
     words = tl.load(lengths + b).to(tl.int32)
     c = tl.arange(0, C)
-    matrix = matrices + size - _before(words)
+    matrix = matrices + size - before(words)
     for start in range(0, words + 1, R):
         h = start + tl.arange(0, R)
-        inside = (h <= words)[:, None] & (c < words)[None, :]
-        tile = tl.load(weight + h[:, None] * T + c[None, :], inside, 0.0)
-        tl.store(matrix + h[:, None] * words + c[None, :], tile, inside)
+        place, there = _places(order, h, c, words, T)
+        tile = tl.load(arcs + place, there, -float("inf")).to(tl.float64)
+        tl.store(matrix + h[:, None] * words + c[None, :], tile, (h <= words)[:, None] & (c < words)[None, :])
     tl.debug_barrier()
+    log_z = tl.full((), 0.0, tl.float64)
     for step in range(words):
         n = words - step
-        matrix, smaller = matrices + size - _before(n), matrices + size - _before(n - 1)
-        _, enter = _entering(matrix, n, MULTIROOT, C)
-        tl.store(entering + n - 1, enter)
+        matrix, smaller = matrices + size - before(n), matrices + size - before(n - 1)
+        _, enter = entering_scores(matrix, n, MULTIROOT, C)
+        log_z += enter
         out = tl.load(matrix + n * n + c, c < n - 1, -float("inf")) - finite(enter)
         for start in range(0, n, R):
             h = start + tl.arange(0, R)
@@ -68,24 +78,32 @@ def _eliminate(weight, lengths, matrices, entering, T, MULTIROOT: tl.constexpr, 
             direct = tl.load(matrix + h[:, None] * n + c[None, :], inside, -float("inf"))
             through = into[:, None] + out[None, :]
             high = finite(tl.maximum(direct, through))
-            total = tl.exp(direct - high) + tl.exp(through - high)
-            tl.store(smaller + h[:, None] * (n - 1) + c[None, :], log_of(high, total), inside)
+            both = tl.exp(direct - high) + tl.exp(through - high)
+            tl.store(smaller + h[:, None] * (n - 1) + c[None, :], log_of(high, both), inside)
         tl.debug_barrier()
+    tl.store(total + b, log_z)
 
 
 @triton.jit
-def _restore(matrices, lengths, seeds, grads, T, MULTIROOT: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
-    """The gradient in the weights `[B, T + 1, T]` (zeros before), from the gradient in `entering`, `seeds [B, T]`."""
+def _restore(
+    matrices, lengths, order, total, seeds, grads, of_arcs, T, MULTIROOT: tl.constexpr, R: tl.constexpr, C: tl.constexpr
+):
+    """The gradient in the scores `of_arcs [B, T, T]` (zeros before), from the gradient in `total`, `seeds [B]`.
+
+    In between it is by weights, in `grads [B, T + 1, T]` (zeros before).
+    """
     b = tl.program_id(0).to(tl.int64)
-    size = _before(T)
+    size = before(T)
     matrices += b * size
     grads += b * (T + 1) * T
-    seeds += b * T
+    of_arcs += b * T * T
+    order += b * T
+    seed = tl.where(tl.load(total + b) > -float("inf"), tl.load(seeds + b), 0.0).to(tl.float64)
     words = tl.load(lengths + b).to(tl.int32)
     c = tl.arange(0, C)
     for n in range(1, words + 1):
-        matrix = matrices + size - _before(n)
-        choices, enter = _entering(matrix, n, MULTIROOT, C)
+        matrix = matrices + size - before(n)
+        choices, enter = entering_scores(matrix, n, MULTIROOT, C)
         divisor = finite(enter)
         out = tl.load(matrix + n * n + c, c < n - 1, -float("inf")) - divisor
         of_out = tl.where(c < 0, out, 0.0)
@@ -97,37 +115,45 @@ def _restore(matrices, lengths, seeds, grads, T, MULTIROOT: tl.constexpr, R: tl.
             through = into[:, None] + out[None, :]
             high = finite(tl.maximum(direct, through))
             one, other = tl.exp(direct - high), tl.exp(through - high)
-            total = one + other
-            part = tl.load(grads + h[:, None] * T + c[None, :], inside, 0.0) / tl.where(total > 0, total, 1.0)
+            both = one + other
+            part = tl.load(grads + h[:, None] * T + c[None, :], inside, 0.0) / tl.where(both > 0, both, 1.0)
             tl.store(grads + h[:, None] * T + c[None, :], part * one, inside)
             passing = part * other
             of_out += tl.sum(passing, 0)
             tl.store(grads + h * T + n - 1, tl.sum(passing, 1), h < n)
         tl.store(grads + n * T + c, of_out, c < n - 1)
         tl.debug_barrier()
-        of_enter = tl.load(seeds + n - 1) - tl.sum(of_out, 0)
+        of_enter = seed - tl.sum(of_out, 0)
         place = grads + c * T + n - 1
         grad = tl.load(place, c < n, 0.0) + of_enter * tl.exp(choices - divisor)
         tl.debug_barrier()
         tl.store(place, grad, c < n)
         tl.debug_barrier()
+    for start in range(0, words + 1, R):
+        h = start + tl.arange(0, R)
+        place, there = _places(order, h, c, words, T)
+        tl.store(of_arcs + place, tl.load(grads + h[:, None] * T + c[None, :], there, 0.0), there)
 
 
 @triton.jit
-def _order(root, arc, lengths, order, T, R: tl.constexpr, C: tl.constexpr):
-    """The order of elimination `[B, T]`, last first; `root [B, T]` and `arc [B, T, T]` are overwritten."""
+def _order(arcs, lengths, work, order, T, R: tl.constexpr, C: tl.constexpr):
+    """The order of elimination `[B, T]`, last first; `work [B, T, T]` is for the weights of arcs on the way."""
     b = tl.program_id(0).to(tl.int64)
     words = tl.load(lengths + b).to(tl.int32)
-    root += b * T
-    arc += b * T * T
+    arcs += b * T * T
+    work += b * T * T
     order += b * T
     c = tl.arange(0, C)
-    scores = tl.load(root + c, c < words, -float("inf"))
-    best = tl.full((C,), -float("inf"), scores.dtype)
+    scores = tl.load(arcs + c * (T + 1), c < words, -float("inf")).to(tl.float64)
+    best = tl.full((C,), -float("inf"), tl.float64)
     for start in range(0, words, R):
         h = start + tl.arange(0, R)
         inside = (h < words)[:, None] & (c < words)[None, :]
-        best = tl.maximum(best, tl.max(tl.load(arc + h[:, None] * T + c[None, :], inside, -float("inf")), 0))
+        place = h[:, None] * T + c[None, :]
+        tile = tl.load(arcs + place, inside & (h[:, None] != c[None, :]), -float("inf")).to(tl.float64)
+        best = tl.maximum(best, tl.max(tile, 0))
+        tl.store(work + place, tile, inside)
+    tl.debug_barrier()
     tl.store(order + c, c, (c >= words) & (c < T))
     gone = c >= words
     for step in range(words):
@@ -138,15 +164,15 @@ def _order(root, arc, lengths, order, T, R: tl.constexpr, C: tl.constexpr):
         tl.store(order + words - 1 - step, word)
         gone = gone | (c == word)
         divisor = finite(tl.sum(tl.where(c == word, best, 0.0), 0))
-        out = tl.load(arc + word * T + c, c < words, -float("inf")) - divisor
+        out = tl.load(work + word * T + c, c < words, -float("inf")) - divisor
         scores = tl.maximum(scores, tl.sum(tl.where(c == word, scores, 0.0), 0) + out)
-        best = tl.full((C,), -float("inf"), scores.dtype)
+        best = tl.full((C,), -float("inf"), tl.float64)
         tl.debug_barrier()
         for start in range(0, words, R):
             h = start + tl.arange(0, R)
             inside = (h < words)[:, None] & (c < words)[None, :]
-            place = arc + h[:, None] * T + c[None, :]
-            into = tl.load(arc + h * T + word, h < words, -float("inf"))
+            place = work + h[:, None] * T + c[None, :]
+            into = tl.load(work + h * T + word, h < words, -float("inf"))
             tile = tl.maximum(tl.load(place, inside, -float("inf")), into[:, None] + out[None, :])
             drop = gone[None, :] | (h == word)[:, None] | (h[:, None] == c[None, :])
             tile = tl.where(drop, -float("inf"), tile)
@@ -161,39 +187,38 @@ def _tiles(length: int) -> dict[str, int]:
     return {"R": max(1, 2048 // columns), "C": columns, "num_warps": 8}
 
 
-@torch.no_grad()
-def elimination_order(weight: Tensor, lengths: Tensor) -> Tensor:
-    """The order `[B, T]` in which words are eliminated, last first: see the reference."""
-    batch, _, length = weight.shape
-    order = torch.empty(batch, length, dtype=torch.long, device=weight.device)
+def eliminated(arcs: Tensor, lengths: Tensor, multiroot: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The log of the sum over all trees `[B]`, in float64, the matrices, and the order of words `[B, T]`, last eliminated first."""
+    batch, length, _ = arcs.shape
+    arcs, float64 = arcs.contiguous(), {"dtype": torch.float64, "device": arcs.device}
+    total, matrices = (
+        torch.empty(batch, **float64),
+        torch.empty(batch, length * (length + 1) * (length + 2) // 3, **float64),
+    )
+    order = torch.arange(length, dtype=torch.int32, device=arcs.device).repeat(batch, 1)
     if batch:
-        work = weight[:, 0].clone(), weight[:, 1:].clone(memory_format=torch.contiguous_format)
-        _order[(batch,)](*work, lengths, order, length, **_tiles(length))
-    return order
+        if not multiroot:
+            _order[(batch,)](arcs, lengths, torch.empty_like(arcs, **float64), order, length, **_tiles(length))
+        arguments = arcs, lengths, order, matrices, total, length
+        _eliminate[(batch,)](*arguments, MULTIROOT=multiroot, **_tiles(length))
+    return total, matrices, order
 
 
-def entering_sums(weight: Tensor, lengths: Tensor, multiroot: bool, reference: Callable[[Tensor], Tensor]) -> Tensor:
-    """The log weight of all heads of each word when it is eliminated, the last first: `[B, T]`, zero in the padding.
+def forward(arcs: Tensor, *, lengths: Tensor, multiroot: bool) -> tuple[Tensor, Kept]:
+    """Log of the sum over all trees `[B]`."""
+    total, *kept = eliminated(arcs, lengths, multiroot)
+    return total.to(arcs.dtype), (total, *kept)
 
-    `weight [B, 1 + T, T]` are log weights by head (the root first) and child, in float64. `reference(weight)` computes the
-    same in plain torch, for derivatives of higher order.
-    """
-    batch, _, length = weight.shape
 
-    def forward(weight: Tensor) -> tuple[Tensor, Saved]:
-        matrices = weight.new_empty(batch, length * (length + 1) * (length + 2) // 3)
-        entering = weight.new_zeros(batch, length)
-        if batch:
-            arguments = (weight.contiguous(), lengths, matrices, entering, length)
-            _eliminate[(batch,)](*arguments, MULTIROOT=multiroot, **_tiles(length))
-        return entering, (matrices,)
-
-    def backward(kept: Saved, grad: Tensor) -> Saved:
-        (matrices,) = kept
-        of_weight = grad.new_zeros(batch, length + 1, length)
-        if batch:
-            arguments = (matrices, lengths, grad.contiguous(), of_weight, length)
-            _restore[(batch,)](*arguments, MULTIROOT=multiroot, **_tiles(length))
-        return (of_weight,)
-
-    return with_reference(forward, backward, reference, weight)
+def backward(
+    kept: Kept, grad: Tensor, _wanted: Sequence[bool], *, lengths: Tensor, multiroot: bool
+) -> Sequence[Tensor | None]:
+    """The gradient in the scores of arcs and roots."""
+    total, matrices, order = kept
+    batch, length = order.shape
+    of_arcs = grad.new_zeros(batch, length, length)
+    if batch:
+        work = matrices.new_zeros(batch, length + 1, length)
+        arguments = matrices, lengths, order, total, grad.contiguous(), work, of_arcs, length
+        _restore[(batch,)](*arguments, MULTIROOT=multiroot, **_tiles(length))
+    return (of_arcs,)
