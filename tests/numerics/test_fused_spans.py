@@ -7,7 +7,6 @@ import torch
 
 from harness.poison import poison
 from tailsum import PCFG, DependencyTree, LowRankRule, SpanTree, kernels
-from tailsum.dependencies import dependency_sweep, inside_outside
 
 pytest.importorskip("triton")
 
@@ -47,6 +46,19 @@ def low_rank(scale, forbidden, n=3, p=4, rank=5, length=4, batch=2):
     return make, [randn(n), *factors, randn(batch, length, p, scale=scale)], {}
 
 
+def stateful(scale, forbidden, states=3, length=4, batch=2, own=False, **how):
+    def make(arc, node, transition, **more):
+        return DependencyTree(arc, node=node, transition=transition, **how, **more)
+
+    pairs = (batch, length, length, states, states) if own else (states, states)
+    shapes = (batch, length, length), (batch, length, states), pairs
+    return make, [randn(*shape, scale=scale, forbidden=forbidden / 2) for shape in shapes], {}
+
+
+def stateful_of(**how):
+    return lambda *args, **more: stateful(*args, **how, **more)
+
+
 def arcs_of(**how):
     return lambda *args, **more: arcs(*args, **how, **more)
 
@@ -57,6 +69,9 @@ KINDS = {
     "projective, several roots": arcs_of(multiroot=True),
     "any tree": arcs_of(projective=False),
     "any tree, several roots": arcs_of(projective=False, multiroot=True),
+    "states": stateful,
+    "states, several roots": stateful_of(multiroot=True),
+    "states, own pairs": stateful_of(own=True, multiroot=True),
     "table": table,
     "low rank": low_rank,
 }
@@ -87,14 +102,16 @@ def test_sums_and_gradients(kind, scale, forbidden):
     check(make, tensors, {**how, "lengths": LENGTHS})
 
 
-@pytest.mark.parametrize("kind", ["spans", "projective", "any tree", "table", "low rank"])
+@pytest.mark.parametrize(
+    "kind", ["spans", "projective", "any tree", "states", "states, own pairs", "table", "low rank"]
+)
 def test_wide_range(kind):
     """Scores of hundreds: where products underflow, the reference is used."""
     make, tensors, how = KINDS[kind](200.0, 0.0, length=3, batch=1)
     check(make, tensors, how)
 
 
-@pytest.mark.parametrize("kind", ["spans", "projective", "any tree", "table"])
+@pytest.mark.parametrize("kind", ["spans", "projective", "any tree", "states", "states, own pairs", "table"])
 def test_impossible(kind):
     make, tensors, how = KINDS[kind](1.0, 0.0, length=3, batch=1)
     total, grads = log_sums(make, [torch.full_like(x, -math.inf) for x in tensors], how, "always")
@@ -114,35 +131,12 @@ def test_second_derivatives(kind):
     torch.testing.assert_close(result[0], result[1], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("multiroot", [False, True])
-def test_subtrees(multiroot):
-    batch, length, states = 2, 3, 3
-    nodes, pairs, arc = (
-        randn(batch, length, states),
-        randn(batch, length, length, states, states),
-        randn(2, length, length),
-    )
-    arguments = nodes, pairs, arc, arc.diagonal(dim1=1, dim2=2), torch.tensor([3, 2]), multiroot
-    with kernels("always"):
-        result = inside_outside.inside_outside(*arguments)
-    with kernels("never"):
-        truth = inside_outside.inside_outside(*arguments)
-    for name in ("inside", "outside", "free"):
-        torch.testing.assert_close(getattr(result, name), getattr(truth, name), rtol=1e-5, atol=1e-5)
-
-
-def test_halves():
-    sent = randn(2, 3, 3, 130, forbidden=0.5)
-    with kernels("always"):
-        result = dependency_sweep._halves(sent)
-    with kernels("never"):
-        torch.testing.assert_close(result, dependency_sweep._halves(sent), rtol=1e-5, atol=1e-5)
-
-
 LARGE = {
     "spans": lambda: spans(1.0, 0.02, size=20, length=40, batch=16),
     "projective": lambda: arcs(2.0, 0.1, length=40, batch=16),
     "any tree": lambda: arcs(2.0, 0.1, length=40, batch=16, projective=False),
+    "states": lambda: stateful(1.0, 0.05, states=100, length=20, batch=4),
+    "states, own pairs": lambda: stateful(1.0, 0.05, states=50, length=20, batch=4, own=True, multiroot=True),
     "table": lambda: table(1.0, 0.0, n=30, p=60, length=40, batch=16),
     "low rank": lambda: low_rank(1.0, 0.0, n=300, p=500, rank=100, length=30, batch=8),
 }
