@@ -149,6 +149,8 @@ def trees() -> Iterator[Any]:
     for projective in (True, False):
         for multiroot in (True, False):
             yield ts.DependencyTree(leaf(batch, length, length), projective=projective, multiroot=multiroot)
+    for pairs in (leaf(n, n), leaf(batch, length, length, n, n)):
+        yield ts.DependencyTree(leaf(batch, length, length), node=leaf(batch, length, n), transition=pairs)
 
 
 def asked(model: Any) -> Iterator[Callable[[], Any]]:

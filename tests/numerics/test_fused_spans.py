@@ -131,6 +131,32 @@ def test_second_derivatives(kind):
     torch.testing.assert_close(result[0], result[1], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("forbidden", [0.0, 0.3])
+@pytest.mark.parametrize("kind", ["states", "states, several roots", "states, own pairs"])
+def test_best_trees(kind, forbidden):
+    make, tensors, how = KINDS[kind](1.0, forbidden)
+    model = make(*tensors, **how, lengths=LENGTHS)
+    with kernels("always"):
+        best = model.argmax()
+    with kernels("never"):
+        truth = model.argmax()
+    assert (best.heads == truth.heads).all()
+    assert (best.states == truth.states).all()
+
+
+@pytest.mark.parametrize("kind", ["projective, several roots", "states", "states, own pairs"])
+def test_drawn_trees(kind):
+    make, tensors, how = KINDS[kind](1.0, 0.0, length=2, batch=1)
+    model, count = make(*tensors, **how), 40
+    with kernels("always"):
+        drawn = model.sample((count,), generator=torch.Generator().manual_seed(0))
+    arcs = torch.stack([(drawn.heads == head).float().mean(0) for head in range(2)], 1)
+    assert (arcs - model.marginals()).abs().max() < 2.0 / count**0.5
+    if drawn.states is not None:
+        states = torch.nn.functional.one_hot(drawn.states, model.n_states).float().mean(0)
+        assert (states - model.state_marginals()).abs().max() < 2.0 / count**0.5
+
+
 LARGE = {
     "spans": lambda: spans(1.0, 0.02, size=20, length=40, batch=16),
     "projective": lambda: arcs(2.0, 0.1, length=40, batch=16),

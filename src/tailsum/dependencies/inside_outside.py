@@ -54,7 +54,7 @@ def _reference(
     return sums.trees, sums.outside, sums.free
 
 
-_span_sums = Kernel("subtree_sums", _reference, tree_example, SIZES, {**LARGE, "states": 32, "own": 4}, takes)
+_span_sums = Kernel("subtree_sums", _reference, tree_example, SIZES, {**LARGE, "states": 50, "own": 4}, takes)
 
 
 class _Products:

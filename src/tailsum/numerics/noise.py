@@ -1,6 +1,7 @@
 """Gumbel noise: the argmax of perturbed logits is a sample of their softmax."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,9 +20,14 @@ def most_likely(logits: Tensor) -> Tensor:
     return logits.argmax(-1)
 
 
-def drawn_by(generator: torch.Generator | None) -> Choose:
-    """A function that draws one index per row, in proportion to the exponentials of its logits."""
-    return lambda logits: gumbel(logits, generator).argmax(-1)
+@dataclass(frozen=True)
+class drawn_by:  # noqa: N801  (called like the function `most_likely`)
+    """Draws one index per row, in proportion to the exponentials of its logits."""
+
+    generator: torch.Generator | None
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        return gumbel(logits, self.generator).argmax(-1)
 
 
 def seed_from(generator: torch.Generator | None) -> int:

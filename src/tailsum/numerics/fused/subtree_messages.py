@@ -146,8 +146,7 @@ def receive_own(
     there = k < K
     within = (w >= i) & (w <= j)
     here, elsewhere = k < tl.where(within, K, 0), k < tl.where(within, 0, K)
-    x = _around(left, right, of_left, of_right, i, j, w, k, T, K, elsewhere)
-    tl.store(outside + place + k, x, elsewhere)
+    tl.store(outside + place + k, _around(left, right, of_left, of_right, i, j, w, k, T, K, elsewhere), elsewhere)
     top, total = tl.full((KB,), -float("inf"), tl.float32), tl.zeros((KB,), tl.float32)
     count = tl.where(within, T - (j - i + 1), 0)
     for number in range(count):

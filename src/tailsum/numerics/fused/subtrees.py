@@ -92,5 +92,5 @@ def _to_own(inside: Inside, outer: Outside, totals: Tensor, grad: Tensor) -> tup
     of_arcs, of_pairs = inside.nodes.new_empty(parts, *inside.arcs.shape), torch.empty_like(inside.pairs)
     items = (inside.trees, outer.outside, inside.arcs, inside.pairs, totals, grad, of_arcs, of_pairs)
     sizes = (batch, length, size, int(len(inside.pairs) > 1))
-    gradients.to_own[(len(inside.pairs) * length**2, parts)](*items, *sizes, R=8, KB=block)
+    gradients.to_own[(len(inside.pairs) * length**2, parts)](*items, *sizes, R=4, KB=block)
     return of_arcs.sum(0), of_pairs
