@@ -32,7 +32,7 @@ def _push(stack, depth, kind, first, last, state, there):
     return depth + tl.where(there, 1, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["seed"])
 def _read(
     nodes, arcs, pairs, left, right, before, lengths, sentences, heads, states, stack, seed, T, K, group,
     OWN: tl.constexpr, MULTIROOT: tl.constexpr, DRAW: tl.constexpr, S: tl.constexpr, KB: tl.constexpr,
