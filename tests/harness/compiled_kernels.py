@@ -29,8 +29,6 @@ from triton.runtime.jit import JITFunction
 import tailsum as ts
 from harness.declared import all_declared
 from harness.poison import fill_empty
-from tailsum.dependencies.dependency_sweep import _halves
-from tailsum.dependencies.inside_outside import inside_outside
 from tailsum.numerics import fused
 from tailsum.numerics.fused.kernel import Kernel
 
@@ -151,6 +149,8 @@ def trees() -> Iterator[Any]:
     for projective in (True, False):
         for multiroot in (True, False):
             yield ts.DependencyTree(leaf(batch, length, length), projective=projective, multiroot=multiroot)
+    for pairs in (leaf(n, n), leaf(batch, length, length, n, n)):
+        yield ts.DependencyTree(leaf(batch, length, length), node=leaf(batch, length, n), transition=pairs)
 
 
 def lattices() -> Iterator[Any]:
@@ -183,11 +183,6 @@ def chosen() -> Iterator[Callable[[], Any]]:
         chain = ts.LinearChain(torch.randn(3, 4, 600), pairs)
         yield lambda chain=chain: chain.sketch(20, proposal=ts.Lookahead(16, rounds=1, neighbours=4))
         yield lambda chain=chain: chain.sketch(20, proposal=ts.Lookahead(16, rounds=1, neighbours=0))
-    nodes, pairs, arcs = torch.randn(2, 5, 7), torch.randn(2, 5, 5, 7, 7), torch.randn(2, 5, 5)
-    lengths, roots = torch.tensor([5, 3]), arcs.diagonal(dim1=1, dim2=2)
-    for multiroot in (True, False):
-        yield lambda multiroot=multiroot: inside_outside(nodes, pairs, arcs, roots, lengths, multiroot)
-    yield lambda: _halves(torch.randn(2, 5, 5, 130))
 
 
 def streamed(n: int) -> Iterator[Callable[[], None]]:

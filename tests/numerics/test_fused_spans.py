@@ -7,7 +7,6 @@ import torch
 
 from harness.poison import poison
 from tailsum import PCFG, DependencyTree, LowRankRule, SpanTree, kernels
-from tailsum.dependencies import dependency_sweep, inside_outside
 from tailsum.trees.configuration import children
 from tailsum.trees.rules.dense import grammar_sum
 from tailsum.trees.rules.low_rank import low_rank_sum
@@ -51,6 +50,19 @@ def low_rank(scale, forbidden, n=3, p=4, rank=5, length=4, batch=2):
     return make, [randn(n), *factors, randn(batch, length, p, scale=scale)], {}
 
 
+def stateful(scale, forbidden, states=3, length=4, batch=2, own=False, **how):
+    def make(arc, node, transition, **more):
+        return DependencyTree(arc, node=node, transition=transition, **how, **more)
+
+    pairs = (batch, length, length, states, states) if own else (states, states)
+    shapes = (batch, length, length), (batch, length, states), pairs
+    return make, [randn(*shape, scale=scale, forbidden=forbidden / 2) for shape in shapes], {}
+
+
+def stateful_of(**how):
+    return lambda *args, **more: stateful(*args, **how, **more)
+
+
 def arcs_of(**how):
     return lambda *args, **more: arcs(*args, **how, **more)
 
@@ -61,6 +73,9 @@ KINDS = {
     "projective, several roots": arcs_of(multiroot=True),
     "any tree": arcs_of(projective=False),
     "any tree, several roots": arcs_of(projective=False, multiroot=True),
+    "states": stateful,
+    "states, several roots": stateful_of(multiroot=True),
+    "states, own pairs": stateful_of(own=True, multiroot=True),
     "table": table,
     "low rank": low_rank,
 }
@@ -91,14 +106,16 @@ def test_sums_and_gradients(kind, scale, forbidden):
     check(make, tensors, {**how, "lengths": LENGTHS})
 
 
-@pytest.mark.parametrize("kind", ["spans", "projective", "any tree", "table", "low rank"])
+@pytest.mark.parametrize(
+    "kind", ["spans", "projective", "any tree", "states", "states, own pairs", "table", "low rank"]
+)
 def test_wide_range(kind):
     """Scores of hundreds: where products underflow, the reference is used."""
     make, tensors, how = KINDS[kind](200.0, 0.0, length=3, batch=1)
     check(make, tensors, how)
 
 
-@pytest.mark.parametrize("kind", ["spans", "projective", "any tree", "table"])
+@pytest.mark.parametrize("kind", ["spans", "projective", "any tree", "states", "states, own pairs", "table"])
 def test_impossible(kind):
     make, tensors, how = KINDS[kind](1.0, 0.0, length=3, batch=1)
     total, grads = log_sums(make, [torch.full_like(x, -math.inf) for x in tensors], how, "always")
@@ -184,35 +201,38 @@ def test_marginals_need_no_reference(kind, monkeypatch):
         torch.testing.assert_close(model.marginals(), truth, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("multiroot", [False, True])
-def test_subtrees(multiroot):
-    batch, length, states = 2, 3, 3
-    nodes, pairs, arc = (
-        randn(batch, length, states),
-        randn(batch, length, length, states, states),
-        randn(2, length, length),
-    )
-    arguments = nodes, pairs, arc, arc.diagonal(dim1=1, dim2=2), torch.tensor([3, 2]), multiroot
+@pytest.mark.parametrize("forbidden", [0.0, 0.3])
+@pytest.mark.parametrize("kind", ["states", "states, several roots", "states, own pairs"])
+def test_best_dependencies(kind, forbidden):
+    make, tensors, how = KINDS[kind](1.0, forbidden)
+    model = make(*tensors, **how, lengths=LENGTHS)
     with kernels("always"):
-        result = inside_outside.inside_outside(*arguments)
+        best = model.argmax()
     with kernels("never"):
-        truth = inside_outside.inside_outside(*arguments)
-    for name in ("inside", "outside", "free"):
-        torch.testing.assert_close(getattr(result, name), getattr(truth, name), rtol=1e-5, atol=1e-5)
+        truth = model.argmax()
+    assert (best.heads == truth.heads).all()
+    assert (best.states == truth.states).all()
 
 
-def test_halves():
-    sent = randn(2, 3, 3, 130, forbidden=0.5)
+@pytest.mark.parametrize("kind", ["projective, several roots", "states", "states, own pairs"])
+def test_drawn_trees(kind):
+    make, tensors, how = KINDS[kind](1.0, 0.0, length=2, batch=1)
+    model, count = make(*tensors, **how), 40
     with kernels("always"):
-        result = dependency_sweep._halves(sent)
-    with kernels("never"):
-        torch.testing.assert_close(result, dependency_sweep._halves(sent), rtol=1e-5, atol=1e-5)
+        drawn = model.sample((count,), generator=torch.Generator().manual_seed(0))
+    arcs = torch.stack([(drawn.heads == head).float().mean(0) for head in range(2)], 1)
+    assert (arcs - model.marginals()).abs().max() < 2.0 / count**0.5
+    if drawn.states is not None:
+        states = torch.nn.functional.one_hot(drawn.states, model.n_states).float().mean(0)
+        assert (states - model.state_marginals()).abs().max() < 2.0 / count**0.5
 
 
 LARGE = {
     "spans": lambda: spans(1.0, 0.02, size=20, length=40, batch=16),
     "projective": lambda: arcs(2.0, 0.1, length=40, batch=16),
     "any tree": lambda: arcs(2.0, 0.1, length=40, batch=16, projective=False),
+    "states": lambda: stateful(1.0, 0.05, states=100, length=20, batch=4),
+    "states, own pairs": lambda: stateful(1.0, 0.05, states=50, length=20, batch=4, own=True, multiroot=True),
     "table": lambda: table(1.0, 0.0, n=30, p=60, length=40, batch=16),
     "low rank": lambda: low_rank(1.0, 0.0, n=300, p=500, rank=100, length=30, batch=8),
 }

@@ -92,7 +92,8 @@ class Arcs(Structure[DependencyTerms, Dependencies]):
         return torch.zeros((), dtype=self.dtype, device=self.device).expand(*self.batch_shape, *self.node_shape, 1)
 
     def terms(self) -> DependencyTerms:
-        arc = self.arc.expand(*self.batch_shape, *self.arc.shape[-3 if self.labelled else -2 :])
+        arc = self.arc
+        arc = arc.expand(*self.batch_shape, *arc.shape[-3 if self.labelled else -2 :])
         return DependencyTerms(Dense(arc), Dense(self.node_scores()), Dense(arc.new_zeros(1, 1)))
 
     def unmasked(self) -> DependencyTerms:

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.dependencies.inside_outside import InsideOutside
-from tailsum.numerics.kernels import fused
+from tailsum.numerics.fused.kernel import Example, Kernel
 from tailsum.numerics.reduce import column_tops, log_product
 from tailsum.numerics.tensors import finite
 from tailsum.scores.potential import Potential
@@ -67,8 +67,8 @@ class DependencySweep(LandmarkSweep):
         """Log beliefs `[*batch, N]` in the states of one word, without its node scores."""
         *shape, length, size = self.nodes.shape
         # Half subtrees of the word, for all its states: by last word, and by first word from the right.
-        rights = _halves(self._children(sums, tables, word, range(word + 1, length)))
-        lefts = _halves(self._children(sums, tables, word, range(word)).transpose(1, 2).flip(1, 2)).flip(1)
+        rights = _grown_halves(self._children(sums, tables, word, range(word + 1, length)))
+        lefts = _grown_halves(self._children(sums, tables, word, range(word)).transpose(1, 2).flip(1, 2)).flip(1)
         ways = lefts[:, :, None] + rights[:, None] + self._heads(sums, tables, word)
         belief = ways.flatten(1, 2).logsumexp(1)
         return torch.where(word < self.length[:, None], belief, 0.0).reshape(*shape, size)
@@ -141,11 +141,20 @@ def _exponentials(scores: Tensor) -> tuple[Tensor, Tensor]:
 
 def _halves(sent: Float[Tensor, "B w w n"]) -> Float[Tensor, "B v n"]:
     """Half subtrees of no words, one, and so on, from the messages of subtrees (first and last word) beside the head."""
-    if fused(sent) and sent.numel():
-        from tailsum.numerics.fused.subtrees import grown_halves  # noqa: PLC0415  (needs Triton)
-
-        return grown_halves(sent)
     halves = sent.new_zeros(len(sent), sent.shape[1] + 1, sent.shape[-1])
     for last in range(sent.shape[1]):
         halves[:, last + 1] = (halves[:, : last + 1] + sent[:, : last + 1, last]).logsumexp(1)
     return halves
+
+
+def _example(batch: int, words: int, states: int) -> Example:
+    return Example((torch.randn(batch, words, words, states),))
+
+
+_grown_halves = Kernel(
+    "grown_halves",
+    _halves,
+    _example,
+    sizes=({"batch": 2, "words": 3, "states": 130}, {"batch": 1, "words": 1, "states": 3}),
+    large={"batch": 4, "words": 20, "states": 5000},
+)

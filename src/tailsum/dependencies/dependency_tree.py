@@ -26,7 +26,8 @@ from tailsum.dependencies.checks import check_arc, check_words
 from tailsum.dependencies.configuration import Dependencies
 from tailsum.dependencies.dependency_sweep import DependencySweep
 from tailsum.dependencies.inside_outside import InsideOutside, inside_outside
-from tailsum.dependencies.projective import Charts, attach_by, roots, stateful
+from tailsum.dependencies.projective import Charts
+from tailsum.dependencies.state_sums import tree_charts, tree_total
 from tailsum.numerics.check import check_broadcast, check_scores
 from tailsum.numerics.noise import most_likely
 from tailsum.numerics.reduce import Reduce, highest, log_sum_exp
@@ -136,16 +137,15 @@ class States(Arcs):
         return super().after_batch() | {"_node": 2, "_transition": pairs}
 
     def total(self, terms: DependencyTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
-        before = self._charts(terms, reduce).before
-        total = torch.stack(before).gather(0, self.sequence_lengths()[None] - 1)[0]
+        arc, _ = self._flat_arcs(terms, reduce)
+        nodes, pairs = self._flat_states(terms)
+        total = tree_total(nodes, arc, pairs, self.sequence_lengths(), self.multiroot, reduce)
         return total.reshape(self.batch_shape)
 
     def _charts(self, terms: DependencyTerms, reduce: Reduce) -> Charts:
         arc = self._flat_arcs(terms, reduce)
-        root = arc.diagonal(dim1=1, dim2=2)
         nodes, pairs = self._flat_states(terms)
-        halves = stateful(nodes, attach_by(arc, pairs, reduce), reduce)
-        return Charts(arc, root, nodes, pairs, halves, roots(halves, nodes, root, self.multiroot, reduce))
+        return tree_charts(nodes, arc, pairs, self.multiroot, reduce)
 
     def _flat_states(self, terms: DependencyTerms) -> tuple[Tensor, Tensor]:
         """Scores of states `[B, T, n]`, and of pairs of states: `[n, n]` shared by all arcs, or `[B or 1, T, T, n, n]`."""
@@ -180,8 +180,8 @@ class States(Arcs):
         with torch.inference_mode(False):
             terms = self.weighted(each(lambda term: term.map(lambda x: x.detach().clone()), self.unmasked()))
             arc = self._flat_arcs(terms, log_sum_exp)
-            root = arc.diagonal(dim1=1, dim2=2)
-            return inside_outside(*self._flat_states(terms), arc, root, self.sequence_lengths(), self.multiroot)
+            nodes, pairs = self._flat_states(terms)
+            return inside_outside(nodes, arc, pairs, self.sequence_lengths(), self.multiroot)
 
     # Trees.
 

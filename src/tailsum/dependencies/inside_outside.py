@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from tailsum.dependencies.projective import arc_table
-from tailsum.numerics.kernels import fused
+from tailsum.dependencies.state_sums import LARGE, SIZES, takes, tree_example
+from tailsum.numerics.fused.kernel import Kernel
 from tailsum.numerics.reduce import LogProduct, column_tops, log_product
-
-_MOST_FUSED = 512  # states of a word
 
 
 @dataclass(frozen=True)
@@ -32,39 +31,30 @@ class InsideOutside:
 
 
 @torch.no_grad()
-def inside_outside(
-    nodes: Tensor, pairs: Tensor, arc: Tensor, root: Tensor, length: Tensor, multiroot: bool
-) -> InsideOutside:
-    """The inside and outside sums from scores `nodes [B, T, K]`, `arc [B, T, T]`, `root [B, T]` and pairs of states.
+def inside_outside(nodes: Tensor, arc: Tensor, pairs: Tensor, length: Tensor, multiroot: bool) -> InsideOutside:
+    """The inside and outside sums, from scores as in `state_sums.py`."""
+    trees, outside, free = _span_sums(nodes, arc, pairs, lengths=length, multiroot=multiroot)
+    return InsideOutside(arc, arc.diagonal(dim1=1, dim2=2), trees, outside, free)
 
-    `pairs` is `[K, K]` (state of the head, state of the child), or `[G, T, T, K, K]` for each head and child. Underflow
-    of products is checked once, at the end; if it was possible, all is computed again with a check of each product.
+
+def _reference(
+    nodes: Tensor, arc: Tensor, pairs: Tensor, lengths: Tensor, multiroot: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Inside sums, outside sums, and those of subtrees whose heads are roots.
+
+    Underflow of products is checked once, at the end; if it was possible, all is computed again with a check of each product.
     """
     size = arc.shape[-1]
     pairs = pairs.expand(1, size, size, -1, -1) if pairs.dim() == 2 else pairs
-    scores = arc_table(arc, pairs)
-    if fused(nodes, scores) and len(nodes) and nodes.shape[-1] <= _MOST_FUSED:
-        sums = _fused(nodes, scores, arc, root, length, multiroot)
-        if sums is not None:
-            return sums
+    scores, root = arc_table(arc, pairs), arc.diagonal(dim1=1, dim2=2)
     products = _Products(scores)
-    sums = _Sums(nodes, root, length, multiroot, products).inside_outside(arc)
+    sums = _Sums(nodes, root, lengths, multiroot, products)
     if products.suspect():
-        sums = _Sums(nodes, root, length, multiroot, LogProduct(scores)).inside_outside(arc)
-    return sums
+        sums = _Sums(nodes, root, lengths, multiroot, LogProduct(scores))
+    return sums.trees, sums.outside, sums.free
 
 
-def _fused(
-    nodes: Tensor, scores: Tensor, arc: Tensor, root: Tensor, length: Tensor, multiroot: bool
-) -> InsideOutside | None:
-    """The same by kernels, or None if a product may have underflowed."""
-    from tailsum.numerics.fused.subtrees import Squares  # noqa: PLC0415  (needs Triton)
-
-    squares = Squares(nodes, scores)
-    squares.fill()
-    free = _under_roots(squares.trees, root, length, multiroot)
-    squares.pass_down(root, free)
-    return None if bool(squares.low.any()) else InsideOutside(arc, root, squares.trees, squares.outside, free)
+_span_sums = Kernel("subtree_sums", _reference, tree_example, SIZES, {**LARGE, "states": 50, "own": 4}, takes)
 
 
 class _Products:
@@ -109,9 +99,6 @@ class _Sums:
         self.above = torch.full_like(self.trees, -math.inf)  # outside sums of trees, with their heads' node scores
         for width in range(size, 0, -1):
             self._pass_down(width)
-
-    def inside_outside(self, arc: Tensor) -> InsideOutside:
-        return InsideOutside(arc, self.root, self.trees, self.outside, self.free)
 
     def _spans(self, width: int) -> tuple[Tensor, Tensor]:
         first = self.position[: len(self.position) - width + 1]

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from tailsum.numerics.charts import square
 from tailsum.numerics.fused.kernel import Example, Kernel
-from tailsum.numerics.noise import Choose, seed_from
+from tailsum.numerics.kernels import fused
+from tailsum.numerics.noise import Choose, Drawn, most_likely, seed_from
 from tailsum.numerics.reduce import LogProduct, Reduce, highest, log_sum_exp, shares, suited
 from tailsum.numerics.two_passes import Passes, by_ends, by_first, filled
 
@@ -245,6 +246,12 @@ def read_dependencies(
     all words up to `last` under their roots.
     """
     arc, root, nodes, pairs, (left, right), before = charts
+    if fused(arc, nodes, pairs) and (choose is most_likely or isinstance(choose, Drawn)):
+        from tailsum.numerics.fused.read_subtrees import read_subtrees  # noqa: PLC0415  (needs Triton)
+
+        seed = seed_from(choose.generator) if isinstance(choose, Drawn) else None
+        scores, chart = (nodes, arc, pairs), (left, right, torch.stack(before, 1))
+        return read_subtrees(scores, chart, length, batch, multiroot, seed)
     longest, size = left.shape[1], left.shape[-1]
     position = torch.arange(longest, device=batch.device)
     rows = torch.arange(len(batch), device=batch.device)

@@ -1,105 +1,96 @@
-"""Inside and outside sums of all subtrees of dependency trees with states: three launches a width, up and down.
+"""The log of the sum over dependency trees whose words have states, and its gradients, by the chart of `subtree_chart.py`."""
 
-The reference is `dependencies/inside_outside.py`, with the same items and squares. Between the kernels is one product: the states
-of all heads of a subtree times the scores with the states of all words outside it.
-"""
+# pyright: reportArgumentType=false, reportIndexIssue=false
 
-# pyright: reportArgumentType=false
-
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
-from tailsum.numerics.fused import subtree_steps as steps
-from tailsum.numerics.fused.chart import FLOOR
-from tailsum.numerics.fused.exponential import exp, finite, log_of
-from tailsum.numerics.precision import product
+from tailsum.numerics.fused import subtree_gradients as gradients
+from tailsum.numerics.fused.kernel import Kept
+from tailsum.numerics.fused.subtree_chart import (
+    SHARED,
+    Inside,
+    Outside,
+    inside_sums,
+    outside_sums,
+    row_tiles,
+    under_roots,
+)
+from tailsum.numerics.tensors import finite
+
+_ENOUGH = 2048  # programs to occupy a GPU
 
 
-@triton.jit
-def _grow(sent, halves, W, N, BLOCK: tl.constexpr):
-    """Halves of more and more words; the states of the head are independent."""
-    b = tl.program_id(0).to(tl.int64)
-    k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    sent += b * W * W * N
-    halves += b * (W + 1) * N
-    tl.store(halves + k, tl.zeros((BLOCK,), tl.float32), k < N)
-    tl.debug_barrier()
-    for e in range(W):
-        top, total = tl.full((BLOCK,), -float("inf"), tl.float32), tl.zeros((BLOCK,), tl.float32)
-        for s in range(e + 1):
-            x = tl.load(halves + s * N + k, k < N, -float("inf"))
-            x += tl.load(sent + (s * W + e) * N + k, k < N, -float("inf"))
-            higher = tl.maximum(top, x)
-            base = finite(higher)
-            total = total * exp(top - base) + exp(x - base)
-            top = higher
-        tl.store(halves + (e + 1) * N + k, log_of(top, total), k < N)
-        tl.debug_barrier()
+def forward(nodes: Tensor, arcs: Tensor, pairs: Tensor, *, lengths: Tensor, multiroot: bool) -> tuple[Tensor, Kept]:
+    """Log of the sum over all trees of the first `lengths [B]` words.
+
+    The states and heads of a word are scored relative to their sums, so that little is lost in rounding sums over many words.
+    """
+    states, heads = finite(nodes.logsumexp(-1)), finite(arcs.logsumexp(1))
+    inside = inside_sums(nodes - states[..., None], arcs - heads[:, None], pairs)
+    before, free = under_roots(inside, lengths, multiroot)
+    totals = before.gather(1, lengths[:, None])[:, 0]
+    here = torch.arange(nodes.shape[1], device=nodes.device) < lengths[:, None]
+    common = torch.where(here, states.double() + heads.double(), 0.0).sum(-1)
+    return (totals + common).to(nodes.dtype), (*inside, free, totals)
 
 
-def grown_halves(sent: Tensor) -> Tensor:
-    """Half subtrees `[B, W + 1, N]` of no words, one, and so on, from messages `[B, W, W, N]` of those from s to e."""
-    batch, words, _, size = sent.shape
-    halves = sent.new_empty(batch, words + 1, size)
-    _grow[(batch, triton.cdiv(size, 128))](sent.contiguous(), halves, words, size, BLOCK=128)
-    return halves
+def backward(kept: Kept, grad: Tensor, wanted: Sequence[bool], **_settings: Any) -> Sequence[Tensor | None]:
+    """The gradients in the scores of states, arcs, and pairs of states."""
+    *inside, free, totals = kept
+    inside = Inside(*inside)
+    outer, ends = outside_sums(inside, free), (totals, grad.contiguous())
+    of_nodes, of_roots = _to_nodes(inside, outer, free, *ends)
+    if inside.pairs.dim() == 2:
+        of_arcs = _to_shared_arcs(inside, outer, *ends) if wanted[1] else None
+        of_pairs = _to_shared_pairs(inside, outer, *ends) if wanted[2] else None
+    else:
+        of_arcs, of_pairs = _to_own(inside, outer, *ends) if wanted[1] or wanted[2] else (None, None)
+    if of_arcs is not None:
+        of_arcs.diagonal(dim1=1, dim2=2).add_(of_roots)
+    return of_nodes, of_arcs, of_pairs
 
 
-@dataclass
-class Squares:
-    """The items of all spans, minus infinity where there is none, from scores `nodes [B, T, K]` and `[G, T K, T K]`."""
+def _to_nodes(inside: Inside, outer: Outside, free: Tensor, totals: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Of states, and of roots."""
+    batch, length, size = inside.nodes.shape
+    tiles = row_tiles(size)
+    blocks = triton.cdiv(size, tiles["KB"])
+    grads, of_roots = torch.empty_like(inside.nodes), inside.nodes.new_empty(blocks, batch, length)
+    items = (inside.trees, outer.above, inside.arcs, free, totals, grad, grads, of_roots)
+    gradients.to_nodes[(batch, length, blocks)](*items, length, size, **tiles)
+    return grads, of_roots.sum(0)
 
-    nodes: Tensor
-    scores: Tensor  # by child and its state, then head and its state
 
-    def __post_init__(self) -> None:
-        self.nodes = self.nodes.contiguous()
-        self.batch, self.length, self.size = self.nodes.shape
-        half = (self.batch, self.length, self.length, self.size)
-        tree = (self.batch, self.length, self.length, self.length, self.size)
-        self.left, self.right, self.of_left, self.of_right = (self.nodes.new_full(half, -torch.inf) for _ in range(4))
-        self.trees, self.sent, self.outside, self.above = (self.nodes.new_full(tree, -torch.inf) for _ in range(4))
-        for half in (self.left, self.right):
-            half.diagonal(dim1=1, dim2=2).zero_()
-        top = self.scores.amax(-2)
-        self.tops = torch.where(top > -torch.inf, top, 0.0).contiguous()
-        self.table = (self.scores - self.tops[:, None]).exp_()
-        self.low = torch.zeros(1, dtype=torch.int32, device=self.nodes.device)
-        self.zeros = torch.zeros_like(self.tops[0])
+def _to_shared_arcs(inside: Inside, outer: Outside, totals: Tensor, grad: Tensor) -> Tensor:
+    _, length, size = inside.nodes.shape
+    grads = torch.empty_like(inside.arcs)
+    items = (inside.sent, outer.outside, inside.arcs, totals, grad, grads)
+    gradients.to_shared_arcs[grads.shape](*items, length, size, **row_tiles(size))
+    return grads
 
-    def _product(self, rows: Tensor, table: Tensor) -> Tensor:
-        return product(rows.view(len(table), -1, rows.shape[-1]), table).view(rows.shape)
 
-    def _work(self, width: int) -> tuple[int, Tensor, Tensor, dict[str, int]]:
-        spans = self.batch * (self.length - width + 1)
-        rows, peaks = self.nodes.new_empty(spans, self.length * self.size), self.nodes.new_empty(spans)
-        return spans, rows, peaks, {"S": 16, "KB": triton.next_power_of_2(self.size)}
+def _to_shared_pairs(inside: Inside, outer: Outside, totals: Tensor, grad: Tensor) -> Tensor:
+    batch, length, size = inside.nodes.shape
+    blocks = triton.cdiv(size, SHARED["KB"])
+    parts = max(1, min(length, _ENOUGH // (batch * blocks**2)))
+    grads = inside.nodes.new_empty(batch * parts, size, size)
+    items = (inside.trees, outer.outside, inside.pairs, totals, grad, grads)
+    gradients.to_shared_pairs[(batch * parts, blocks, blocks)](*items, length, size, parts, R=8, KB=SHARED["KB"])
+    return grads.sum(0)
 
-    def fill(self) -> None:
-        """Inside sums, from the smallest spans on."""
-        for width in range(1, self.length + 1):
-            spans, rows, peaks, tile = self._work(width)
-            items = (self.nodes, self.left, self.right, self.trees, self.sent)
-            sizes = (self.length, self.size, width)
-            steps.fill[(spans,)](*items, self.zeros, rows, peaks, *sizes, **tile)
-            if width < self.length:
-                totals = self._product(rows, self.table)
-                more = (*sizes, spans // len(self.table), FLOOR)
-                steps.send[(spans, self.length)](totals, peaks, self.tops, self.sent, self.low, *more, KB=tile["KB"])
 
-    def pass_down(self, root: Tensor, free: Tensor) -> None:
-        """Outside sums, from the whole sentence on; `root [B, T]` and `free [B, T, T]` are those of subtrees under a root."""
-        root, free = root.contiguous(), free.contiguous()
-        for width in range(self.length, 0, -1):
-            spans, rows, peaks, tile = self._work(width)
-            sizes = (self.length, self.size, width)
-            halves, outer = (self.left, self.right), (self.of_left, self.of_right)
-            work = (self.outside, self.tops, rows, peaks)
-            steps.from_heads[(spans,)](*halves, *outer, *work, *sizes, spans // len(self.table), **tile)
-            totals = self._product(rows, self.table.mT) if width < self.length else rows
-            work = (totals, peaks, self.nodes, root, free, *halves, self.sent, self.above)
-            steps.to_halves[(spans,)](*work, *outer, self.low, *sizes, FLOOR, **tile)
+def _to_own(inside: Inside, outer: Outside, totals: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Of arcs, and of pairs of states."""
+    batch, length, size = inside.nodes.shape
+    block = min(32, row_tiles(size)["KB"])
+    parts = triton.cdiv(size, block) ** 2
+    of_arcs, of_pairs = inside.nodes.new_empty(parts, *inside.arcs.shape), torch.empty_like(inside.pairs)
+    items = (inside.trees, outer.outside, inside.arcs, inside.pairs, totals, grad, of_arcs, of_pairs)
+    sizes = (batch, length, size, int(len(inside.pairs) > 1))
+    gradients.to_own[(len(inside.pairs) * length**2, parts)](*items, *sizes, R=4, KB=block)
+    return of_arcs.sum(0), of_pairs
