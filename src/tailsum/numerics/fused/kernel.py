@@ -33,8 +33,11 @@ class Launches(Protocol):
         """The result, and the tensors to keep for `backward`; None where it has to be left to the reference after all."""
         ...
 
-    def backward(self, kept: Kept, grad: Tensor, wanted: Sequence[bool], **settings: Any) -> Sequence[Tensor | None]:
-        """The gradients in the inputs, None where they are not wanted; a module without it has results without gradients."""
+    def backward(self, kept: Kept, grad: Tensor, wanted: Sequence[bool], **settings: Any) -> Sequence[Tensor | None] | None:
+        """The gradients in the inputs, None where they are not wanted; None where they have to be left to the reference.
+
+        A module without it has results without gradients.
+        """
         ...
 
 
@@ -58,7 +61,8 @@ class Kernel:
         with torch.no_grad():
             launched = self.launches.forward(*(x.detach() for x in inputs), **settings)
         if launched is None:
-            return self.reference(*inputs, **settings)
+            with kernels("never"):
+                return self.reference(*inputs, **settings)
         if not torch.is_grad_enabled() or not any(x.requires_grad for x in inputs) or not self.differentiable:
             return launched[0]
         return _Launched.apply(self, settings, launched, *inputs)
@@ -96,9 +100,8 @@ class _Launched(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         kernel, settings, count = ctx.how
         inputs, kept, wanted = ctx.saved_tensors[:count], ctx.saved_tensors[count:], ctx.needs_input_grad[3:]
-        if torch.is_grad_enabled():
+        slopes = None if torch.is_grad_enabled() else kernel.launches.backward(kept, grads[0], wanted, **settings)
+        if slopes is None:
             with kernels("never"):
                 slopes = gradients(lambda x: kernel.reference(*x, **settings), inputs, wanted, grads[0])
-        else:
-            slopes = kernel.launches.backward(kept, grads[0], wanted, **settings)
         return None, None, None, *slopes

@@ -1,0 +1,59 @@
+"""Sums over chains of few states with one table for all steps, by kernels: log Z, the entropy, the mean of another score.
+
+Scores of states are `[B, T, N]`, of pairs `[G, N, N]` with B a multiple of G; sequences end at `last [B]`, or all at the end. Results
+are in float64.
+"""
+
+import torch
+from torch import Tensor
+
+from tailsum.numerics.fused.kernel import Example, Kernel
+from tailsum.structure.terms import each
+
+
+def _chain(node: Tensor, table: Tensor, last: Tensor | None):
+    from tailsum.chains.linear_chain import LinearChain  # noqa: PLC0415  (which imports this file)
+
+    return LinearChain(node, table[:, None], None if last is None else last + 1)
+
+
+def _log_sum(node: Tensor, table: Tensor, *, last: Tensor | None = None) -> Tensor:
+    chain = _chain(node, table, last)
+    return chain.log_sum(chain.unmasked()).double()
+
+
+def _entropy(node: Tensor, table: Tensor, *, last: Tensor | None = None, entropy: bool = True) -> Tensor:
+    assert entropy
+    chain = _chain(node, table, last)
+    terms = chain.centred(chain.unmasked())
+    log_sum, mean = chain.log_sum_and_mean(terms, terms)
+    return (log_sum - mean).double()
+
+
+def _log_sum_and_mean(node: Tensor, table: Tensor, value: Tensor, values: Tensor, *, last: Tensor | None = None) -> Tensor:
+    chain, other = _chain(node, table, last), _chain(value, values, last)
+    values_of = each(lambda term: term.finite(), other.unmasked())
+    return torch.stack([x.double() for x in chain.log_sum_and_mean(chain.unmasked(), values_of)])
+
+
+def _example(batch: int, length: int, n: int, groups: int = 1, values: int = 0, entropy: int = 0) -> Example:
+    scores = [torch.randn(batch, length, n), 2 * torch.randn(groups, n, n) + 5]
+    scores += [torch.randn(batch, length, n) + 3, torch.randn(groups, n, n)] * values
+    last = torch.arange(batch) % length
+    return Example(tuple(scores), {"last": last, "entropy": True} if entropy else {"last": last})
+
+
+_SIZES = (
+    {"batch": 4, "length": 4, "n": 5},
+    {"batch": 2, "length": 3, "n": 17, "groups": 2},
+    {"batch": 2, "length": 3, "n": 130},
+)
+_LARGE = {"batch": 32, "length": 1000, "n": 64}
+
+small_log_sum = Kernel("small_chains", _log_sum, _example, _SIZES, _LARGE)
+small_entropy = Kernel(
+    "small_chains", _entropy, _example, [x | {"entropy": 1} for x in _SIZES], _LARGE | {"entropy": 1}
+)
+small_log_sum_and_mean = Kernel(
+    "small_chains", _log_sum_and_mean, _example, [x | {"values": 1} for x in _SIZES], _LARGE | {"values": 1}
+)
