@@ -23,8 +23,9 @@ from tailsum.chains.chain_marginals import chain_marginals, pair_chances, state_
 from tailsum.chains.chain_sweep import ChainSweep
 from tailsum.chains.forward import log_partition
 from tailsum.chains.mean_score import mean_score
-from tailsum.chains.plan import takes_log_kernels
+from tailsum.chains.plan import takes_log_kernels, takes_small_kernels
 from tailsum.chains.refine import Refined
+from tailsum.chains.small_chains import small_best_path, small_entropy, small_log_sum, small_log_sum_and_mean
 from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape, check_temperature
 from tailsum.numerics.kernels import fused
 from tailsum.numerics.precision import full_precision
@@ -37,8 +38,7 @@ from tailsum.sketch.selection import Subset
 from tailsum.structure.base import Structure
 from tailsum.structure.check import (
     check_lead,
-    check_nodes,
-    check_potential,
+    check_nodes_and_pairs,
     check_states,
     check_subset,
     checked_lengths,
@@ -97,8 +97,8 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         shape = check_broadcast("transition", pairs.lead[:-1], torch.Size(batch), "emission's")
         self.batch_shape, self.lengths = checked_lengths(lengths, shape, length, self.device)
         self._emission, self._transition = nodes, pairs
-        check_nodes("emission", self._blanked(nodes.map(torch.detach)))
-        check_potential("transition", self._blanked(pairs.map(torch.detach), 1))
+        given = self._blanked(nodes.map(torch.detach)), self._blanked(pairs.map(torch.detach), 1)
+        check_nodes_and_pairs(("emission", given[0]), ("transition", given[1]))
         self.dtype = dtype or working_type(*nodes.tensors, *pairs.tensors)
 
     def _blanked(self, scores: Potential, first: int = 0) -> Potential:
@@ -144,18 +144,44 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         return log_partition(nodes, pairs, self.sequence_lengths() - 1).reshape(self.batch_shape)
 
     def log_partition(self) -> Float[Tensor, "*batch"]:
-        if self.n_nodes > 1 and fused(*self._emission.tensors, *self._transition.tensors):
-            terms = self.terms()
-            pairs = terms.pairs.flat(self.batch_shape)
-            if takes_log_kernels(self.batch_shape.numel(), self.n_nodes, self.n_states, pairs):
-                with full_precision(self.device):  # the kernels handle finite masks
+        with full_precision(self.device):  # the kernels handle finite masks and padding
+            if (scores := self._for_small_kernels()) is not None:
+                return self._per_chain(small_log_sum(*scores, last=self._last()))
+            if self.n_nodes > 1 and fused(*self._emission.tensors, *self._transition.tensors):
+                terms = self.terms()
+                pairs = terms.pairs.flat(self.batch_shape)
+                if takes_log_kernels(self.batch_shape.numel(), self.n_nodes, self.n_states, pairs):
                     return self.log_sum(self.weighted(terms)).to(self.dtype)
         return super().log_partition()
+
+    def _for_small_kernels(self) -> tuple[Float[Tensor, "B T n"], Float[Tensor, "G n n"]] | None:
+        """Weighted scores of states and pairs for `small_chains`, where that is the way; it reads neither masks nor padding."""
+        batch, pairs = self.batch_shape.numel(), self._transition
+        if not takes_small_kernels(batch, self.n_nodes, self.n_states, pairs):
+            return None
+        node = (self._emission if isinstance(self._emission, Dense) else self.emission).block()[..., 0, :]
+        node = node if self.kept is None else node + self.log_weight
+        if not fused(node):
+            return None
+        table = pairs.tabled().flat(self.batch_shape).scores[:, 0]
+        return node.expand(*self.batch_shape, -1, -1).reshape(batch, self.n_nodes, -1), table
+
+    def _last(self) -> Int[Tensor, " B"] | None:
+        return None if self.lengths is None else self.lengths.reshape(-1) - 1
+
+    def _per_chain(self, values: Tensor) -> Tensor:
+        return values.reshape(*values.shape[:-1], *self.batch_shape).to(self.dtype)
 
     def _time_first(self, nodes: Float[Tensor, "*batch T n"]) -> Float[Tensor, "T B n"]:
         return nodes.reshape(self.batch_shape.numel(), *nodes.shape[-2:]).transpose(0, 1).contiguous()
 
     # Entropy and divergences.
+
+    def entropy(self) -> Float[Tensor, "*batch"]:
+        with full_precision(self.device):
+            if self.kept is None and (scores := self._for_small_kernels()) is not None:
+                return self._per_chain(small_entropy(*scores, last=self._last(), entropy=True))
+        return super().entropy()
 
     def centred(self, terms: ChainTerms) -> ChainTerms:
         nodes, pairs = terms  # factors as a table, if there is room for it; else `mean_score` centres them
@@ -200,6 +226,11 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         return lead.numel() * pairs.n_from * pairs.n_to * self.dtype.itemsize
 
     def marginals(self) -> Float[Tensor, "*batch T n"]:
+        with full_precision(self.device):
+            scores = self._for_small_kernels()
+            if scores is not None and not (torch.is_grad_enabled() and any(x.requires_grad for x in scores)):
+                chances, _ = small_log_sum.slopes((True, False), *scores, last=self._last())
+                return chances.reshape(*self.batch_shape, self.n_nodes, -1)
         return self._chances(of_pairs=False)
 
     @differentiable
@@ -284,6 +315,12 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         of_nodes = torch.where(inside, nodes, 0.0).sum(-1, dtype=torch.float64)
         of_pairs = torch.where(inside[..., 1:], pairs, 0.0).sum(-1, dtype=torch.float64)
         return (of_nodes + of_pairs).to(self.dtype).masked_fill(configuration[..., 0] < 0, -math.inf)
+
+    @torch.no_grad()
+    def argmax(self) -> Int[Tensor, "*batch T"]:
+        if self.kept is None and (scores := self._for_small_kernels()) is not None:
+            return small_best_path(*scores, last=self._last()).reshape(*self.batch_shape, self.n_nodes)
+        return super().argmax()
 
     def best(self, terms: ChainTerms) -> Int[Tensor, "*batch T"]:
         return self._best_paths(terms, 1)[0]

@@ -1,6 +1,6 @@
-"""Sums over chains of few states with one table for all steps, by kernels: log Z, the entropy, the mean of another score.
+"""Chains of few states with one table for all steps, by kernels: log Z, the entropy, the mean of another score, the best path.
 
-Scores of states are `[B, T, N]`, of pairs `[G, N, N]` with B a multiple of G; sequences end at `last [B]`, or all at the end. Results
+Scores of states are `[B, T, N]`, of pairs `[G, N, N]` with B a multiple of G; sequences end at `last [B]`, or all at the end. Sums
 are in float64.
 """
 
@@ -50,6 +50,10 @@ _SIZES = (
 )
 _LARGE = {"batch": 32, "length": 1000, "n": 64}
 
+def _best_path(node: Tensor, table: Tensor, *, last: Tensor | None = None) -> Tensor:
+    return _chain(node, table, last).argmax()
+
+
 small_log_sum = Kernel("small_chains", _log_sum, _example, _SIZES, _LARGE)
 small_entropy = Kernel(
     "small_chains", _entropy, _example, [x | {"entropy": 1} for x in _SIZES], _LARGE | {"entropy": 1}
@@ -57,3 +61,4 @@ small_entropy = Kernel(
 small_log_sum_and_mean = Kernel(
     "small_chains", _log_sum_and_mean, _example, [x | {"values": 1} for x in _SIZES], _LARGE | {"values": 1}
 )
+small_best_path = Kernel("small_best", _best_path, _example, _SIZES, _LARGE)

@@ -29,7 +29,7 @@ LOST, LOST_OF_MEANS = 2e-3, 1e-4  # nats that rounding may take of what decides 
 
 
 @triton.jit
-def _last(last, b, length, RAGGED: tl.constexpr):
+def last_position(last, b, length, RAGGED: tl.constexpr):
     """The last position of a sequence."""
     end = length - 1
     if RAGGED:
@@ -38,24 +38,24 @@ def _last(last, b, length, RAGGED: tl.constexpr):
 
 
 @triton.jit
-def _scores(table, i, j, n):
+def turned_scores(table, i, j, n):
     """Scores `[J, I]` of the states i with the states j after them, minus infinity for masks and beyond n."""
     return unmasked(tl.load(table + j[:, None] + i[None, :] * n, (j < n)[:, None] & (i < n)[None, :], -float("inf")))
 
 
 @triton.jit
-def _highest(table, n, N: tl.constexpr, J: tl.constexpr):
+def highest_score(table, n, N: tl.constexpr, J: tl.constexpr):
     """The highest score of a table, zero if there is none: it is subtracted, so that a common offset costs no digits."""
     top = tl.full([J], -float("inf"), tl.float32)
     for start in range(0, N, J):
-        top = tl.maximum(top, tl.max(_scores(table, tl.arange(0, N), start + tl.arange(0, J), n), 1))
+        top = tl.maximum(top, tl.max(turned_scores(table, tl.arange(0, N), start + tl.arange(0, J), n), 1))
     return finite(tl.max(top, 0))
 
 
 @triton.jit
 def _worth(table, i, j, n, base):
     """Values `[J, I]`, with zero in place of masks, less a number for all."""
-    return finite(_scores(table, i, j, n)) - base
+    return finite(turned_scores(table, i, j, n)) - base
 
 
 @triton.jit
@@ -78,19 +78,19 @@ def _sum_kernel(
 ):  # fmt: skip
     """Messages, and log Z; with MEAN also the mean of the values, or if they are the scores (OWN), the entropy alone."""
     b = tl.program_id(0).to(tl.int64)
-    end = _last(last, b, length, RAGGED)
+    end = last_position(last, b, length, RAGGED)
     i = tl.arange(0, N)
     inside = i < n
     table += b // per_group * n * n
     values += b // per_group * n * n
-    base = _highest(table, n, N, J)
+    base = highest_score(table, n, N, J)
     value_base = base
     if MEAN and not OWN:
-        value_base = _highest(values, n, N, J)
+        value_base = highest_score(values, n, N, J)
     scores = tl.zeros([J, N], tl.float32)
     worth = scores
     if J == N:
-        scores = _scores(table, i, i, n) - base
+        scores = turned_scores(table, i, i, n) - base
         if MEAN:
             worth = _worth(values, i, i, n, value_base)
     message, mean = tl.zeros([N], tl.float32), tl.zeros([N], tl.float32)
@@ -106,7 +106,7 @@ def _sum_kernel(
             else:
                 for start in range(0, n, J):
                     j = start + tl.arange(0, J)
-                    some = _scores(table, i, j, n) - base
+                    some = turned_scores(table, i, j, n) - base
                     own = some
                     if MEAN:
                         own = _worth(values, i, j, n, value_base)
@@ -183,7 +183,7 @@ def _flow_kernel(
     The pass back carries the chance of each state, and that times the mean of what comes after it, less what is usual (`after`).
     """
     b = tl.program_id(0).to(tl.int64)
-    end = _last(last, b, length, RAGGED)
+    end = last_position(last, b, length, RAGGED)
     i = tl.arange(0, N)
     inside = i < n
     table += b // per_group * n * n
@@ -192,14 +192,14 @@ def _flow_kernel(
     of_mean = -of_log_z
     if MEAN and not OWN:
         of_mean = tl.load(grad + batch + b).to(tl.float32)
-    base = _highest(table, n, N, J)
+    base = highest_score(table, n, N, J)
     value_base = base
     if MEAN and not OWN:
-        value_base = _highest(values, n, N, J)
+        value_base = highest_score(values, n, N, J)
     scores = tl.zeros([J, N], tl.float32)
     worth, slope, bend = scores, scores, scores  # sums of chances, and of chances times how unusual the mean of the pair is
     if J == N:
-        scores = _scores(table, i, i, n) - base
+        scores = turned_scores(table, i, i, n) - base
         if MEAN:
             worth = _worth(values, i, i, n, value_base)
     flow, carried = tl.zeros([N], tl.float32), tl.zeros([N], tl.float32)
@@ -226,7 +226,7 @@ def _flow_kernel(
                 for start in range(0, n, J):
                     j = start + tl.arange(0, J)
                     next = row + n + j
-                    some = _scores(table, i, j, n) - base
+                    some = turned_scores(table, i, j, n) - base
                     own, extra, later = some, tl.zeros([J], tl.float32), tl.zeros([J], tl.float32)
                     if MEAN:
                         own = _worth(values, i, j, n, value_base)
@@ -268,7 +268,7 @@ def _flow_kernel(
             tl.store(of_table + place, of_mean * bend, square)
         elif MEAN:
             tl.store(of_table + place, of_log_z * slope + of_mean * bend, square)
-            masked = _scores(values, i, i, n) == -float("inf")
+            masked = turned_scores(values, i, i, n) == -float("inf")
             tl.store(of_values + place, tl.where(masked, 0.0, of_mean * slope), square)
         else:
             tl.store(of_table + place, of_log_z * slope, square)
@@ -290,19 +290,19 @@ def _table_kernel(
     group, split = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     table += group * n * n
     values += group * n * n
-    base = _highest(table, n, N, SIDE // 2)
-    scores = _scores(table, i, j, n) - base
+    base = highest_score(table, n, N, SIDE // 2)
+    scores = turned_scores(table, i, j, n) - base
     worth = scores
     if MEAN:
         value_base = base
         if not OWN:
-            value_base = _highest(values, n, N, SIDE // 2)
+            value_base = highest_score(values, n, N, SIDE // 2)
         worth = _worth(values, i, j, n, value_base)
     of_scores, of_worth = tl.zeros([SIDE, SIDE], tl.float32), tl.zeros([SIDE, SIDE], tl.float32)
     for one in range(split * rows, tl.minimum(per_group * (length - 1), (split + 1) * rows)):
         b = group * per_group + one // (length - 1)
         t = one % (length - 1)
-        if t < _last(last, b, length, RAGGED):
+        if t < last_position(last, b, length, RAGGED):
             of_log_z = tl.load(grad + b).to(tl.float32)
             of_mean = -of_log_z
             here = (b * length + t) * n
@@ -326,7 +326,7 @@ def _table_kernel(
     square = (j < n)[:, None] & (i < n)[None, :]
     tl.store(of_table + place, of_scores, square)
     if MEAN and not OWN:
-        masked = _scores(values, i, j, n) == -float("inf")
+        masked = turned_scores(values, i, j, n) == -float("inf")
         tl.store(of_values + place, tl.where(masked, 0.0, of_worth), square)
 
 
