@@ -308,13 +308,14 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         >>> LinearChain(torch.ones(4, 2), torch.zeros(2, 2)).score(torch.tensor([0, 1, 1, 0]))
         tensor(4.)
         """
-        states, inside = configuration.clamp(min=0), self.inside()
+        states = configuration.clamp(min=0)
         nodes = self.emission.block(None, states[..., None])[..., 0, 0]
         pairs = self.transition.at(states[..., :-1], states[..., 1:])
+        if self.lengths is not None:
+            inside = self.inside()
+            nodes, pairs = torch.where(inside, nodes, 0.0), torch.where(inside[..., 1:], pairs, 0.0)
         # In float64, as long sums of large scores would lose digits.
-        of_nodes = torch.where(inside, nodes, 0.0).sum(-1, dtype=torch.float64)
-        of_pairs = torch.where(inside[..., 1:], pairs, 0.0).sum(-1, dtype=torch.float64)
-        return (of_nodes + of_pairs).to(self.dtype).masked_fill(configuration[..., 0] < 0, -math.inf)
+        return (nodes.sum(-1, dtype=torch.float64) + pairs.sum(-1, dtype=torch.float64)).to(self.dtype).masked_fill(configuration[..., 0] < 0, -math.inf)
 
     @torch.no_grad()
     def argmax(self) -> Int[Tensor, "*batch T"]:
