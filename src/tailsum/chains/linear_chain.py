@@ -25,7 +25,7 @@ from tailsum.chains.forward import log_partition
 from tailsum.chains.mean_score import mean_score
 from tailsum.chains.plan import takes_log_kernels, takes_small_kernels
 from tailsum.chains.refine import Refined
-from tailsum.chains.small_chains import small_best_path, small_entropy, small_log_sum, small_log_sum_and_mean
+from tailsum.chains.small_chains import Tables, alike, differences, small_best_path, small_entropy, small_log_sum, small_log_sum_and_mean
 from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape, check_temperature
 from tailsum.numerics.kernels import fused
 from tailsum.numerics.precision import full_precision
@@ -44,6 +44,7 @@ from tailsum.structure.check import (
     checked_lengths,
     node_potential,
 )
+from tailsum.structure.compare import infinite_where_forbidden, matching
 from tailsum.structure.derivatives import recording_as_before
 from tailsum.structure.k_best import Best
 from tailsum.structure.relaxed import RelaxedSample
@@ -154,17 +155,21 @@ class LinearChain(Structure[ChainTerms, Tensor]):
                     return self.log_sum(self.weighted(terms)).to(self.dtype)
         return super().log_partition()
 
-    def _for_small_kernels(self) -> tuple[Float[Tensor, "B T n"], Float[Tensor, "G n n"]] | None:
-        """Weighted scores of states and pairs for `small_chains`, where that is the way; it reads neither masks nor padding."""
-        batch, pairs = self.batch_shape.numel(), self._transition
-        if not takes_small_kernels(batch, self.n_nodes, self.n_states, pairs):
+    def _for_small_kernels(self) -> Tables | None:
+        """Weighted scores for `small_chains`, if that is the way: it reads neither masks nor padding."""
+        if not takes_small_kernels(self.batch_shape.numel(), self.n_nodes, self.n_states, self._transition):
             return None
         node = (self._emission if isinstance(self._emission, Dense) else self.emission).block()[..., 0, :]
         node = node if self.kept is None else node + self.log_weight
-        if not fused(node):
+        return self._tables_of(ChainTerms(Dense(node.expand(*self.batch_shape, -1, -1)), self._transition))
+
+    def _tables_of(self, terms: ChainTerms) -> Tables | None:
+        """The scores as `small_chains` takes them, if it does."""
+        node, pairs, batch = terms.nodes.scores, terms.pairs, self.batch_shape.numel()
+        if not (takes_small_kernels(batch, self.n_nodes, self.n_states, pairs) and fused(node)):
             return None
-        table = pairs.tabled().flat(self.batch_shape).scores[:, 0]
-        return node.expand(*self.batch_shape, -1, -1).reshape(batch, self.n_nodes, -1), table
+        node = node.expand(*self.batch_shape, -1, -1).reshape(batch, self.n_nodes, -1)
+        return Tables(node, pairs.tabled().flat(self.batch_shape).scores[:, 0])
 
     def _last(self) -> Int[Tensor, " B"] | None:
         return None if self.lengths is None else self.lengths.reshape(-1) - 1
@@ -183,6 +188,20 @@ class LinearChain(Structure[ChainTerms, Tensor]):
                 return self._per_chain(small_entropy(*scores, last=self._last(), entropy=True))
         return super().entropy()
 
+    def kl(self, other: "LinearChain") -> Float[Tensor, "*batch"]:
+        with full_precision(self.device):
+            mine = self._for_small_kernels() if self.kept is None and isinstance(other, LinearChain) else None
+            other = other if mine is None else matching(self, other)
+            theirs = None if mine is None or other.kept is not None else other._for_small_kernels()
+            if mine is None or theirs is None:
+                return super().kl(other)
+            last, difference = self._last(), differences(mine, theirs)
+            log_sum, mean = small_log_sum_and_mean(*alike(mine, difference), last=last)
+            divergence = mean - log_sum + small_log_sum(*theirs, last=last)
+            if any(term.may_forbid() for term in other.terms()):
+                divergence = infinite_where_forbidden(self, divergence, self.unmasked(), other.unmasked())
+            return self._per_chain(divergence.masked_fill(log_sum == -math.inf, math.inf))
+
     def centred(self, terms: ChainTerms) -> ChainTerms:
         nodes, pairs = terms  # factors as a table, if there is room for it; else `mean_score` centres them
         pairs = pairs.within(3) if pairs.by_parts else pairs
@@ -194,6 +213,10 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         """By messages that carry means (`mean_score`), unless the scores differ too much for that."""
         if self.n_nodes == 1:
             return super().log_sum_and_mean(own, values)
+        scores = [self._tables_of(terms) for terms in (own, values)]
+        if None not in scores:
+            found = small_log_sum_and_mean(*alike(*scores), last=self._last())
+            return tuple(x.reshape(self.batch_shape) for x in found)
         if not own.pairs.by_parts:
             return self._wide_log_sum_and_mean(own, values)
         same, lead = values.pairs is own.pairs, torch.broadcast_shapes(own.pairs.lead, values.pairs.lead)

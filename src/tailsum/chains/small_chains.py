@@ -4,11 +4,35 @@ Scores of states are `[B, T, N]`, of pairs `[G, N, N]` with B a multiple of G; s
 are in float64.
 """
 
+from typing import NamedTuple
+
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from tailsum.numerics.fused.kernel import Example, Kernel
+from tailsum.numerics.tensors import lowest_score
 from tailsum.structure.terms import each
+
+
+class Tables(NamedTuple):
+    """The scores of a chain, of states and of pairs."""
+
+    node: Float[Tensor, "B T N"]
+    table: Float[Tensor, "G N N"]
+
+
+def differences(mine: Tables, theirs: Tables) -> Tables:
+    """The scores of one chain less those of another, zero in place of masks."""
+    plain = [[x.masked_fill(x < lowest_score(x.dtype), 0.0) for x in scores] for scores in (mine, theirs)]
+    return Tables(*(a - b for a, b in zip(*plain, strict=True)))
+
+
+def alike(scores: Tables, values: Tables) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The inputs of `small_log_sum_and_mean`: with as many tables of scores as of values."""
+    groups = max(len(scores.table), len(values.table))
+    tables = (x if len(x) == groups else x.expand(groups, -1, -1) for x in (scores.table, values.table))
+    return scores.node, next(tables), values.node, next(tables)
 
 
 def _chain(node: Tensor, table: Tensor, last: Tensor | None):
