@@ -23,9 +23,9 @@ from tailsum.chains.chain_marginals import chain_marginals, pair_chances, state_
 from tailsum.chains.chain_sweep import ChainSweep
 from tailsum.chains.forward import log_partition
 from tailsum.chains.mean_score import mean_score
-from tailsum.chains.plan import takes_log_kernels, takes_small_kernels
+from tailsum.chains.plan import RANKED, takes_log_kernels, takes_small_kernels
 from tailsum.chains.refine import Refined
-from tailsum.chains.small_chains import Tables, alike, differences, small_best_path, small_entropy, small_log_sum, small_log_sum_and_mean
+from tailsum.chains.small_chains import Tables, alike, differences, small_best_path, small_entropy, small_log_sum, small_log_sum_and_mean, small_ranked_paths
 from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape, check_temperature
 from tailsum.numerics.kernels import fused
 from tailsum.numerics.precision import full_precision
@@ -358,8 +358,13 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         """
         at_least(1, k=k)
         with torch.no_grad():
-            paths = self.to_global(self._best_paths(self.distinct(), k))
-            order = self.score(paths).sort(dim=0, descending=True, stable=True).indices  # more exact than the search
+            scores = self._for_small_kernels() if self.kept is None and 1 < k <= RANKED else None
+            if scores is None:
+                paths = self.to_global(self._best_paths(self.distinct(), k))
+            else:
+                paths = small_ranked_paths(*scores, k=k, last=self._last()).reshape(k, *self.batch_shape, -1)
+            found = self.whole.score_of(paths)
+            order = found.sort(dim=0, descending=True, stable=True).indices  # more exact than the search
             paths = paths.take_along_dim(order[..., None], 0)
             if self.batch_shape.numel():
                 paths = paths[(paths[..., 0] >= 0).reshape(len(paths), self.batch_shape.numel()).any(-1)]

@@ -11,8 +11,8 @@
 | the recursion in products | `small_steps` | few states on a CPU, and long chains of them anywhere: in blocks of time |
 | | `kernel_steps` | on a GPU, where sequences share a table or factors |
 | | `plain_steps` | else |
-| best path | `packed_paths`; `best_kernels`; `best_steps` | few states, as above; on a GPU; else |
-| k best paths | `ranked_paths` | |
+| best path | `small_best`, as `small_chains`; `packed_paths`; `best_kernels`; `best_steps` | few states, as above; on a GPU; else |
+| k best paths | `small_ranked`, as `small_chains`; `ranked_paths` | not very many; else |
 | random paths | `small_walk`; `walk_kernel`; `BackwardWalk` itself | few states, as above; on a GPU; else |
 
 Sizes at which a way begins to pay were measured; they stand below, next to the choice that they are for.
@@ -37,6 +37,7 @@ Best = Literal["kernels", "whole numbers", "steps", "ranked"]
 Walk = Literal["kernels", "few states", "steps"]
 
 TOGETHER = 256  # up to this many states, one program takes all steps of a sequence, with their means and gradients
+RANKED = 32  # up to this many best paths, `small_ranked` finds them all in one launch
 ALONE = 512  # up to this many states, the kernels in log space are faster than matrix products
 ROUNDING = 1e-3  # nats that may be lost to rounding in float32
 FREE_ROUNDING = 2e-4  # the same where steps are so small that float64 takes no longer

@@ -1,4 +1,4 @@
-"""Chains of few states with one table for all steps, by kernels: log Z, the entropy, the mean of another score, the best path.
+"""Chains of few states with one table for all steps, by kernels: log Z, the entropy, the mean of another score, the best paths.
 
 Scores of states are `[B, T, N]`, of pairs `[G, N, N]` with B a multiple of G; sequences end at `last [B]`, or all at the end. Sums
 are in float64.
@@ -7,11 +7,15 @@ are in float64.
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float
 from torch import Tensor
 
+from tailsum.chains.ways.ranked_paths import ranked_paths
+
 from tailsum.numerics.fused.kernel import Example, Kernel
 from tailsum.numerics.tensors import lowest_score
+from tailsum.scores.potential import Dense
 from tailsum.structure.terms import each
 
 
@@ -60,11 +64,13 @@ def _log_sum_and_mean(node: Tensor, table: Tensor, value: Tensor, values: Tensor
     return torch.stack([x.double() for x in chain.log_sum_and_mean(chain.unmasked(), values_of)])
 
 
-def _example(batch: int, length: int, n: int, groups: int = 1, values: int = 0, entropy: int = 0) -> Example:
+def _example(
+    batch: int, length: int, n: int, groups: int = 1, values: int = 0, entropy: int = 0, k: int = 0
+) -> Example:
     scores = [torch.randn(batch, length, n), 2 * torch.randn(groups, n, n) + 5]
     scores += [torch.randn(batch, length, n) + 3, torch.randn(groups, n, n)] * values
     last = torch.arange(batch) % length
-    return Example(tuple(scores), {"last": last, "entropy": True} if entropy else {"last": last})
+    return Example(tuple(scores), {"last": last} | ({"entropy": True} if entropy else {}) | ({"k": k} if k else {}))
 
 
 _SIZES = (
@@ -78,6 +84,12 @@ def _best_path(node: Tensor, table: Tensor, *, last: Tensor | None = None) -> Te
     return _chain(node, table, last).argmax()
 
 
+def _ranked_paths(node: Tensor, table: Tensor, *, k: int, last: Tensor | None = None) -> Tensor:
+    chain = _chain(node, table, last)
+    paths = ranked_paths(node, Dense(table[:, None]).unmasked(), chain.sequence_lengths() - 1, k)
+    return F.pad(paths, (0, 0, 0, 0, 0, k - len(paths)), value=-1)
+
+
 small_log_sum = Kernel("small_chains", _log_sum, _example, _SIZES, _LARGE)
 small_entropy = Kernel(
     "small_chains", _entropy, _example, [x | {"entropy": 1} for x in _SIZES], _LARGE | {"entropy": 1}
@@ -86,3 +98,4 @@ small_log_sum_and_mean = Kernel(
     "small_chains", _log_sum_and_mean, _example, [x | {"values": 1} for x in _SIZES], _LARGE | {"values": 1}
 )
 small_best_path = Kernel("small_best", _best_path, _example, _SIZES, _LARGE)
+small_ranked_paths = Kernel("small_ranked", _ranked_paths, _example, [x | {"k": 5} for x in _SIZES], _LARGE | {"k": 5})
