@@ -57,8 +57,10 @@ class HMM(LinearChain):
         if observations.dim() < 1:
             raise ValueError(f"observations must be [*batch, T]: got {list(observations.shape)}")
         check_device("initial", initial, emission.device)
-        alone = isinstance(transition, Tensor) and transition.dim() == 2 and transition.device == emission.device
-        checked = _sum_to_one(initial, emission, *([transition] if alone else []))
+        tables = [initial, emission]
+        if isinstance(transition, Tensor) and transition.dim() == 2 and transition.device == emission.device:
+            tables.append(transition)
+        checked = _sum_to_one(*tables)
         if not checked:
             check_log_probabilities("initial", initial)
             check_log_probabilities("emission", emission)
@@ -82,7 +84,7 @@ class HMM(LinearChain):
             )
         dtype = working_type(*tensors, emission, initial)
         self._set(_observed(initial, emission, observations, dtype), transition, lengths, dtype)
-        if not (checked and alone):
+        if not checked or len(tables) == 2:
             check_transition(self.transition, _tolerance(*tensors), self.inside()[..., 1:])
 
 

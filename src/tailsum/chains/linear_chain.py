@@ -10,7 +10,6 @@ TopAndSample(K1, K2)).log_partition()`. Algorithm 3 is the same with `entropy()`
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -23,19 +22,17 @@ from tailsum.chains.chain_marginals import chain_marginals, pair_chances, state_
 from tailsum.chains.chain_sweep import ChainSweep
 from tailsum.chains.forward import log_partition
 from tailsum.chains.mean_score import mean_score
-from tailsum.chains.plan import RANKED, takes_log_kernels, takes_small_kernels
+from tailsum.chains.one_launch import ChainTerms, InOneLaunch
+from tailsum.chains.plan import RANKED
 from tailsum.chains.refine import Refined
-from tailsum.chains.small_chains import Tables, alike, differences, small_best_path, small_entropy, small_log_sum, small_log_sum_and_mean, small_ranked_paths
+from tailsum.chains.small_chains import alike, small_log_sum_and_mean, small_ranked_paths
 from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape, check_temperature
-from tailsum.numerics.kernels import fused
-from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Reduce, log_sum_exp
 from tailsum.numerics.tensors import as_values, flattened, without_common, working_type
 from tailsum.numerics.tiles import fits_budget
 from tailsum.scores.factored import Factored, embedding_norms
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Subset
-from tailsum.structure.base import Structure
 from tailsum.structure.check import (
     check_lead,
     check_nodes_and_pairs,
@@ -44,7 +41,6 @@ from tailsum.structure.check import (
     checked_lengths,
     node_potential,
 )
-from tailsum.structure.compare import infinite_where_forbidden, matching
 from tailsum.structure.derivatives import recording_as_before
 from tailsum.structure.k_best import Best
 from tailsum.structure.relaxed import RelaxedSample
@@ -55,14 +51,7 @@ from tailsum.structure.transforms import differentiable, outside_transforms, wit
 TABLES, TABLES_ON_CPU = 4, 16
 
 
-class ChainTerms(NamedTuple):
-    """Scores of the states of each position `[*batch, T, N]`, and of the pairs of neighbouring ones."""
-
-    nodes: Dense
-    pairs: Potential
-
-
-class LinearChain(Structure[ChainTerms, Tensor]):
+class LinearChain(InOneLaunch):
     """A linear-chain conditional random field over N states: exact, or sketched on K of them.
 
     `emission` is a tensor of scores `[*batch, T, N]` or `Factored(context [*batch, T, d], states [N, d])`. `transition`
@@ -144,63 +133,10 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         nodes = nodes.reshape(self.batch_shape.numel(), *nodes.shape[-2:])
         return log_partition(nodes, pairs, self.sequence_lengths() - 1).reshape(self.batch_shape)
 
-    def log_partition(self) -> Float[Tensor, "*batch"]:
-        with full_precision(self.device):  # the kernels handle finite masks and padding
-            if (scores := self._for_small_kernels()) is not None:
-                return self._per_chain(small_log_sum(*scores, last=self._last()))
-            if self.n_nodes > 1 and fused(*self._emission.tensors, *self._transition.tensors):
-                terms = self.terms()
-                pairs = terms.pairs.flat(self.batch_shape)
-                if takes_log_kernels(self.batch_shape.numel(), self.n_nodes, self.n_states, pairs):
-                    return self.log_sum(self.weighted(terms)).to(self.dtype)
-        return super().log_partition()
-
-    def _for_small_kernels(self) -> Tables | None:
-        """Weighted scores for `small_chains`, if that is the way: it reads neither masks nor padding."""
-        if not takes_small_kernels(self.batch_shape.numel(), self.n_nodes, self.n_states, self._transition):
-            return None
-        node = (self._emission if isinstance(self._emission, Dense) else self.emission).block()[..., 0, :]
-        node = node if self.kept is None else node + self.log_weight
-        return self._tables_of(ChainTerms(Dense(node.expand(*self.batch_shape, -1, -1)), self._transition))
-
-    def _tables_of(self, terms: ChainTerms) -> Tables | None:
-        """The scores as `small_chains` takes them, if it does."""
-        node, pairs, batch = terms.nodes.scores, terms.pairs, self.batch_shape.numel()
-        if not (takes_small_kernels(batch, self.n_nodes, self.n_states, pairs) and fused(node)):
-            return None
-        node = node.expand(*self.batch_shape, -1, -1).reshape(batch, self.n_nodes, -1)
-        return Tables(node, pairs.tabled().flat(self.batch_shape).scores[:, 0])
-
-    def _last(self) -> Int[Tensor, " B"] | None:
-        return None if self.lengths is None else self.lengths.reshape(-1) - 1
-
-    def _per_chain(self, values: Tensor) -> Tensor:
-        return values.reshape(*values.shape[:-1], *self.batch_shape).to(self.dtype)
-
     def _time_first(self, nodes: Float[Tensor, "*batch T n"]) -> Float[Tensor, "T B n"]:
         return nodes.reshape(self.batch_shape.numel(), *nodes.shape[-2:]).transpose(0, 1).contiguous()
 
     # Entropy and divergences.
-
-    def entropy(self) -> Float[Tensor, "*batch"]:
-        with full_precision(self.device):
-            if self.kept is None and (scores := self._for_small_kernels()) is not None:
-                return self._per_chain(small_entropy(*scores, last=self._last(), entropy=True))
-        return super().entropy()
-
-    def kl(self, other: "LinearChain") -> Float[Tensor, "*batch"]:
-        with full_precision(self.device):
-            mine = self._for_small_kernels() if self.kept is None and isinstance(other, LinearChain) else None
-            other = other if mine is None else matching(self, other)
-            theirs = None if mine is None or other.kept is not None else other._for_small_kernels()
-            if mine is None or theirs is None:
-                return super().kl(other)
-            last, difference = self._last(), differences(mine, theirs)
-            log_sum, mean = small_log_sum_and_mean(*alike(mine, difference), last=last)
-            divergence = mean - log_sum + small_log_sum(*theirs, last=last)
-            if any(term.may_forbid() for term in other.terms()):
-                divergence = infinite_where_forbidden(self, divergence, self.unmasked(), other.unmasked())
-            return self._per_chain(divergence.masked_fill(log_sum == -math.inf, math.inf))
 
     def centred(self, terms: ChainTerms) -> ChainTerms:
         nodes, pairs = terms  # factors as a table, if there is room for it; else `mean_score` centres them
@@ -213,10 +149,10 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         """By messages that carry means (`mean_score`), unless the scores differ too much for that."""
         if self.n_nodes == 1:
             return super().log_sum_and_mean(own, values)
-        scores = [self._tables_of(terms) for terms in (own, values)]
-        if None not in scores:
-            found = small_log_sum_and_mean(*alike(*scores), last=self._last())
-            return tuple(x.reshape(self.batch_shape) for x in found)
+        scores, other = self.tables_of(own), self.tables_of(values)
+        if scores is not None and other is not None:
+            found = small_log_sum_and_mean(*alike(scores, other), last=self.last())
+            return found[0].reshape(self.batch_shape), found[1].reshape(self.batch_shape)
         if not own.pairs.by_parts:
             return self._wide_log_sum_and_mean(own, values)
         same, lead = values.pairs is own.pairs, torch.broadcast_shapes(own.pairs.lead, values.pairs.lead)
@@ -249,12 +185,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         return lead.numel() * pairs.n_from * pairs.n_to * self.dtype.itemsize
 
     def marginals(self) -> Float[Tensor, "*batch T n"]:
-        with full_precision(self.device):
-            scores = self._for_small_kernels()
-            if scores is not None and not (torch.is_grad_enabled() and any(x.requires_grad for x in scores)):
-                chances, _ = small_log_sum.slopes((True, False), *scores, last=self._last())
-                return chances.reshape(*self.batch_shape, self.n_nodes, -1)
-        return self._chances(of_pairs=False)
+        return self._chances(of_pairs=False) if (chances := self.plain_marginals()) is None else chances
 
     @differentiable
     def pair_marginals(self) -> Float[Tensor, "*batch edge n n"]:
@@ -338,13 +269,11 @@ class LinearChain(Structure[ChainTerms, Tensor]):
             inside = self.inside()
             nodes, pairs = torch.where(inside, nodes, 0.0), torch.where(inside[..., 1:], pairs, 0.0)
         # In float64, as long sums of large scores would lose digits.
-        return (nodes.sum(-1, dtype=torch.float64) + pairs.sum(-1, dtype=torch.float64)).to(self.dtype).masked_fill(configuration[..., 0] < 0, -math.inf)
-
-    @torch.no_grad()
-    def argmax(self) -> Int[Tensor, "*batch T"]:
-        if self.kept is None and (scores := self._for_small_kernels()) is not None:
-            return small_best_path(*scores, last=self._last()).reshape(*self.batch_shape, self.n_nodes)
-        return super().argmax()
+        return (
+            (nodes.sum(-1, dtype=torch.float64) + pairs.sum(-1, dtype=torch.float64))
+            .to(self.dtype)
+            .masked_fill(configuration[..., 0] < 0, -math.inf)
+        )
 
     def best(self, terms: ChainTerms) -> Int[Tensor, "*batch T"]:
         return self._best_paths(terms, 1)[0]
@@ -358,11 +287,11 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         """
         at_least(1, k=k)
         with torch.no_grad():
-            scores = self._for_small_kernels() if self.kept is None and 1 < k <= RANKED else None
+            scores = self.in_one_launch() if self.kept is None and 1 < k <= RANKED else None
             if scores is None:
                 paths = self.to_global(self._best_paths(self.distinct(), k))
             else:
-                paths = small_ranked_paths(*scores, k=k, last=self._last()).reshape(k, *self.batch_shape, -1)
+                paths = small_ranked_paths(*scores, k=k, last=self.last()).reshape(k, *self.batch_shape, -1)
             found = self.whole.score_of(paths)
             order = found.sort(dim=0, descending=True, stable=True).indices  # more exact than the search
             paths = paths.take_along_dim(order[..., None], 0)

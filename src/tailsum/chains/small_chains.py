@@ -4,7 +4,7 @@ Scores of states are `[B, T, N]`, of pairs `[G, N, N]` with B a multiple of G; s
 are in float64.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -12,11 +12,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tailsum.chains.ways.ranked_paths import ranked_paths
-
 from tailsum.numerics.fused.kernel import Example, Kernel
 from tailsum.numerics.tensors import lowest_score
 from tailsum.scores.potential import Dense
 from tailsum.structure.terms import each
+
+if TYPE_CHECKING:
+    from tailsum.chains.linear_chain import LinearChain
 
 
 class Tables(NamedTuple):
@@ -39,7 +41,7 @@ def alike(scores: Tables, values: Tables) -> tuple[Tensor, Tensor, Tensor, Tenso
     return scores.node, next(tables), values.node, next(tables)
 
 
-def _chain(node: Tensor, table: Tensor, last: Tensor | None):
+def _chain(node: Tensor, table: Tensor, last: Tensor | None) -> "LinearChain":
     from tailsum.chains.linear_chain import LinearChain  # noqa: PLC0415  (which imports this file)
 
     return LinearChain(node, table[:, None], None if last is None else last + 1)
@@ -58,7 +60,9 @@ def _entropy(node: Tensor, table: Tensor, *, last: Tensor | None = None, entropy
     return (log_sum - mean).double()
 
 
-def _log_sum_and_mean(node: Tensor, table: Tensor, value: Tensor, values: Tensor, *, last: Tensor | None = None) -> Tensor:
+def _log_sum_and_mean(
+    node: Tensor, table: Tensor, value: Tensor, values: Tensor, *, last: Tensor | None = None
+) -> Tensor:
     chain, other = _chain(node, table, last), _chain(value, values, last)
     values_of = each(lambda term: term.finite(), other.unmasked())
     return torch.stack([x.double() for x in chain.log_sum_and_mean(chain.unmasked(), values_of)])
@@ -79,6 +83,7 @@ _SIZES = (
     {"batch": 2, "length": 3, "n": 130},
 )
 _LARGE = {"batch": 32, "length": 1000, "n": 64}
+
 
 def _best_path(node: Tensor, table: Tensor, *, last: Tensor | None = None) -> Tensor:
     return _chain(node, table, last).argmax()

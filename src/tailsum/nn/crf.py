@@ -248,7 +248,9 @@ class CRF(nn.Module):
         try:
             return LinearChain(nodes, self.transition, packing.lengths), packing
         except ValueError:
-            if isinstance(emissions, Tensor):  # which of them it is, in the order of the user; masked scores may be anything
+            if isinstance(
+                emissions, Tensor
+            ):  # which of them it is, in the order of the user; masked scores may be anything
                 counted = emissions if mask is None else emissions.detach().masked_fill((mask == 0)[..., None], 0.0)
                 check_scores("emissions", counted)
             raise

@@ -67,7 +67,9 @@ def finite(scores: Tensor) -> Tensor:
 
 def unmasked(scores: Tensor) -> Tensor:
     """Minus infinity in place of finite masks such as -1e30 or the lowest number, beside which other scores lose all digits."""
-    return scores.masked_fill(scores < lowest_score(scores.dtype), -math.inf) if has_masks(scores) else scores  # no copy
+    return (
+        scores.masked_fill(scores < lowest_score(scores.dtype), -math.inf) if has_masks(scores) else scores
+    )  # no copy
 
 
 def has_masks(scores: Tensor) -> bool:

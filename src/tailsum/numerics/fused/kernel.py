@@ -33,7 +33,9 @@ class Launches(Protocol):
         """The result, and the tensors to keep for `backward`; None where it has to be left to the reference after all."""
         ...
 
-    def backward(self, kept: Kept, grad: Tensor, wanted: Sequence[bool], **settings: Any) -> Sequence[Tensor | None] | None:
+    def backward(
+        self, kept: Kept, grad: Tensor, wanted: Sequence[bool], **settings: Any
+    ) -> Sequence[Tensor | None] | None:
         """The gradients in the inputs, None where they are not wanted; None where they have to be left to the reference.
 
         A module without it has results without gradients.
@@ -73,7 +75,9 @@ class Kernel:
         with torch.no_grad():
             if fused(*inputs) and self.takes(*inputs, **settings):
                 launched = self.launches.forward(*inputs, **settings)
-                slopes = launched and self.launches.backward(launched[1], torch.ones_like(launched[0]), wanted, **settings)
+                slopes = launched and self.launches.backward(
+                    launched[1], torch.ones_like(launched[0]), wanted, **settings
+                )
                 if slopes is not None:
                     return slopes
             with kernels("never"):

@@ -10,12 +10,23 @@ from torch import Tensor
 from tailsum.numerics.fused.exponential import finite
 from tailsum.numerics.fused.kernel import Kept
 from tailsum.numerics.fused.scores import unmasked
-from tailsum.numerics.fused.small_chains import HELD, highest_score, last_position, tile, turned_scores
+from tailsum.numerics.fused.small_tables import HELD, highest_score, last_position, tile, turned_scores
 
 
 @triton.jit
 def _best_kernel(
-    node, table, last, entering, origin, paths, length, n, per_group, N: tl.constexpr, J: tl.constexpr, RAGGED: tl.constexpr
+    node,
+    table,
+    last,
+    entering,
+    origin,
+    paths,
+    length,
+    n,
+    per_group,
+    N: tl.constexpr,
+    J: tl.constexpr,
+    RAGGED: tl.constexpr,
 ):
     """Paths `[B, T]`, -1 after the last position, and throughout where there is none; `origin` is where the best path comes from."""
     b = tl.program_id(0).to(tl.int64)
@@ -28,7 +39,7 @@ def _best_kernel(
     if J == N:
         scores = turned_scores(table, i, i, n) - base
     message = tl.zeros([N], tl.float32)
-    for t in range(0, end + 1):
+    for t in range(end + 1):
         row = (b * length + t) * n
         here = unmasked(tl.load(node + row + i, inside, -float("inf")))
         best = tl.zeros([N], tl.float32)
@@ -51,7 +62,7 @@ def _best_kernel(
     highest, state = tl.max(message, 0, return_indices=True)
     possible = highest > -float("inf")
     tl.debug_barrier()
-    for back in range(0, length):
+    for back in range(length):
         t = length - 1 - back
         if t < end:
             state = tl.load(origin + (b * length + t + 1) * n + state).to(tl.int32)

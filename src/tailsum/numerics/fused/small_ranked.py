@@ -14,14 +14,16 @@ from torch import Tensor
 from tailsum.numerics.fused.exponential import finite
 from tailsum.numerics.fused.kernel import Kept
 from tailsum.numerics.fused.scores import unmasked
-from tailsum.numerics.fused.small_chains import highest_score, last_position, tile, turned_scores
+from tailsum.numerics.fused.small_tables import highest_score, last_position, tile, turned_scores
 
 
 @triton.jit
 def _take_best(message, rank, scores, j, i, n, K: tl.constexpr):
-    """The best of the paths `[J, I]` at these ranks into states j, its value and where it comes from; that path's state goes on to
-    its next rank."""
-    value = tl.load(message + i[None, :] * K + rank, (i < n)[None, :] & (rank < K) & (j < n)[:, None], -float("inf")) + scores
+    """The best of the paths `[J, I]` at these ranks into states j, and where it comes from; there the next rank is the turn."""
+    value = (
+        tl.load(message + i[None, :] * K + rank, (i < n)[None, :] & (rank < K) & (j < n)[:, None], -float("inf"))
+        + scores
+    )
     best, state = tl.max(value, 1, return_indices=True)
     chosen = i[None, :] == state[:, None]
     origin = state * K + tl.sum(tl.where(chosen, rank, 0), 1)
@@ -43,7 +45,11 @@ def _ranked_kernel(
     base = highest_score(table, n, N, J)
     first = unmasked(tl.load(node + b * length * n + i, inside, -float("inf")))
     first -= finite(tl.max(first, 0))
-    tl.store(message + i[:, None] * K + r[None, :], tl.where((r == 0)[None, :], first[:, None], -float("inf")), inside[:, None])
+    tl.store(
+        message + i[:, None] * K + r[None, :],
+        tl.where((r == 0)[None, :], first[:, None], -float("inf")),
+        inside[:, None],
+    )
     tl.debug_barrier()
     for t in range(1, end + 1):
         row = (b * length + t) * n
@@ -56,7 +62,7 @@ def _ranked_kernel(
             scores = turned_scores(table, i, j, n) - base
             here = unmasked(tl.load(node + row + j, j < n, -float("inf"))) - peak - shift
             rank = tl.zeros([J, N], tl.int32)
-            for place in range(0, K):
+            for place in range(K):
                 best, at, rank = _take_best(sent, rank, scores, j, i, n, K)
                 tl.store(entered + j * K + place, best + here, j < n)
                 tl.store(origin + (row + j) * K + place, at, j < n)
@@ -64,10 +70,10 @@ def _ranked_kernel(
     ending = message + end % 2 * n * K
     one, rank = tl.arange(0, 1), tl.zeros([1, N], tl.int32)
     at, value = tl.zeros([K], tl.int32), tl.full([K], -float("inf"), tl.float32)
-    for place in range(0, K):
+    for place in range(K):
         best, final, rank = _take_best(ending, rank, tl.zeros([1, N], tl.float32), one, i, n, K)
         at, value = tl.where(r == place, final, at), tl.where(r == place, best, value)
-    for back in range(0, length):
+    for back in range(length):
         t = length - 1 - back
         if t < end:
             at = tl.load(origin + (b * length + t + 1) * n * K + at)
