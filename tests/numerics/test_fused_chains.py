@@ -62,15 +62,21 @@ KINDS = {
     "factors": factors,
     "own factors": own_factors,
 }
-# Up to how many states kernels work in log space; up to how many one program takes a whole step of it.
-WAYS = {"log space": (512, 512), "log space, several programs": (512, 16), "products": (4, 512)}
+# Up to how many states one launch takes a chain; kernels work in log space; one program takes a whole step of it.
+WAYS = {
+    "one launch": (256, 512, 512),
+    "log space": (0, 512, 512),
+    "log space, several programs": (0, 512, 16),
+    "products": (0, 4, 512),
+}
 
 
 @pytest.fixture(params=WAYS)
 def way(request, monkeypatch):
-    few, alone = WAYS[request.param]
+    together, few, alone = WAYS[request.param]
     from tailsum.numerics.fused import log_steps  # noqa: PLC0415
 
+    monkeypatch.setattr(plan, "TOGETHER", together)
     monkeypatch.setattr(plan, "ALONE", few)
     monkeypatch.setattr(log_steps, "ALONE", alone)
 
@@ -122,6 +128,7 @@ def test_own_factors_that_are_never_a_table(way):
 @pytest.mark.parametrize("make", [table, factors])
 def test_a_tile_with_few_states(make, n, monkeypatch):
     """One or two states in the last tile of a sum."""
+    monkeypatch.setattr(plan, "TOGETHER", 0)
     monkeypatch.setattr(plan, "ALONE", 4)
     with table_budget(0 if make is factors else 1 << 30):
         agree(make(n=n, length=3, batch=2))
@@ -148,6 +155,7 @@ def test_best_paths_of_many_sequences_in_many_parts(batch, monkeypatch):
     """Several programs for the sequences, the states before and the states after, none of them full."""
     from tailsum.numerics.fused import paths  # noqa: PLC0415
 
+    monkeypatch.setattr(plan, "TOGETHER", 0)
     monkeypatch.setattr(plan, "ALONE", 4)
     monkeypatch.setattr(paths, "_table_tile", lambda *_: {"I": 4, "J": 32, "num_warps": 4})
     nodes, pairs = 3 * torch.randn(batch, 4, 70) + 100, 3 * torch.randn(3, 70, 70) - 1e4

@@ -30,7 +30,10 @@ class Launches(Protocol):
     """What the module of a kernel has. It is imported when it is first used, as it needs Triton."""
 
     def forward(self, *inputs: Tensor, **settings: Any) -> tuple[Any, Kept] | None:
-        """The result, and the tensors to keep for `backward`; None where it has to be left to the reference after all."""
+        """The result, and the tensors to keep for `backward`; None where it has to be left to the reference after all.
+
+        Of several results, a tuple, the first alone has gradients.
+        """
         ...
 
     def backward(
@@ -110,6 +113,8 @@ class _Launched(torch.autograd.Function):
         result, kept = launched
         ctx.save_for_backward(*inputs, *kept)
         ctx.how = kernel, settings, len(inputs)
+        if isinstance(result, tuple):
+            ctx.mark_non_differentiable(*result[1:])
         return result
 
     @staticmethod
@@ -119,5 +124,9 @@ class _Launched(torch.autograd.Function):
         slopes = None if torch.is_grad_enabled() else kernel.launches.backward(kept, grads[0], wanted, **settings)
         if slopes is None:
             with kernels("never"):
-                slopes = gradients(lambda x: kernel.reference(*x, **settings), inputs, wanted, grads[0])
+                slopes = gradients(lambda x: _first(kernel.reference(*x, **settings)), inputs, wanted, grads[0])
         return None, None, None, *slopes
+
+
+def _first(result: Any) -> Tensor:
+    return result[0] if isinstance(result, tuple) else result
