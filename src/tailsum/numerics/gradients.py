@@ -37,6 +37,7 @@ def gradients(
     return [next(remaining) if want else None for want in wanted]
 
 
+@torch.no_grad()
 def regained(source: Tensor, flow: Tensor, summed: Callable[[Tensor], Tensor] = lambda x: x.sum(-1)) -> Tensor:
     """A correction for the rounding of a gradient that flows back: factors `[T, B, 1]` close to one.
 

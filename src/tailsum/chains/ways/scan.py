@@ -75,7 +75,6 @@ class _Forward(torch.autograd.Function):
         return None, flow, *_table_gradient(ctx, table, mass, late, tensors, first=2)
 
 
-@torch.no_grad()
 def inverse_total(table: Products, node: Tensor, log_mass: Tensor, total: Tensor) -> Tensor:
     """One over the sum that entered each state, zero where it is below the table's floor; differentiable."""
     inverse = total.reciprocal().masked_fill_(total < table.floor, 0.0)
