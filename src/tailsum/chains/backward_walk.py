@@ -53,6 +53,7 @@ class BackwardWalk:
         """Relaxed paths: weights and chances as in `RelaxedSample`, and the paths that were relaxed."""
         with torch.no_grad():
             noise = gumbel(self.messages.new_zeros(()).expand(*self.messages.shape[:-1], count), generator)
+            noise = noise.flip(0)  # drawn from the last position to the first, as the walk goes
             states = self._states_by(noise)
         # Given the chosen states, the logits of all positions at once: these carry the gradient.
         following = self.pairs.block(None, states[..., 1:, :])
