@@ -102,8 +102,9 @@ class InOneLaunch(Structure[ChainTerms, Tensor]):
         scores = self.in_one_launch()
         if scores is None or (torch.is_grad_enabled() and any(x.requires_grad for x in scores)):
             return None
-        chances, _ = small_log_sum.slopes((True, False), *scores, last=self.last())
-        return chances.reshape(*self.batch_shape, self.node_shape[0], -1)  # pyright: ignore[reportOptionalMemberAccess]
+        slopes = small_log_sum.slopes((True, False), *scores, last=self.last())
+        chances = None if slopes is None else slopes[0]
+        return None if chances is None else chances.reshape(*self.batch_shape, self.node_shape[0], -1)
 
     @torch.no_grad()
     def argmax(self) -> Int[Tensor, "*batch T"]:
