@@ -205,7 +205,7 @@ def tried(names: list[str]) -> Iterator[Callable[[], None]]:
             def ask(kernel: Kernel = kernel, inputs: Any = inputs, settings: Any = settings) -> None:
                 found = kernel(*(x.requires_grad_(kernel.differentiable) for x in inputs), **settings)
                 if kernel.differentiable:
-                    found.sum().backward()
+                    (found[0] if isinstance(found, tuple) else found).sum().backward()
 
             yield ask
 

@@ -62,15 +62,21 @@ KINDS = {
     "factors": factors,
     "own factors": own_factors,
 }
-# Up to how many states kernels work in log space; up to how many one program takes a whole step of it.
-WAYS = {"log space": (512, 512), "log space, several programs": (512, 16), "products": (4, 512)}
+# Up to how many states one launch takes a chain; kernels work in log space; one program takes a whole step of it.
+WAYS = {
+    "one launch": (256, 512, 512),
+    "log space": (0, 512, 512),
+    "log space, several programs": (0, 512, 16),
+    "products": (0, 4, 512),
+}
 
 
 @pytest.fixture(params=WAYS)
 def way(request, monkeypatch):
-    few, alone = WAYS[request.param]
+    together, few, alone = WAYS[request.param]
     from tailsum.numerics.fused import log_steps  # noqa: PLC0415
 
+    monkeypatch.setattr(plan, "TOGETHER", together)
     monkeypatch.setattr(plan, "ALONE", few)
     monkeypatch.setattr(log_steps, "ALONE", alone)
 
@@ -122,6 +128,7 @@ def test_own_factors_that_are_never_a_table(way):
 @pytest.mark.parametrize("make", [table, factors])
 def test_a_tile_with_few_states(make, n, monkeypatch):
     """One or two states in the last tile of a sum."""
+    monkeypatch.setattr(plan, "TOGETHER", 0)
     monkeypatch.setattr(plan, "ALONE", 4)
     with table_budget(0 if make is factors else 1 << 30):
         agree(make(n=n, length=3, batch=2))
@@ -159,6 +166,7 @@ def test_best_paths_of_many_sequences_in_many_parts(batch, monkeypatch):
     """Several programs for the sequences, the states before and the states after, none of them full."""
     from tailsum.numerics.fused import paths  # noqa: PLC0415
 
+    monkeypatch.setattr(plan, "TOGETHER", 0)
     monkeypatch.setattr(plan, "ALONE", 4)
     monkeypatch.setattr(paths, "_table_tile", lambda *_: {"I": 4, "J": 32, "num_warps": 4})
     nodes, pairs = 3 * torch.randn(batch, 4, 70) + 100, 3 * torch.randn(3, 70, 70) - 1e4
@@ -221,16 +229,21 @@ def test_several_programs_find_the_same_paths_as_one(kind, monkeypatch):
     assert torch.equal(found[0][1], found[1][1])
 
 
-@pytest.mark.parametrize("operation", ["entropy", "marginals", "rsample"])
-def test_derivatives_of_other_operations(operation):
+@pytest.mark.parametrize("lengths", [None, [4, 1, 2]])
+@pytest.mark.parametrize("operation", ["entropy", "marginals", "rsample", "kl", "cross_entropy", "expectation"])
+def test_derivatives_of_other_operations(operation, lengths):
     (nodes, pairs), _ = table(n=7)
+    others = torch.randn(2, 3, 4, 7), torch.randn(3, 1, 7, 7)
     results = []
     for use in ("never", "always"):
         leaves = [x.clone().requires_grad_() for x in (nodes, pairs)]
-        chain = LinearChain(*leaves)
+        chain, other = LinearChain(*leaves, lengths), LinearChain(others[0][0], others[1], lengths)
         with kernels(use):
             result = {
                 "entropy": chain.entropy,
+                "kl": lambda chain=chain, other=other: chain.kl(other),
+                "cross_entropy": lambda chain=chain, other=other: chain.cross_entropy(other),
+                "expectation": lambda chain=chain, other=other: chain.expectation(other),
                 "marginals": lambda chain=chain: chain.marginals().square(),
                 "rsample": lambda chain=chain: chain.rsample(0.7, generator=torch.Generator().manual_seed(0)).weights,
             }[operation]()
@@ -361,6 +374,36 @@ def test_no_samples():
     chain = LinearChain(torch.randn(2, 3, 5), torch.randn(5, 5))
     with kernels("always"):
         assert chain.sample((0,)).shape == (0, 2, 3)
+
+
+def test_padding_may_hold_anything():
+    nodes, pairs = torch.randn(3, 4, 5), torch.randn(5, 5)
+    nodes[1, 2:], nodes[2, 1:] = math.nan, math.inf
+    found = []
+    for use in ("never", "always"):
+        leaves = [x.clone().requires_grad_() for x in (nodes, pairs)]
+        chain = LinearChain(*leaves, lengths=[4, 2, 1])
+        with kernels(use):
+            sums = chain.log_partition() + chain.entropy()
+            plain = chain.marginals().detach(), chain.argmax()
+            found.append((sums.detach(), *torch.autograd.grad(sums.sum(), leaves), *plain))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mask", [-1e9, -2e5, -1e30, -math.inf])
+def test_entropy_where_every_path_breaks_a_mask(mask):
+    nodes, pairs = torch.randn(2, 4, 3), torch.randn(3, 3)
+    nodes[0, 1], pairs[0] = mask, mask
+    found = []
+    for use, dtype in (("never", torch.float64), ("always", torch.float32)):
+        leaves = [x.to(dtype).requires_grad_() for x in (nodes, pairs)]
+        with kernels(use):
+            total = LinearChain(*leaves).entropy()
+        weighed = torch.where(total > -math.inf, total, 0.0).sum()
+        found.append((total.detach(), *torch.autograd.grad(weighed, leaves)))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4, check_dtype=False)
 
 
 def test_where_every_path_breaks_a_mask():

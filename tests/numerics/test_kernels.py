@@ -30,6 +30,7 @@ def computed(kernel, example, use, dtype):
     inputs = [x.to(dtype).requires_grad_(kernel.differentiable) for x in example.inputs]
     with kernels(use):
         result = kernel(*inputs, **example.settings)
+        result = result[0] if isinstance(result, tuple) else result  # of several, the first alone has gradients
         if not kernel.differentiable:
             return result, [], []
         finite = torch.where(result > -math.inf, result, 0.0)

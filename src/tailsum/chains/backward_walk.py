@@ -51,14 +51,10 @@ class BackwardWalk:
         self, temperature: float, hard: bool, count: int, generator: torch.Generator | None
     ) -> tuple[Float[Tensor, "count *batch T n"], Float[Tensor, "count *batch T n"], Int[Tensor, "count *batch T"]]:
         """Relaxed paths: weights and chances as in `RelaxedSample`, and the paths that were relaxed."""
-        noises = list[Tensor]()
-
-        def choose(logits: Tensor) -> Tensor:
-            noises.append(gumbel(torch.zeros_like(logits), generator))
-            return (logits.masked_fill(_impossible(logits), 0.0) + noises[-1]).argmax(-2)
-
         with torch.no_grad():
-            states = self._states(count, choose)
+            noise = gumbel(self.messages.new_zeros(()).expand(*self.messages.shape[:-1], count), generator)
+            noise = noise.flip(0)  # drawn from the last position to the first, as the walk goes
+            states = self._states_by(noise)
         # Given the chosen states, the logits of all positions at once: these carry the gradient.
         following = self.pairs.block(None, states[..., 1:, :])
         following = torch.where(self.inside[..., 1:, None, None], following, 0.0)
@@ -66,12 +62,29 @@ class BackwardWalk:
         impossible = _impossible(logits)
         logits = logits.masked_fill(impossible, 0.0)
         chances = logits.softmax(-2)
-        weights = ((logits + torch.stack(noises[::-1], -3)) / temperature).softmax(-2)
+        weights = ((logits + noise.movedim(0, -3)) / temperature).softmax(-2)
         if hard:
             weights = torch.zeros_like(weights).scatter(-2, states[..., None, :], 1.0) + weights - weights.detach()
         outside = impossible | ~self.inside[..., None, None]
         weights, chances = (x.masked_fill(outside, 0.0).movedim(-1, 0).to(self.dtype) for x in (weights, chances))
         return weights, chances, torch.where(self.inside, states.movedim(-1, 0), -1)
+
+    def _states_by(self, noise: Float[Tensor, "T *batch N count"]) -> Int[Tensor, "*batch T count"]:
+        """The paths of highest logits with this noise, from the last position to the first."""
+        if self.way == "kernels" and noise.numel():
+            from tailsum.numerics.fused.paths import walk  # noqa: PLC0415
+            from tailsum.numerics.fused.scores import Pairs  # noqa: PLC0415
+
+            length, *batch, n, count = noise.shape
+            logits = (self.messages + noise).movedim(-1, -2).reshape(length, -1, n)
+            last = self.last.reshape(-1).repeat_interleave(count)
+            return walk(logits, Pairs(self.flat.tensors), last)[0].reshape(*batch, count, length).mT.clamp(min=0)
+        left = iter(noise.flip(0))
+
+        def choose(logits: Tensor) -> Tensor:
+            return (logits.masked_fill(_impossible(logits), 0.0) + next(left)).argmax(-2)
+
+        return self._states(noise.shape[-1], choose)
 
     def _states(self, count: int, choose: Callable[[Tensor], Tensor]) -> Int[Tensor, "*batch T count"]:
         """`count` paths; `choose(logits [.., N, count])` draws each state, given the state chosen at the next position."""

@@ -5,10 +5,12 @@ from torch import Tensor
 
 from tailsum.chains import plan
 from tailsum.chains.messages import Forward, Summed, normalised
+from tailsum.chains.small_chains import small_log_sum
 from tailsum.chains.ways.gauge import in_another_gauge
 from tailsum.chains.ways.log_kernels import fused_log_partition, fused_messages
 from tailsum.chains.ways.log_steps import log_space_scan
 from tailsum.chains.ways.products import by_products
+from tailsum.numerics.kernels import fused
 from tailsum.scores.potential import Potential
 
 
@@ -37,11 +39,7 @@ def forward_messages(node: Tensor, pairs: Potential, last: Tensor) -> Forward:
     if len(node) == 1:
         return normalised(node, pairs)
     if plan.takes_log_kernels(node.shape[1], len(node), node.shape[2], pairs):
-        messages = fused_messages(
-            node.transpose(0, 1), pairs, last, lambda x, pairs: forward_messages(x.transpose(0, 1), pairs, last)
-        )
-        if messages is not None:
-            return messages
+        return fused_messages(node.transpose(0, 1), pairs, last)
     result = summed(node, pairs, last)
     if result is None:
         return log_space_scan(node.double(), pairs.to(torch.float64))
@@ -52,8 +50,8 @@ def forward_messages(node: Tensor, pairs: Potential, last: Tensor) -> Forward:
 def log_partition(node: Tensor, pairs: Potential, last: Tensor) -> Tensor:
     """Log-partition `[B]` in float64, from scores `node [B, T, N]`; other arguments as of `forward_messages`."""
     batch, length, n = node.shape
+    if plan.takes_small_kernels(batch, length, n, pairs) and fused(node):
+        return small_log_sum(node, pairs.tabled().scores[:, 0], last=last)
     if length > 1 and plan.takes_log_kernels(batch, length, n, pairs):
-        total = fused_log_partition(node, pairs, last, lambda node, pairs: log_partition(node, pairs, last))
-        if total is not None:
-            return total
+        return fused_log_partition(node, pairs, last)
     return forward_messages(node.transpose(0, 1).contiguous(), pairs, last).log_sum(pairs, last)

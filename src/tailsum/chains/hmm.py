@@ -1,5 +1,6 @@
 """Hidden Markov models: a `LinearChain` from log-probabilities and observations."""
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from tailsum.chains.linear_chain import LinearChain
 from tailsum.numerics.check import as_whole, check_broadcast, check_device, check_floating, check_scores
 from tailsum.numerics.tensors import working_type
 from tailsum.numerics.tiles import tile_rows
-from tailsum.numerics.transforms import some, values_of
+from tailsum.numerics.transforms import every, some, values_of
 from tailsum.scores.arguments import as_potential
 from tailsum.scores.potential import Dense, Potential
 from tailsum.scores.scored import Scored
@@ -56,8 +57,13 @@ class HMM(LinearChain):
         if observations.dim() < 1:
             raise ValueError(f"observations must be [*batch, T]: got {list(observations.shape)}")
         check_device("initial", initial, emission.device)
-        check_log_probabilities("initial", initial)
-        check_log_probabilities("emission", emission)
+        tables = [initial, emission]
+        if isinstance(transition, Tensor) and transition.dim() == 2 and transition.device == emission.device:
+            tables.append(transition)
+        checked = _sum_to_one(*tables)
+        if not checked:
+            check_log_probabilities("initial", initial)
+            check_log_probabilities("emission", emission)
         batch = check_broadcast("initial", initial.shape[:-1], observations.shape[:-1], "that of observations,")
         batch = check_broadcast("emission", emission.shape[:-2], batch, "that of initial and observations,")
         if isinstance(transition, Tensor) and transition.dim() > 2:
@@ -70,14 +76,16 @@ class HMM(LinearChain):
             check_broadcast("lengths", lengths.shape, batch, "that of observations,")
             positions = torch.arange(observations.shape[-1], device=observations.device)
             observations = torch.where(positions < lengths[..., None], observations, -1)
-        if observations.numel() and some((observations.amin() < -1) | (observations.amax() >= emission.shape[-1])):
+        low, high = torch.stack(values_of(observations).aminmax()).tolist() if observations.numel() else (0, 0)
+        if low < -1 or high >= emission.shape[-1]:
             raise ValueError(
                 f"observations must lie between 0 and V-1 = {emission.shape[-1] - 1}, or be -1 for missing: "
-                f"got {values_of(observations).min().item()} to {values_of(observations).max().item()}"
+                f"got {low} to {high}"
             )
         dtype = working_type(*tensors, emission, initial)
         self._set(_observed(initial, emission, observations, dtype), transition, lengths, dtype)
-        check_transition(self.transition, _tolerance(*tensors), self.inside()[..., 1:])
+        if not checked or len(tables) == 2:
+            check_transition(self.transition, _tolerance(*tensors), self.inside()[..., 1:])
 
 
 def _observed(initial: Tensor, emission: Tensor, observations: Tensor, dtype: torch.dtype) -> Scored:
@@ -125,6 +133,13 @@ class _Observed:
             scores, initial = self.emission[row // symbols, j, row % symbols], self.initial[start, j]
         started = torch.where(first > 0, initial, 0.0)
         return torch.where(seen > 0, scores, 0.0).to(self.dtype) + started.to(self.dtype)
+
+
+def _sum_to_one(*tables: Tensor) -> bool:
+    """Whether all tables of log-probabilities sum to one, by one look at the device; if not, the checks say where."""
+    fine = [x for x in tables if x.is_floating_point() and 0 < x.numel() <= ENTRIES]
+    off = [x.detach().to(working_type(x)).logsumexp(-1).abs().amax() - _tolerance(x) for x in fine]
+    return len(fine) == len(tables) and every(functools.reduce(torch.maximum, off) <= 0)
 
 
 def check_log_probabilities(name: str, tensor: Float[Tensor, "*lead n"]) -> None:

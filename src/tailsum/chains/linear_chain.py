@@ -10,7 +10,6 @@ TopAndSample(K1, K2)).log_partition()`. Algorithm 3 is the same with `entropy()`
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -23,22 +22,20 @@ from tailsum.chains.chain_marginals import chain_marginals, pair_chances, state_
 from tailsum.chains.chain_sweep import ChainSweep
 from tailsum.chains.forward import log_partition
 from tailsum.chains.mean_score import mean_score
-from tailsum.chains.plan import takes_log_kernels
+from tailsum.chains.one_launch import ChainTerms, InOneLaunch
+from tailsum.chains.plan import RANKED
 from tailsum.chains.refine import Refined
+from tailsum.chains.small_chains import alike, small_log_sum_and_mean, small_ranked_paths
 from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape, check_temperature
-from tailsum.numerics.kernels import fused
-from tailsum.numerics.precision import full_precision
 from tailsum.numerics.reduce import Reduce, log_sum_exp
 from tailsum.numerics.tensors import as_values, flattened, without_common, working_type
 from tailsum.numerics.tiles import fits_budget
 from tailsum.scores.factored import Factored, embedding_norms
 from tailsum.scores.potential import Dense, Potential
 from tailsum.sketch.selection import Subset
-from tailsum.structure.base import Structure
 from tailsum.structure.check import (
     check_lead,
-    check_nodes,
-    check_potential,
+    check_nodes_and_pairs,
     check_states,
     check_subset,
     checked_lengths,
@@ -54,14 +51,7 @@ from tailsum.structure.transforms import differentiable, outside_transforms, wit
 TABLES, TABLES_ON_CPU = 4, 16
 
 
-class ChainTerms(NamedTuple):
-    """Scores of the states of each position `[*batch, T, N]`, and of the pairs of neighbouring ones."""
-
-    nodes: Dense
-    pairs: Potential
-
-
-class LinearChain(Structure[ChainTerms, Tensor]):
+class LinearChain(InOneLaunch):
     """A linear-chain conditional random field over N states: exact, or sketched on K of them.
 
     `emission` is a tensor of scores `[*batch, T, N]` or `Factored(context [*batch, T, d], states [N, d])`. `transition`
@@ -97,8 +87,8 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         shape = check_broadcast("transition", pairs.lead[:-1], torch.Size(batch), "emission's")
         self.batch_shape, self.lengths = checked_lengths(lengths, shape, length, self.device)
         self._emission, self._transition = nodes, pairs
-        check_nodes("emission", self._blanked(nodes.map(torch.detach)))
-        check_potential("transition", self._blanked(pairs.map(torch.detach), 1))
+        given = self._blanked(nodes.map(torch.detach)), self._blanked(pairs.map(torch.detach), 1)
+        check_nodes_and_pairs(("emission", given[0]), ("transition", given[1]))
         self.dtype = dtype or working_type(*nodes.tensors, *pairs.tensors)
 
     def _blanked(self, scores: Potential, first: int = 0) -> Potential:
@@ -143,15 +133,6 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         nodes = nodes.reshape(self.batch_shape.numel(), *nodes.shape[-2:])
         return log_partition(nodes, pairs, self.sequence_lengths() - 1).reshape(self.batch_shape)
 
-    def log_partition(self) -> Float[Tensor, "*batch"]:
-        if self.n_nodes > 1 and fused(*self._emission.tensors, *self._transition.tensors):
-            terms = self.terms()
-            pairs = terms.pairs.flat(self.batch_shape)
-            if takes_log_kernels(self.batch_shape.numel(), self.n_nodes, self.n_states, pairs):
-                with full_precision(self.device):  # the kernels handle finite masks
-                    return self.log_sum(self.weighted(terms)).to(self.dtype)
-        return super().log_partition()
-
     def _time_first(self, nodes: Float[Tensor, "*batch T n"]) -> Float[Tensor, "T B n"]:
         return nodes.reshape(self.batch_shape.numel(), *nodes.shape[-2:]).transpose(0, 1).contiguous()
 
@@ -168,6 +149,10 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         """By messages that carry means (`mean_score`), unless the scores differ too much for that."""
         if self.n_nodes == 1:
             return super().log_sum_and_mean(own, values)
+        scores, other = self.tables_of(own), self.tables_of(values)
+        if scores is not None and other is not None:
+            found = small_log_sum_and_mean(*alike(scores, other), last=self.last())
+            return found[0].reshape(self.batch_shape), found[1].reshape(self.batch_shape)
         if not own.pairs.by_parts:
             return self._wide_log_sum_and_mean(own, values)
         same, lead = values.pairs is own.pairs, torch.broadcast_shapes(own.pairs.lead, values.pairs.lead)
@@ -200,7 +185,7 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         return lead.numel() * pairs.n_from * pairs.n_to * self.dtype.itemsize
 
     def marginals(self) -> Float[Tensor, "*batch T n"]:
-        return self._chances(of_pairs=False)
+        return self._chances(of_pairs=False) if (chances := self.plain_marginals()) is None else chances
 
     @differentiable
     def pair_marginals(self) -> Float[Tensor, "*batch edge n n"]:
@@ -277,13 +262,18 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         >>> LinearChain(torch.ones(4, 2), torch.zeros(2, 2)).score(torch.tensor([0, 1, 1, 0]))
         tensor(4.)
         """
-        states, inside = configuration.clamp(min=0), self.inside()
+        states = configuration.clamp(min=0)
         nodes = self.emission.block(None, states[..., None])[..., 0, 0]
         pairs = self.transition.at(states[..., :-1], states[..., 1:])
+        if self.lengths is not None:
+            inside = self.inside()
+            nodes, pairs = torch.where(inside, nodes, 0.0), torch.where(inside[..., 1:], pairs, 0.0)
         # In float64, as long sums of large scores would lose digits.
-        of_nodes = torch.where(inside, nodes, 0.0).sum(-1, dtype=torch.float64)
-        of_pairs = torch.where(inside[..., 1:], pairs, 0.0).sum(-1, dtype=torch.float64)
-        return (of_nodes + of_pairs).to(self.dtype).masked_fill(configuration[..., 0] < 0, -math.inf)
+        return (
+            (nodes.sum(-1, dtype=torch.float64) + pairs.sum(-1, dtype=torch.float64))
+            .to(self.dtype)
+            .masked_fill(configuration[..., 0] < 0, -math.inf)
+        )
 
     def best(self, terms: ChainTerms) -> Int[Tensor, "*batch T"]:
         return self._best_paths(terms, 1)[0]
@@ -297,8 +287,13 @@ class LinearChain(Structure[ChainTerms, Tensor]):
         """
         at_least(1, k=k)
         with torch.no_grad():
-            paths = self.to_global(self._best_paths(self.distinct(), k))
-            order = self.score(paths).sort(dim=0, descending=True, stable=True).indices  # more exact than the search
+            scores = self.in_one_launch() if self.kept is None and 1 < k <= RANKED else None
+            if scores is None:
+                paths = self.to_global(self._best_paths(self.distinct(), k))
+            else:
+                paths = small_ranked_paths(*scores, k=k, last=self.last()).reshape(k, *self.batch_shape, -1)
+            found = self.whole.score_of(paths)
+            order = found.sort(dim=0, descending=True, stable=True).indices  # more exact than the search
             paths = paths.take_along_dim(order[..., None], 0)
             if self.batch_shape.numel():
                 paths = paths[(paths[..., 0] >= 0).reshape(len(paths), self.batch_shape.numel()).any(-1)]

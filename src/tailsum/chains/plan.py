@@ -2,6 +2,7 @@
 
 | what | ways, the first that succeeds | chosen |
 |---|---|---|
+| log Z, entropy, means | `small_chains` | on a GPU, for few states with one table for all steps; not for a long chain |
 | log Z, messages | `log_kernels` | on a GPU, for few states, and where each sequence has scores of its own; not for a long chain, nor where all paths break a mask |
 | | `products`, in the dtype of the scores | unless rounding would add up, or scores are too far apart |
 | | `products` in float64 | after float32 |
@@ -10,8 +11,8 @@
 | the recursion in products | `small_steps` | few states on a CPU, and long chains of them anywhere: in blocks of time |
 | | `kernel_steps` | on a GPU, where sequences share a table or factors |
 | | `plain_steps` | else |
-| best path | `packed_paths`; `best_kernels`; `best_steps` | few states, as above; on a GPU; else |
-| k best paths | `ranked_paths` | |
+| best path | `small_best`, as `small_chains`; `packed_paths`; `best_kernels`; `best_steps` | few states, as above; on a GPU; else |
+| k best paths | `small_ranked`, as `small_chains`; `ranked_paths` | not very many; else |
 | random paths | `small_walk`; `walk_kernel`; `BackwardWalk` itself | few states, as above; on a GPU; else |
 
 Sizes at which a way begins to pay were measured; they stand below, next to the choice that they are for.
@@ -35,6 +36,8 @@ Recursion = Literal["kernels", "few states", "steps"]
 Best = Literal["kernels", "whole numbers", "steps", "ranked"]
 Walk = Literal["kernels", "few states", "steps"]
 
+TOGETHER = 256  # up to this many states, one program takes all steps of a sequence, with their means and gradients
+RANKED = 32  # up to this many best paths, `small_ranked` finds them all in one launch
 ALONE = 512  # up to this many states, the kernels in log space are faster than matrix products
 ROUNDING = 1e-3  # nats that may be lost to rounding in float32
 FREE_ROUNDING = 2e-4  # the same where steps are so small that float64 takes no longer
@@ -45,6 +48,13 @@ TABLES = 4  # of all steps, that another gauge needs at the same time, with deri
 
 
 # Log Z and messages.
+
+
+def takes_small_kernels(batch: int, length: int, n: int, pairs: Potential) -> bool:
+    """Whether log Z and means are sums of `small_chains`: with few states, and one table for all steps."""
+    if not batch or length < 2 or n > TOGETHER or (pairs.lead and pairs.lead[-1] > 1) or not pairs.whole:
+        return False
+    return fused(*pairs.tensors) and not is_long(batch, length, n)
 
 
 def takes_log_kernels(batch: int, length: int, n: int, pairs: Potential) -> bool:

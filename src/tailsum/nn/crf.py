@@ -19,7 +19,7 @@ from tailsum.nn.reduction import Reduction, check_reduction, reduced
 from tailsum.nn.schemes import allowed_by, scheme_tags
 from tailsum.nn.scripted import Tables, best_paths, compiled, log_likelihood, only
 from tailsum.nn.tags import check_follow, checked_tags, tag_sets
-from tailsum.numerics.check import are_scores, at_least, check_floating, check_scores, shape_or_type
+from tailsum.numerics.check import at_least, check_floating, check_scores, shape_or_type
 from tailsum.scores.arguments import as_nodes
 from tailsum.scores.factored import Factored
 from tailsum.scores.potential import Dense, Potential
@@ -29,6 +29,8 @@ from tailsum.sketch.selection import TopK
 Emissions = Float[Tensor, "_ _ num_tags"] | Factored
 Tags = Int[Tensor, "_ _"] | Bool[Tensor, "_ _ num_tags"]
 Mask = Shaped[Tensor, "_ _"] | None
+
+LOWEST = -1e29  # lower scores of paths are those of masks
 
 
 class CRF(nn.Module):
@@ -144,7 +146,7 @@ class CRF(nn.Module):
 
         Its batch comes first, and where the mask has holes, position i is the i-th unmasked one.
         """
-        return self._chain(*self._packed(emissions, mask))
+        return self._packed(emissions, mask)[0]
 
     def forward(
         self, emissions: Emissions, tags: Tags, mask: Mask = None, reduction: Reduction = "sum"
@@ -166,9 +168,9 @@ class CRF(nn.Module):
         if torch.jit.is_tracing() and isinstance(emissions, Tensor) and self.kept is None:  # pyright: ignore[reportPrivateImportUsage]
             return compiled(log_likelihood)(emissions, tags, mask, reduction, self.batch_first, self._tables())
         check_reduction(reduction)
-        nodes, packing = self._packed(emissions, mask)
+        chain, packing = self._packed(emissions, mask)
         tags = self._batch_first(checked_tags(tags, _checked_shape(emissions, self.num_tags), self.num_tags))
-        log_prob = self._log_prob(self._chain(nodes, packing), packing.pack(tags))
+        log_prob = self._log_prob(chain, packing.pack(tags))
         return reduced(log_prob, reduction, tags.shape[:2].numel() if packing.lengths is None else packing.lengths)
 
     @torch.jit.export
@@ -215,8 +217,8 @@ class CRF(nn.Module):
 
     def marginals(self, emissions: Emissions, mask: Mask = None) -> Float[Tensor, "_ _ num_tags"]:
         """The probability of each tag at each position, in the order of the emissions; zero where masked."""
-        nodes, packing = self._packed(emissions, mask)
-        return self._batch_first(packing.unpack(self._chain(nodes, packing).marginals()))
+        chain, packing = self._packed(emissions, mask)
+        return self._batch_first(packing.unpack(chain.marginals()))
 
     def entropy(self, emissions: Emissions, mask: Mask = None) -> Float[Tensor, " B"]:
         """The entropy of the tags of each sequence, in nats."""
@@ -224,8 +226,8 @@ class CRF(nn.Module):
 
     # From arguments to a chain.
 
-    def _packed(self, emissions: Emissions, mask: Mask) -> tuple[Tensor | Factored, Packing]:
-        """The emissions, batch first and without holes, with start and end scores."""
+    def _packed(self, emissions: Emissions, mask: Mask) -> tuple[LinearChain, Packing]:
+        """The chain, batch first and without holes, with start and end scores."""
         if torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
             raise ValueError(
                 "torch.jit.trace takes only the loss of a CRF without kept, with a tensor of emissions: other results would "
@@ -239,22 +241,32 @@ class CRF(nn.Module):
                 f"mask must be {list(shape)}, as the first two dimensions of emissions: got {shape_or_type(mask)}"
             )
         packing = packing_of(mask if mask is None else self._batch_first(mask))
-        if not isinstance(emissions, Tensor):
-            left = packing.pack(self._batch_first(emissions.left))
-            return self._with_ends(left, emissions.right, packing), packing
-        if not are_scores(emissions):  # masked scores may be anything
-            counted = emissions if mask is None else emissions.detach().masked_fill((mask == 0)[..., None], 0.0)
-            check_scores("emissions", counted)
-        nodes = packing.pack(self._batch_first(emissions))
-        rows = torch.arange(len(nodes), device=nodes.device)
-        last = torch.full_like(rows, nodes.shape[1] - 1) if packing.lengths is None else packing.lengths - 1
-        dtype = torch.promote_types(nodes.dtype, self.start_transitions.dtype)
-        ends = torch.stack(
-            (only(self.start_transitions, self.allowed_start), only(self.end_transitions, self.allowed_end))
-        )
-        places = rows.repeat(2), torch.cat((torch.zeros_like(last), last))
-        ends = ends.to(dtype).repeat_interleave(len(nodes), 0)
-        return nodes.to(dtype).index_put(places, ends, accumulate=True), packing
+        if isinstance(emissions, Tensor):
+            nodes = self._bordered(packing.pack(self._batch_first(emissions)), packing.lengths)
+        else:
+            nodes = self._with_ends(packing.pack(self._batch_first(emissions.left)), emissions.right, packing)
+        try:
+            return LinearChain(nodes, self.transition, packing.lengths), packing
+        except ValueError:
+            if isinstance(
+                emissions, Tensor
+            ):  # which of them it is, in the order of the user; masked scores may be anything
+                counted = emissions if mask is None else emissions.detach().masked_fill((mask == 0)[..., None], 0.0)
+                check_scores("emissions", counted)
+            raise
+
+    def _bordered(self, nodes: Float[Tensor, "B T N"], lengths: Int[Tensor, " B"] | None) -> Float[Tensor, "B T N"]:
+        """Scores with those of the first and last tags added."""
+        start = only(self.start_transitions, self.allowed_start)
+        end = only(self.end_transitions, self.allowed_end)
+        dtype, length = torch.promote_types(nodes.dtype, start.dtype), nodes.shape[1]
+        if lengths is None and length > 1:
+            border = torch.cat((start[None], start.new_zeros(length - 2, len(start)), end[None]))
+        else:
+            position = torch.arange(length, device=nodes.device)[:, None]
+            at_end = position == length - 1 if lengths is None else position == lengths[:, None, None] - 1
+            border = torch.where(position == 0, start, 0.0) + torch.where(at_end, end, 0.0)
+        return nodes.to(dtype) + border.to(dtype)
 
     def _tables(self) -> Tables:
         """The scores of first tags, of pairs and of last tags, for `nn.scripted`."""
@@ -279,9 +291,6 @@ class CRF(nn.Module):
         """From the order of the user's tensors to batch first, or back."""
         return x if self.batch_first else x.transpose(0, 1)
 
-    def _chain(self, nodes: Tensor | Factored, packing: Packing) -> LinearChain:
-        return LinearChain(nodes, self.transition, packing.lengths)
-
     def _sketched(self, chain: LinearChain) -> LinearChain:
         """The chain that the sums of the loss run over."""
         if self.kept is None or self.kept >= self.num_tags:
@@ -293,10 +302,12 @@ class CRF(nn.Module):
         inside = chain.inside()
         sets = tag_sets(tags, inside, self.num_tags)
         if sets is None:
-            log_prob = self._sketched(chain).log_prob(tags)
-            if bool((log_prob == -math.inf).any()):
-                check_follow(tags, inside, self.allowed_start, self.allowed, self.allowed_end, self.tags)
-            return log_prob
+            known = tags if chain.lengths is None else torch.where(inside, tags, 0)
+            score, small = chain.score_of(known), self._sketched(chain)
+            if not score.numel() or bool(score.detach().amin() >= LOWEST):
+                return score - small.log_partition()
+            check_follow(tags, inside, self.allowed_start, self.allowed, self.allowed_end, self.tags)
+            return small.log_prob(torch.where(inside, tags, -1))
         nodes = chain.node_scores().masked_fill(~sets & inside[..., None], -math.inf)
         agreeing = self._sketched(LinearChain(nodes, self.transition, chain.lengths)).log_partition()
         if bool((agreeing == -math.inf).any()):

@@ -38,16 +38,18 @@ def tag_sets(tags: Tensor, inside: Bool[Tensor, "B T"], num_tags: int) -> Bool[T
     """
     if tags.dtype == torch.bool:
         return tags
-    wrong = inside & ((tags < ANY) | (tags >= num_tags))
-    if bool(wrong.any()):
+    if not tags.numel():
+        return None
+    low, high = torch.stack(torch.where(inside, tags, 0).aminmax()).tolist()  # one look at the device
+    if low < ANY or high >= num_tags:
+        wrong = inside & ((tags < ANY) | (tags >= num_tags))
         raise ValueError(
             f"tags must lie between 0 and num_tags-1 = {num_tags - 1}, or be -1 for any tag: got {tags[wrong][0].item()}; "
             "positions that do not count belong in the mask"
         )
-    unknown = inside & (tags == ANY)
-    if not bool(unknown.any()):
+    if low >= 0:
         return None
-    return F.one_hot(tags.clamp(0, num_tags - 1), num_tags).bool() | unknown[..., None]
+    return F.one_hot(tags.clamp(0, num_tags - 1), num_tags).bool() | (inside & (tags == ANY))[..., None]
 
 
 def check_follow(

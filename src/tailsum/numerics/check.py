@@ -1,5 +1,6 @@
 """Checks of numbers and tensors from users; each raises a ValueError that names the argument and its value."""
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -61,9 +62,12 @@ def check_scores(name: str, tensor: Tensor) -> None:
         raise ValueError(f"{name} must not hold NaN or +inf (-inf forbids): got one at {place}")
 
 
-def are_scores(tensor: Tensor) -> bool:
-    """Whether scores are floating-point without NaN or +inf."""
-    return tensor.is_floating_point() and every(below_infinity(tensor))
+def are_scores(*tensors: Tensor) -> bool:
+    """Whether scores are floating-point without NaN or +inf, either of which the maximum would show; all on one device."""
+    if not all(x.is_floating_point() for x in tensors):
+        return False
+    highest = [x.detach().amax() for x in tensors if x.numel()]
+    return not highest or every(functools.reduce(torch.maximum, highest) < math.inf)
 
 
 def below_infinity(tensor: Tensor) -> Tensor:

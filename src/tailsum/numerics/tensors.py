@@ -67,12 +67,21 @@ def finite(scores: Tensor) -> Tensor:
 
 def unmasked(scores: Tensor) -> Tensor:
     """Minus infinity in place of finite masks such as -1e30 or the lowest number, beside which other scores lose all digits."""
-    if not scores.is_floating_point():
-        return scores
-    lowest = max(-1e29, torch.finfo(scores.dtype).min / 4)
-    if not scores.numel() or every(scores.detach().amin() >= lowest):  # no copy
-        return scores
-    return scores.masked_fill(scores < lowest, -math.inf)
+    return (
+        scores.masked_fill(scores < lowest_score(scores.dtype), -math.inf) if has_masks(scores) else scores
+    )  # no copy
+
+
+def has_masks(scores: Tensor) -> bool:
+    """Whether scores, if that is what they are, hold minus infinity or finite masks."""
+    if not scores.is_floating_point() or not scores.numel():
+        return False
+    return not every(scores.detach().amin() >= lowest_score(scores.dtype))
+
+
+def lowest_score(dtype: torch.dtype) -> float:
+    """What is lower is a mask."""
+    return max(-1e29, torch.finfo(dtype).min / 4)
 
 
 def without_nan(x: Tensor) -> Tensor:

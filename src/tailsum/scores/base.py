@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tailsum.numerics.tensors import as_values, largest, scaled, unmasked
+from tailsum.numerics.tensors import as_values, has_masks, largest, scaled, unmasked
 
 This = TypeVar("This", bound="Scores")
 
@@ -79,7 +79,7 @@ class Scores(ABC):
 
     def may_forbid(self) -> bool:
         """Whether some part may have the score minus infinity, or a finite mask."""
-        return any(bool((unmasked(x) == -math.inf).any()) for x in self.tensors)
+        return any(map(has_masks, self.tensors))
 
     def forbidden(self, dtype: torch.dtype) -> "Scores":
         """One for every part whose score is minus infinity or a finite mask, zero for the others."""

@@ -7,6 +7,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from tailsum.numerics.check import (
+    are_scores,
     as_whole,
     check_broadcast,
     check_in_range,
@@ -43,6 +44,15 @@ def node_potential(name: str, scores: Tensor | Factored, form: str, allowed: str
 def check_nodes(name: str, nodes: Potential) -> None:
     """`check_potential` for scores of single nodes; errors give places in the tensor that the user gave."""
     nodes.as_given().check(name)
+
+
+def check_nodes_and_pairs(nodes: tuple[str, Potential], pairs: tuple[str, Potential]) -> None:
+    """Both checks, with one look at the device if there is nothing wrong; potentials by their names."""
+    both = nodes[1], pairs[1]
+    plain = all(type(x).check is Potential.check for x in both) and pairs[1].device == nodes[1].device
+    if not (plain and are_scores(*(x for potential in both for x in potential.tensors))):
+        check_nodes(*nodes)
+        check_potential(*pairs)
 
 
 def check_lengths(lengths: Tensor, longest: int, name: str = "lengths", least: int = 1) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor
 from tailsum.chains import plan
 from tailsum.chains.messages import Forward, furthest_fall
 from tailsum.chains.ways import kernel_steps, plain_steps, small_steps
-from tailsum.numerics.tiles import tile_size
+from tailsum.numerics.gradients import regained
 from tailsum.scores.products import Products
 
 WAYS = {"kernels": kernel_steps, "few states": small_steps, "steps": plain_steps}  # all with the same two functions
@@ -73,22 +73,6 @@ class _Forward(torch.autograd.Function):
             return None, flow, *(None for _ in tensors)
         late = inverse * flow if recording else inverse.mul_(flow)
         return None, flow, *_table_gradient(ctx, table, mass, late, tensors, first=2)
-
-
-@torch.no_grad()
-def regained(source: Tensor, flow: Tensor, summed: Callable[[Tensor], Tensor] = lambda x: x.sum(-1)) -> Tensor:
-    """A correction for the rounding of a gradient that flows back: factors `[T, B, 1]` close to one.
-
-    Products drop small addends, which adds up over the steps. But the sum of the flow at a position must equal the sum of
-    all sources from there on. Where numbers of both signs cancel, the sums say nothing, and the factor is one.
-    """
-    entered = summed(source).double().flip(0).cumsum(0).flip(0)
-    # Several times faster than a norm, which needs no copy.
-    few = flow.numel() <= tile_size(flow.device)
-    norm = flow.abs().sum(-1, keepdim=True) if few else torch.linalg.vector_norm(flow, 1, -1, keepdim=True)
-    total, size = summed(flow).double(), summed(norm)
-    factor = torch.where(total.abs() > 0.5 * size, entered / total, 1.0)
-    return torch.where((factor - 1.0).abs() < 0.05, factor, 1.0).to(flow.dtype)[..., None]
 
 
 def inverse_total(table: Products, node: Tensor, log_mass: Tensor, total: Tensor) -> Tensor:

@@ -1,0 +1,114 @@
+"""What a chain of few states is asked, in one launch of a kernel, if that is the planner's way (`small_chains`)."""
+
+import math
+from abc import abstractmethod
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tailsum.audience import for_authors
+from tailsum.chains.plan import takes_small_kernels
+from tailsum.chains.small_chains import (
+    Tables,
+    alike,
+    differences,
+    small_best_path,
+    small_entropy,
+    small_log_sum,
+    small_log_sum_and_mean,
+)
+from tailsum.numerics.kernels import fused
+from tailsum.numerics.precision import full_precision
+from tailsum.scores.potential import Dense, Potential
+from tailsum.structure.base import Structure
+from tailsum.structure.compare import infinite_where_forbidden, matching
+
+
+class ChainTerms(NamedTuple):
+    """Scores of the states of each position `[*batch, T, N]`, and of the pairs of neighbouring ones."""
+
+    nodes: Dense
+    pairs: Potential
+
+
+class InOneLaunch(Structure[ChainTerms, Tensor]):
+    """The operations of a chain that have such a way, each with that of all structures for other chains."""
+
+    _emission: Potential
+    _transition: Potential
+
+    @property
+    @abstractmethod
+    def emission(self) -> Potential:
+        """Scores of the states of each position, without what the padding holds."""
+
+    @for_authors
+    def in_one_launch(self) -> Tables | None:
+        """The weighted scores, if that is the way; the kernels read neither masks nor padding."""
+        if not takes_small_kernels(self.batch_shape.numel(), self.node_shape[0], self.n_states, self._transition):
+            return None
+        with full_precision(self.device):
+            node = (self._emission if isinstance(self._emission, Dense) else self.emission).block()[..., 0, :]
+            node = node if self.kept is None else node + self.log_weight
+            return self.tables_of(ChainTerms(Dense(node.expand(*self.batch_shape, -1, -1)), self._transition))
+
+    @for_authors
+    def tables_of(self, terms: ChainTerms) -> Tables | None:
+        """The same of other scores."""
+        node, pairs, batch = terms.nodes.scores, terms.pairs, self.batch_shape.numel()
+        if not (takes_small_kernels(batch, self.node_shape[0], self.n_states, pairs) and fused(node)):
+            return None
+        node = node.expand(*self.batch_shape, -1, -1).reshape(batch, self.node_shape[0], -1)
+        return Tables(node, pairs.tabled().flat(self.batch_shape).tensors[0][:, 0])
+
+    @for_authors
+    def last(self) -> Int[Tensor, " B"] | None:
+        """The last position of each sequence; None if all end together."""
+        return None if self.lengths is None else self.lengths.reshape(-1) - 1
+
+    def _of_chains(self, values: Float[Tensor, " B"]) -> Float[Tensor, "*batch"]:
+        return values.reshape(self.batch_shape).to(self.dtype)
+
+    def log_partition(self) -> Float[Tensor, "*batch"]:
+        scores = self.in_one_launch()
+        return super().log_partition() if scores is None else self._of_chains(small_log_sum(*scores, last=self.last()))
+
+    def entropy(self) -> Float[Tensor, "*batch"]:
+        scores = self.in_one_launch() if self.kept is None else None  # weights of states are no part of the score
+        if scores is None:
+            return super().entropy()
+        return self._of_chains(small_entropy(*scores, last=self.last(), entropy=True))
+
+    def kl(self, other: "InOneLaunch") -> Float[Tensor, "*batch"]:
+        if self.kept is not None or not isinstance(other, InOneLaunch) or self.in_one_launch() is None:
+            return super().kl(other)
+        other = matching(self, other)
+        mine, theirs = self.in_one_launch(), None if other.kept is not None else other.in_one_launch()
+        if mine is None or theirs is None:
+            return super().kl(other)
+        last = self.last()
+        log_sum, mean = small_log_sum_and_mean(*alike(mine, differences(mine, theirs)), last=last)
+        divergence = mean - log_sum + small_log_sum(*theirs, last=last)
+        divergence = divergence.reshape(self.batch_shape)
+        if any(term.may_forbid() for term in other.terms()):
+            divergence = infinite_where_forbidden(self, divergence, self.unmasked(), other.unmasked())
+        return self._of_chains(divergence.masked_fill(log_sum.reshape(self.batch_shape) == -math.inf, math.inf))
+
+    @for_authors
+    def plain_marginals(self) -> Float[Tensor, "*batch T n"] | None:
+        """The marginals, if they are asked for without gradients."""
+        scores = self.in_one_launch()
+        if scores is None or (torch.is_grad_enabled() and any(x.requires_grad for x in scores)):
+            return None
+        slopes = small_log_sum.slopes((True, False), *scores, last=self.last())
+        chances = None if slopes is None else slopes[0]
+        return None if chances is None else chances.reshape(*self.batch_shape, self.node_shape[0], -1)
+
+    @torch.no_grad()
+    def argmax(self) -> Int[Tensor, "*batch T"]:
+        scores = self.in_one_launch() if self.kept is None else None
+        if scores is None:
+            return super().argmax()
+        return small_best_path(*scores, last=self.last()).reshape(*self.batch_shape, -1)

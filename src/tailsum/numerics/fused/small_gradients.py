@@ -1,0 +1,236 @@
+"""Gradients of chains of few states, from the messages of `small_chains.py`, which has the shapes."""
+
+# pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
+
+from collections.abc import Sequence
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from tailsum.numerics.fused.exponential import exp
+from tailsum.numerics.fused.kernel import Kept
+from tailsum.numerics.fused.scores import unmasked
+from tailsum.numerics.fused.small_tables import (
+    HELD,
+    HELD_WITH_MEANS,
+    LOST,
+    has_digits,
+    highest_score,
+    last_position,
+    tile,
+    turned_scores,
+    worth_of,
+)
+
+MOST_TABLES = 256  # gradients of one table that are added up at the end
+ROWS, SIDE = 16, 64  # what a program of `_table_kernel` takes at least, and the states of its tile
+
+
+@triton.jit
+def _shares(sent, entering, added, flow, carried, scores, worth, MEAN: tl.constexpr):
+    """Of states i and the states j after them `[J, I]`: the chance of the pair, and that times the mean of what comes after i."""
+    entering = tl.where(entering == -float("inf"), float("inf"), entering)
+    share = exp(sent[None, :] + scores - entering[:, None])
+    pair = share * flow[:, None]
+    led = pair
+    if MEAN:
+        led = pair * (added[:, None] + worth) + share * carried[:, None]
+    return pair, led
+
+
+@triton.jit
+def _flow_kernel(
+    value, grad, table, values, last, sent, entering, before, added, chance, after, of_node, of_value, of_table, of_values,
+    batch, length, n, per_group,
+    N: tl.constexpr, J: tl.constexpr, MEAN: tl.constexpr, OWN: tl.constexpr, RAGGED: tl.constexpr, TABLE: tl.constexpr,
+):  # fmt: skip
+    """The gradients in the scores of states, and of each sequence in a table that stays in registers (TABLE).
+
+    The pass back carries the chance of each state, and that times the mean of what comes after it, less what is usual (`after`).
+    """
+    b = tl.program_id(0).to(tl.int64)
+    end = last_position(last, b, length, RAGGED)
+    i = tl.arange(0, N)
+    inside = i < n
+    table += b // per_group * n * n
+    values += b // per_group * n * n
+    of_log_z = tl.load(grad + b).to(tl.float32)
+    of_mean = -of_log_z
+    if MEAN and not OWN:
+        of_mean = tl.load(grad + batch + b).to(tl.float32)
+    base = highest_score(table, n, N, J)
+    value_base = base
+    if MEAN and not OWN:
+        value_base = highest_score(values, n, N, J)
+    scores = tl.zeros([J, N], tl.float32)
+    worth, slope, bend = (
+        scores,
+        scores,
+        scores,
+    )  # sums of chances, and of chances times how unusual the mean of the pair is
+    if J == N:
+        scores = turned_scores(table, i, i, n) - base
+        if MEAN:
+            worth = worth_of(values, i, i, n, value_base)
+    flow, carried = tl.zeros([N], tl.float32), tl.zeros([N], tl.float32)
+    for t in range(end + 1, length):
+        tl.store(of_node + (b * length + t) * n + i, flow, inside)
+        if MEAN and not OWN:
+            tl.store(of_value + (b * length + t) * n + i, flow, inside)
+    for back in range(end + 1):
+        row = (b * length + end - back) * n
+        message = tl.load(sent + row + i, inside, -float("inf"))
+        level = tl.zeros([N], tl.float32)
+        if MEAN:
+            level = tl.load(before + row + i, inside, 0.0)
+        pair, led, x, y = scores, scores, exp(message), tl.zeros([N], tl.float32)
+        if back > 0:
+            if J == N:
+                entered, extra = tl.load(entering + row + n + i, inside, float("inf")), level
+                if MEAN:
+                    extra = tl.load(added + row + n + i, inside, 0.0)
+                pair, led = _shares(message, entered, extra, flow, carried, scores, worth, MEAN)
+                x, y = tl.sum(pair, 0), tl.sum(led, 0)
+            else:
+                x = tl.zeros([N], tl.float32)
+                for start in range(0, n, J):
+                    j = start + tl.arange(0, J)
+                    later_row = row + n + j
+                    some = turned_scores(table, i, j, n) - base
+                    own, extra, later = some, tl.zeros([J], tl.float32), tl.zeros([J], tl.float32)
+                    if MEAN:
+                        own = worth_of(values, i, j, n, value_base)
+                        extra, later = tl.load(added + later_row, j < n, 0.0), tl.load(after + later_row, j < n, 0.0)
+                    entered, here = (
+                        tl.load(entering + later_row, j < n, float("inf")),
+                        tl.load(chance + later_row, j < n, 0.0),
+                    )
+                    part, part_led = _shares(message, entered, extra, here, later, some, own, MEAN)
+                    x += tl.sum(part, 0)
+                    y += tl.sum(part_led, 0)
+        total = tl.sum(x, 0)
+        scale = tl.where(total > 0, 1 / tl.where(total > 0, total, 1.0), 0.0)  # beside one, rounding alone
+        flow = x * scale
+        if MEAN:
+            y *= scale
+            excess = tl.sum(flow * level + y, 0)  # zero but for rounding, and for the end
+            carried = y - flow * excess
+            level -= excess
+            gradient = of_mean * (flow * level + y)
+            if not OWN:
+                gradient += of_log_z * flow
+                masked = unmasked(tl.load(value + row + i, inside, 0.0)) == -float("inf")
+                tl.store(of_value + row + i, tl.where(masked, 0.0, of_mean * flow), inside)
+            tl.store(of_node + row + i, gradient, inside)
+        else:
+            tl.store(of_node + row + i, of_log_z * flow, inside)
+        if J == N:
+            if TABLE and back > 0:
+                slope += pair
+                if MEAN:
+                    bend += led + pair * level[None, :]
+        else:
+            tl.store(chance + row + i, flow, inside)
+            if MEAN:
+                tl.store(after + row + i, carried, inside)
+            tl.debug_barrier()
+    if TABLE and J == N:
+        place = b * n * n + i[:, None] + i[None, :] * n
+        square = inside[:, None] & inside[None, :]
+        if OWN:
+            tl.store(of_table + place, of_mean * bend, square)
+        elif MEAN:
+            tl.store(of_table + place, of_log_z * slope + of_mean * bend, square)
+            masked = turned_scores(values, i, i, n) == -float("inf")
+            tl.store(of_values + place, tl.where(masked, 0.0, of_mean * slope), square)
+        else:
+            tl.store(of_table + place, of_log_z * slope, square)
+
+
+@triton.jit
+def _table_kernel(
+    grad, table, values, last, sent, entering, before, added, chance, after, of_table, of_values,
+    batch, length, n, per_group, rows, N: tl.constexpr, SIDE: tl.constexpr,
+    MEAN: tl.constexpr, OWN: tl.constexpr, RAGGED: tl.constexpr,
+):  # fmt: skip
+    """A part of the gradient in tables that do not stay in registers, `[G, part, N, N]`, from what `_flow_kernel` kept.
+
+    Each program takes a tile of one table, and `rows` of the positions of the sequences that share the table.
+    """
+    blocks = tl.cdiv(n, SIDE)
+    i = tl.program_id(0) // blocks * SIDE + tl.arange(0, SIDE)
+    j = tl.program_id(0) % blocks * SIDE + tl.arange(0, SIDE)
+    group, split = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    table += group * n * n
+    values += group * n * n
+    base = highest_score(table, n, N, SIDE // 2)
+    scores = turned_scores(table, i, j, n) - base
+    worth = scores
+    if MEAN:
+        value_base = base
+        if not OWN:
+            value_base = highest_score(values, n, N, SIDE // 2)
+        worth = worth_of(values, i, j, n, value_base)
+    of_scores, of_worth = tl.zeros([SIDE, SIDE], tl.float32), tl.zeros([SIDE, SIDE], tl.float32)
+    for one in range(split * rows, tl.minimum(per_group * (length - 1), (split + 1) * rows)):
+        b = group * per_group + one // (length - 1)
+        t = one % (length - 1)
+        if t < last_position(last, b, length, RAGGED):
+            of_log_z = tl.load(grad + b).to(tl.float32)
+            of_mean = -of_log_z
+            here = (b * length + t) * n
+            there = here + n + j
+            message = tl.load(sent + here + i, i < n, -float("inf"))
+            entered, flow = tl.load(entering + there, j < n, float("inf")), tl.load(chance + there, j < n, 0.0)
+            extra, carried = flow, flow
+            if MEAN:
+                extra, carried = tl.load(added + there, j < n, 0.0), tl.load(after + there, j < n, 0.0)
+            pair, led = _shares(message, entered, extra, flow, carried, scores, worth, MEAN)
+            if MEAN:
+                if not OWN:
+                    of_mean = tl.load(grad + batch + b).to(tl.float32)
+                    of_worth += of_mean * pair
+                    of_scores += of_log_z * pair
+                level = tl.load(before + here + i, i < n, 0.0)
+                of_scores += of_mean * (led + pair * level[None, :])
+            else:
+                of_scores += of_log_z * pair
+    place = (group * tl.num_programs(2) + split) * n * n + j[:, None] + i[None, :] * n
+    square = (j < n)[:, None] & (i < n)[None, :]
+    tl.store(of_table + place, of_scores, square)
+    if MEAN and not OWN:
+        masked = turned_scores(values, i, j, n) == -float("inf")
+        tl.store(of_values + place, tl.where(masked, 0.0, of_worth), square)
+
+
+def backward(
+    kept: Kept, grad: Tensor, wanted: Sequence[bool], *, last: Tensor | None = None, entropy: bool = False
+) -> Sequence[Tensor | None] | None:
+    """The gradients in all inputs; None where they have too few digits."""
+    table, value, worth, room, fallen = kept
+    kinds, mean, pairs = len(wanted) // 2, entropy or len(wanted) > 2, any(wanted[1::2])
+    if not mean and not has_digits(fallen, LOST):
+        return None
+    (batch, length, n), groups = room.shape[1:], len(table)
+    together, grad = batch // groups, grad.contiguous()
+    held = n <= (HELD_WITH_MEANS if mean else HELD) and together <= MOST_TABLES
+    rows = 1 if held else max(ROWS, triton.cdiv(together * (length - 1), MOST_TABLES))
+    parts = together if held else triton.cdiv(together * (length - 1), rows)
+    of_states = room.new_empty(kinds, batch, length, n)
+    of_tables = room.new_empty(kinds, groups, parts, n, n) if pairs else room
+    flow = (room, room) if held else room.new_empty(2, batch, length, n).unbind()
+    end = table if last is None else last
+    shared = (grad, table, worth, end, *(room.unbind() if mean else (*room.unbind(), room, room)), *flow)
+    settings = {"MEAN": mean, "OWN": entropy, "RAGGED": last is not None}
+    _flow_kernel[batch,](
+        value, *shared, of_states[0], of_states[-1], of_tables[0], of_tables[-1], batch, length, n, together,
+        TABLE=pairs, **settings, **tile(n, held),
+    )  # fmt: skip
+    if pairs and not held:
+        _table_kernel[triton.cdiv(n, SIDE) ** 2, groups, parts](
+            *shared, of_tables[0], of_tables[-1], batch, length, n, together, rows,
+            N=tile(n, held)["N"], SIDE=SIDE, **settings, num_warps=8,
+        )  # fmt: skip
+    of_tables = (of_tables[:, :, 0] if parts == 1 else of_tables.sum(2)) if pairs else (None, None)
+    return [x for both in zip(of_states, of_tables, strict=False) for x in both]
