@@ -11,7 +11,7 @@ from tailsum.graphs.factor_scores import FactorGroups, Group
 from tailsum.graphs.factors import TableFactors, padded
 from tailsum.graphs.layers import Links, Plan, visits
 from tailsum.graphs.monitor import Monitor, Passing
-from tailsum.graphs.propagate import Gathered, Messages, Propagation, bethe, by_group, gathered, normalised
+from tailsum.graphs.propagate import Gathered, Messages, bethe, by_group, gathered, normalised
 from tailsum.graphs.sweeps import all_factors, iteration, of_factors
 from tailsum.numerics.fixed_point import Iteration, fixed_point, stationary
 from tailsum.numerics.noise import Choose

@@ -32,10 +32,9 @@ def iteration(
     plan: Plan, unary: Tensor, groups: Sequence[Group], damping: float, reduce: Reduce, *, hard: bool
 ) -> Callable[[Tensor], Tensor]:
     """One iteration of the messages `[B, Z]`, for scores `[B, V, N]` and the flat scores of groups of factors."""
-    if reduce in (log_sum_exp, highest) and _by_kernels(plan, unary, groups):
-        if reduce is log_sum_exp or not torch.is_grad_enabled():
-            tables = [group.block() for group in groups]
-            return _Sweep(plan, unary, tables, damping, reduce, hard)
+    taken = reduce is log_sum_exp or (reduce is highest and not torch.is_grad_enabled())
+    if taken and _by_kernels(plan, unary, groups):
+        return _Sweep(plan, unary, [group.block() for group in groups], damping, reduce, hard)
     return _by_stages(plan, unary, groups, damping, reduce, hard=hard).step
 
 
@@ -47,16 +46,16 @@ def _by_stages(
     factors = list[Factors]()
     for block in plan.blocks:
         key, group = (block.group, block.axes), groups[block.group]
-        of_block = shared[key] if key in shared else all_factors(of_factors(group, block.factors), reduce, block.axes, keep)
+        of_block = (
+            shared[key] if key in shared else all_factors(of_factors(group, block.factors), reduce, block.axes, keep)
+        )
         if group.lead[1] == 1:
             shared[key] = of_block
         factors.append(of_block)
     return Propagation(plan, unary, factors, damping=damping, hard=hard)
 
 
-def all_factors(
-    group: Group, reduce: Reduce, axes: tuple[int, ...] | None = None, keep: bool | None = None
-) -> Factors:
+def all_factors(group: Group, reduce: Reduce, axes: tuple[int, ...] | None = None, keep: bool | None = None) -> Factors:
     """All factors of a group, with the axes of their tables in the given order."""
     axes = tuple(range(group.arity)) if axes is None else axes
     if len(axes) > 2:
@@ -74,7 +73,7 @@ def _by_kernels(plan: Plan, unary: Tensor, groups: Sequence[Group]) -> bool:
     tensors = [x for group in groups for x in group.tensors]
     if not fused(unary, *tensors) or not unary.numel() or not groups:
         return False
-    n, wiring = unary.shape[-1], None
+    n = unary.shape[-1]
     if n > _MOST_STATES or any(group.arity > 2 for group in groups):
         return False
     wiring = wired(plan)

@@ -4,6 +4,7 @@ The numbers are places in the packed messages of a plan: block after block, firs
 """
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -36,7 +37,9 @@ class Wiring:
     stage: Int[Tensor, " D"]
     most: int  # messages to a variable
     widest: int  # the most messages of a stage
-    factors: tuple[tuple[int, int, bool], ...]  # group, factor, and whether the message goes to the first axis of its table
+    factors: tuple[
+        tuple[int, int, bool], ...
+    ]  # group, factor, and whether the message goes to the first axis of its table
     counts: tuple[int, ...]  # of the factors of each group
     _tables: dict[tuple[bool, ...], Tables] = field(default_factory=dict, compare=False)
 
@@ -86,8 +89,8 @@ def wired(plan: Plan) -> Wiring:
     with torch.inference_mode(False):
         return Wiring(
             *(_whole(x, plan.layer.device) for x in (source, back, into, begin, order, starts, stage)),
-            most=max((b - a for a, b in zip(begin, begin[1:], strict=False)), default=0),
-            widest=max((b - a for a, b in zip(starts, starts[1:], strict=False)), default=0),
+            most=max((b - a for a, b in itertools.pairwise(begin)), default=0),
+            widest=max((b - a for a, b in itertools.pairwise(starts)), default=0),
             factors=tuple(factors),
             counts=tuple(counts[g] for g in sorted(counts)),
         )
