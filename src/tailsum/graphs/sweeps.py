@@ -131,7 +131,7 @@ class _Sweep:
 
     def repeated(self, z: Tensor, limit: int, tolerance: float) -> tuple[Tensor, Iterated]:
         swept = self.launched.pass_on(z, limit, tolerance, highest=self.settings["reduce"] is highest, keep=False)
-        return swept.messages.flatten(1), Iterated(swept.count, swept.change)
+        return swept.messages.flatten(1), Iterated(swept.iterations, swept.change)
 
     def pulled(self, z: Tensor, grad: Tensor) -> "_Pull":
         return _Pull(self.launched, z, grad)
@@ -149,4 +149,4 @@ class _Pull:
 
     def repeated(self, w: Tensor, limit: int, tolerance: float) -> tuple[Tensor, Iterated]:
         found = self.launched.pull(self.grad, w, self.z, self.swept, limit, tolerance)
-        return found.weight.flatten(1), Iterated(found.count, found.change)
+        return found.weight.flatten(1), Iterated(found.iterations, found.change)

@@ -34,6 +34,8 @@ class Steps(Protocol):
 class Invertible(Protocol):
     """A step that knows how gradients at its fixed points are iterated."""
 
+    def __call__(self, z: Tensor) -> Tensor: ...
+
     def pulled(self, z: Tensor, grad: Tensor) -> Step:
         """The step `w -> grad + J' w`, J the derivative at z."""
         ...
@@ -61,8 +63,10 @@ class Iteration:
     linear: bool = False
 
     def __call__(self, step: Step, z: Tensor) -> Tensor:
-        together = isinstance(step, Steps) and not torch.is_grad_enabled()
-        z, iterated = step.repeated(z, self.limit, self.tolerance) if together else self._one_by_one(step, z)
+        if isinstance(step, Steps) and not torch.is_grad_enabled():
+            z, iterated = step.repeated(z, self.limit, self.tolerance)
+        else:
+            z, iterated = self._one_by_one(step, z)
         self.on_finish(iterated, self.linear)
         return z
 

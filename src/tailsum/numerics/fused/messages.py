@@ -41,7 +41,7 @@ class Wiring(Protocol):
     @property
     def stages(self) -> int: ...
 
-    def tables(self, shared: Sequence[bool]) -> Tensor: ...
+    def tables(self, shared: Sequence[bool]) -> Any: ...
 
 
 @triton.jit
@@ -144,7 +144,7 @@ class Swept(NamedTuple):
     """Messages `[B, D, N]`, for each instance how many iterations there were and the last change, and what derivatives need."""
 
     messages: Tensor
-    count: Tensor
+    iterations: Tensor
     change: Tensor
     cavities: Tensor
     raw: Tensor  # before damping, and before the largest entry is subtracted
@@ -154,7 +154,7 @@ class Pulled(NamedTuple):
     """The weights `[B, D, N]`, as in `Swept` what became of them, and what the last iteration went by (`pull_kernel`)."""
 
     weight: Tensor
-    count: Tensor
+    iterations: Tensor
     change: Tensor
     flow: Tensor
     slopes: Tensor
