@@ -47,7 +47,7 @@ class Update:
     incoming: tuple[Incoming, ...]  # all messages to `nodes`
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plan:
     """The updates of one iteration, in stages; all updates of a stage read the messages of earlier stages."""
 

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from tailsum.graphs.factor_scores import FactorGroups, Group
-from tailsum.graphs.factors import Factors, PairFactors, TableFactors, padded
-from tailsum.graphs.layers import Block, Links, Plan, visits
+from tailsum.graphs.factors import TableFactors, padded
+from tailsum.graphs.layers import Links, Plan, visits
 from tailsum.graphs.monitor import Monitor, Passing
-from tailsum.graphs.propagate import Gathered, Messages, Propagation, bethe, by_group, gathered, normalised
+from tailsum.graphs.propagate import Gathered, Messages, bethe, by_group, gathered, normalised
+from tailsum.graphs.sweeps import all_factors, iteration, of_factors
 from tailsum.numerics.fixed_point import Iteration, fixed_point, stationary
 from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import Reduce, highest
 from tailsum.numerics.tensors import finite
-from tailsum.numerics.tiles import fits_budget
 from tailsum.scores.potential import Dense
 
 
@@ -53,32 +53,14 @@ class Network:
     def step(self, params: Sequence[Tensor]) -> Callable[[Tensor], Tensor]:
         """One iteration of the messages."""
         unary, groups = self.split(params)
-        keep = fits_budget(sum(group.table_bytes for group in groups if group.arity == 2))
-        shared: dict[tuple[int, tuple[int, ...]], Factors] = {}  # where all factors of a group share a table
-        factors = []
-        for block in self.plan.blocks:
-            key, group = (block.group, block.axes), groups[block.group]
-            of_block = shared[key] if key in shared else self._factors(group, block, keep)
-            if group.lead[1] == 1:
-                shared[key] = of_block
-            factors.append(of_block)
-        return Propagation(self.plan, unary, factors, damping=self.damping, hard=self.hard).step
+        return iteration(self.plan, unary, groups, self.damping, self.reduce, hard=self.hard)
 
     def value(self, z: Tensor, params: Sequence[Tensor]) -> Tensor:
         """The Bethe value at messages `[B, Z]`."""
         unary, groups = self.split(params)
-        factors = [(v, self._factors(group)) for v, group in zip(self.variables, groups, strict=True)]
+        factors = [(v, all_factors(group, self.reduce)) for v, group in zip(self.variables, groups, strict=True)]
         messages = by_group(self.plan, z, self.n, self.variables)
         return bethe(unary, factors, messages, self.reduce, hard=self.hard)
-
-    def _factors(self, group: Group, block: Block | None = None, keep: bool | None = None) -> Factors:
-        """All factors of a group, or those of a block with its order of axes."""
-        axes = tuple(range(group.arity)) if block is None else block.axes
-        if block is not None:
-            group = _of_block(group, block.factors)
-        if len(axes) > 2:
-            return TableFactors(group.scores.permute(0, 1, *(2 + a for a in axes)), self.reduce)
-        return PairFactors(group if axes == (0, 1) else group.backwards(), self.reduce, keep)
 
 
 class Solver:
@@ -125,7 +107,7 @@ class Solver:
         if self.plan.forest:  # messages become final, except for rounding
             limit, tolerance = self.plan.forest_iterations, 16 * torch.finfo(start.dtype).eps
         iterate = Iteration(limit, tolerance, self.monitor, 1.0 - self.network.damping)
-        if self.passing.implicit:
+        if self.passing.implicit or not torch.is_grad_enabled():
             return fixed_point(self.network.step, iterate, start, self.params)
         return iterate(self.network.step(self.params), start)
 
@@ -174,7 +156,7 @@ class Solver:
         """Messages `[count, B, m, N]` of factors, given the `states [count, B, V]` of their variables in earlier layers."""
         group, position, earlier, factors, _ = links
         chosen = states[..., self.variables[group][factors][:, list(earlier)]]  # [count, B, m, earlier]
-        scores = _of_block(scores, factors)
+        scores = of_factors(scores, factors)
         if len(cavities) == 2:
             sent = normalised((scores.backwards() if position == 0 else scores).block(chosen)[..., 0, :])
         else:
@@ -189,11 +171,6 @@ class Solver:
                 place = place * size + chosen[..., i]
             sent = Dense(table.flatten(2, -2)).block(place[..., None])[..., 0, :]
         return padded(sent, self.n)
-
-
-def _of_block(group: Group, factors: Tensor) -> Group:
-    """The scores of factors in ascending order; as many factors as the group has are all of them."""
-    return group if group.lead[1] in (1, len(factors)) else group.map(lambda x: x.index_select(1, factors))
 
 
 def _may_forbid(group: Group) -> bool:

@@ -7,7 +7,7 @@ an incoming gradient g becomes `w = g + J' w`, another fixed point, which is the
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -19,6 +19,28 @@ Step = Callable[[Tensor], Tensor]
 Prepare = Callable[[Sequence[Tensor]], Step]  # builds the step from its parameters
 
 
+@runtime_checkable
+class Steps(Protocol):
+    """A step that can be repeated in a launch of its own, where no graph is recorded."""
+
+    def __call__(self, z: Tensor) -> Tensor: ...
+
+    def repeated(self, z: Tensor, limit: int, tolerance: float) -> "tuple[Tensor, Iterated]":
+        """What `Iteration` returns and reports."""
+        ...
+
+
+@runtime_checkable
+class Invertible(Protocol):
+    """A step that knows how gradients at its fixed points are iterated."""
+
+    def __call__(self, z: Tensor) -> Tensor: ...
+
+    def pulled(self, z: Tensor, grad: Tensor) -> Step:
+        """The step `w -> grad + J' w`, J the derivative at z."""
+        ...
+
+
 class Iterated(NamedTuple):
     """The number of iterations of each row, and the change in its last one, both `[B]`."""
 
@@ -28,7 +50,7 @@ class Iterated(NamedTuple):
 
 @dataclass(frozen=True)
 class Iteration:
-    """Steps from a start `[B, Z]` until no row changes by more than `tolerance`, at most `limit` of them.
+    """Steps from a start `[B, Z]`, each row until it changes by at most `tolerance`, at most `limit` of them.
 
     `on_finish` is called with the result and `linear`, which is True for the gradient of a fixed point. A damped step
     goes only the fraction `step_size` of the way; changes are measured for the whole way, whatever the damping.
@@ -41,18 +63,28 @@ class Iteration:
     linear: bool = False
 
     def __call__(self, step: Step, z: Tensor) -> Tensor:
+        if isinstance(step, Steps) and not torch.is_grad_enabled():
+            z, iterated = step.repeated(z, self.limit, self.tolerance)
+        else:
+            z, iterated = self._one_by_one(step, z)
+        self.on_finish(iterated, self.linear)
+        return z
+
+    def _one_by_one(self, step: Step, z: Tensor) -> tuple[Tensor, Iterated]:
         count = torch.zeros(len(z), dtype=torch.long, device=z.device)
         change = torch.full((len(z),), math.inf, dtype=z.dtype, device=z.device)
-        for _ in range(self.limit):
+        moving, left = change > self.tolerance, len(z)
+        for turn in range(self.limit):
             after = step(z)
-            moving = change > self.tolerance
             count += moving
             change = torch.where(moving, self._change(z.detach(), after.detach()) / self.step_size, change)
-            z = after
-            if self.limit > 1 and not (change > self.tolerance).any():
-                break
-        self.on_finish(Iterated(count, change), self.linear)
-        return z
+            z = after if left == len(z) else torch.where(moving[:, None], after, z)
+            if turn + 1 < self.limit:
+                moving = change > self.tolerance
+                left = int(moving.sum())
+                if not left:
+                    break
+        return z, Iterated(count, change)
 
     def _change(self, before: Tensor, after: Tensor) -> Tensor:
         """The change of each row, relative to `max(1, |entry|)`, or (linear) to the largest entry of the row."""
@@ -98,7 +130,10 @@ def _pull(prepare: Prepare) -> Prepare:
         grad, *rest = inputs
         point, *params = (tracked(x, recording, i == 0) for i, x in enumerate(rest))
         with torch.enable_grad(), full_precision(grad.device):
-            out = prepare(params)(point)
+            own = prepare(params)
+            if isinstance(own, Invertible) and not recording:
+                return own.pulled(point.detach(), grad)
+            out = own(point)
 
         def step(w: Tensor) -> Tensor:
             if not out.requires_grad:
