@@ -5,7 +5,6 @@ import torch
 
 from tailsum.chains.chain_marginals import chain_marginals, state_chances
 from tailsum.numerics.fixed_point import Iteration, fixed_point, stationary
-from tailsum.numerics.fused.reference import reference_gradients
 from tailsum.numerics.gradients import gradients, tracked
 from tailsum.numerics.reduce import log_sum_exp
 from tailsum.numerics.stream import Parts, streamed
@@ -28,7 +27,7 @@ class _ByReference(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *grads):
-        return tuple(reference_gradients(both, ctx.saved_tensors, ctx.needs_input_grad, grads[0]))
+        return tuple(gradients(lambda x: both(*x), ctx.saved_tensors, ctx.needs_input_grad, grads[0]))
 
 
 class _Both(Function):

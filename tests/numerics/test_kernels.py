@@ -48,8 +48,10 @@ def test_kernel(kernel, sizes, forbidden):
     inputs = [x.masked_fill(torch.rand_like(x) < forbidden, kernel.impossible) for x in example.inputs]
     example = example._replace(inputs=tuple(inputs))
     results = computed(kernel, example, "always", torch.float32), computed(kernel, example, "never", torch.float64)
-    for ours, truth in zip(*results, strict=True):
-        torch.testing.assert_close(ours, truth, rtol=2e-5, atol=2e-5, check_dtype=False)
+    for ours, truth, limit in zip(
+        *results, (2e-5, 2e-5, 1e-4), strict=True
+    ):  # the reference is in float32 in second ones
+        torch.testing.assert_close(ours, truth, rtol=limit, atol=limit, check_dtype=False)
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.module)

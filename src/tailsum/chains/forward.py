@@ -3,15 +3,16 @@
 import torch
 from torch import Tensor
 
-from tailsum.chains import plan
+from tailsum.chains import plan, small_chains
 from tailsum.chains.messages import Forward, Summed, normalised
-from tailsum.chains.small_chains import small_log_sum
+from tailsum.chains.ways import log_kernels
 from tailsum.chains.ways.gauge import in_another_gauge
-from tailsum.chains.ways.log_kernels import fused_log_partition, fused_messages
 from tailsum.chains.ways.log_steps import log_space_scan
 from tailsum.chains.ways.products import by_products
+from tailsum.numerics.fused.kernel import Kernel
 from tailsum.numerics.kernels import fused
-from tailsum.scores.potential import Potential
+from tailsum.numerics.tensors import unmasked
+from tailsum.scores.potential import Dense, Potential
 
 
 def summed(node: Tensor, pairs: Potential, last: Tensor) -> Summed | None:
@@ -39,7 +40,8 @@ def forward_messages(node: Tensor, pairs: Potential, last: Tensor) -> Forward:
     if len(node) == 1:
         return normalised(node, pairs)
     if plan.takes_log_kernels(node.shape[1], len(node), node.shape[2], pairs):
-        return fused_messages(node.transpose(0, 1), pairs, last)
+        node = node.transpose(0, 1)
+        return Forward(*chain_messages(node, *log_kernels.params_of(node, pairs), last=last))
     result = summed(node, pairs, last)
     if result is None:
         return log_space_scan(node.double(), pairs.to(torch.float64))
@@ -53,5 +55,24 @@ def log_partition(node: Tensor, pairs: Potential, last: Tensor) -> Tensor:
     if plan.takes_small_kernels(batch, length, n, pairs) and fused(node):
         return small_log_sum(node, pairs.tabled().scores[:, 0], last=last)
     if length > 1 and plan.takes_log_kernels(batch, length, n, pairs):
-        return fused_log_partition(node, pairs, last)
+        return chain_log_sum(node, *log_kernels.params_of(node, pairs), last=last)
     return forward_messages(node.transpose(0, 1).contiguous(), pairs, last).log_sum(pairs, last)
+
+
+def _log_sum(node: Tensor, *params: Tensor, last: Tensor) -> Tensor:
+    return log_partition(node, log_kernels.pairs_of(params), last)
+
+
+def _messages(node: Tensor, *params: Tensor, last: Tensor) -> Forward:
+    return forward_messages(node.transpose(0, 1), log_kernels.pairs_of(params), last)
+
+
+def _small_log_sum(node: Tensor, table: Tensor, *, last: Tensor | None = None) -> Tensor:
+    scores = unmasked(small_chains.cleaned(node, last))
+    return log_partition(scores, Dense(table[:, None]).unmasked(), small_chains.last_positions(node, last))
+
+
+_of_logs = log_kernels.example, log_kernels.SIZES, log_kernels.LARGE
+chain_log_sum = Kernel("log_chains", _log_sum, *_of_logs)
+chain_messages = Kernel("log_messages", _messages, *_of_logs)
+small_log_sum = Kernel("small_chains", _small_log_sum, small_chains.example, small_chains.SIZES, small_chains.LARGE)

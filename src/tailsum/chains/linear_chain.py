@@ -17,15 +17,15 @@ from torch import Tensor
 
 from tailsum.audience import for_authors
 from tailsum.chains.backward_walk import BackwardWalk
-from tailsum.chains.best_paths import best_paths
+from tailsum.chains.best_paths import best_paths, small_ranked_paths
 from tailsum.chains.chain_marginals import chain_marginals, pair_chances, state_chances
 from tailsum.chains.chain_sweep import ChainSweep
 from tailsum.chains.forward import log_partition
-from tailsum.chains.mean_score import mean_score
+from tailsum.chains.mean_score import mean_score, small_log_sum_and_mean
 from tailsum.chains.one_launch import ChainTerms, InOneLaunch
 from tailsum.chains.plan import RANKED
 from tailsum.chains.refine import Refined
-from tailsum.chains.small_chains import alike, small_log_sum_and_mean, small_ranked_paths
+from tailsum.chains.small_chains import alike
 from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape, check_temperature
 from tailsum.numerics.reduce import Reduce, log_sum_exp
 from tailsum.numerics.tensors import as_values, flattened, without_common, working_type

@@ -16,11 +16,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tailsum.chains.forward import summed
+from tailsum.chains import small_chains
+from tailsum.chains.forward import log_partition, summed
 from tailsum.chains.messages import Forward
 from tailsum.chains.ways.scan import Flow, forward_scan, inverse_total
 from tailsum.chains.weighed import Weighed, WeighedTable, WeighedTiles
-from tailsum.numerics.tensors import as_values
+from tailsum.numerics.fused.kernel import Kernel
+from tailsum.numerics.gradients import with_slope
+from tailsum.numerics.tensors import as_values, finite, unmasked
 from tailsum.scores.potential import Dense, Potential
 from tailsum.scores.products import Products
 
@@ -160,3 +163,37 @@ def _excesses(table: Products, weighed: Weighed, chances: _Chances, value: Tenso
 
 def _detached(values: Potential | None) -> Potential | None:
     return None if values is None else values.map(torch.detach)
+
+
+# Chains of few states, in one launch of a kernel.
+
+
+def _small_means(node: Tensor, table: Tensor, value: Tensor, values: Tensor, *, last: Tensor | None = None) -> Tensor:
+    """Log Z and the mean of the values, `[2, B]`."""
+    node, value = (small_chains.cleaned(x, last) for x in (node, as_values(value)))
+    node, pairs, others = unmasked(node), Dense(table[:, None]).unmasked(), Dense(as_values(values)[:, None])
+    last, found = small_chains.last_positions(node, last), None
+    if node.shape[1] > 1:
+        forward, added = (x.transpose(0, 1).contiguous() for x in (node, value))
+        found = mean_score(forward, pairs, added, others, last, kept=True)
+    if found is None:  # the range is too wide
+        wide = [x.double() for x in (node, pairs.scores, value, others.scores)]
+        found = with_slope(lambda x: log_partition(x[0], Dense(x[1]), last), wide[:2], wide[2:])
+    return torch.stack([x.double() for x in found])
+
+
+def _small_entropy(node: Tensor, table: Tensor, *, last: Tensor | None = None, entropy: bool = True) -> Tensor:
+    assert entropy  # what the launches are told
+    scores = [x - finite(x.detach().amax(dims, keepdim=True)) for x, dims in ((node, -1), (table, (-2, -1)))]
+    log_sum, mean = _small_means(*scores, *scores, last=last)
+    return log_sum - mean
+
+
+def _with(**how: int) -> list[dict[str, int]]:
+    return [sizes | how for sizes in (*small_chains.SIZES, small_chains.LARGE)]
+
+
+*_sizes, _large = _with(entropy=1)
+small_entropy = Kernel("small_chains", _small_entropy, small_chains.example, _sizes, _large)
+*_sizes, _large = _with(values=1)
+small_log_sum_and_mean = Kernel("small_chains", _small_means, small_chains.example, _sizes, _large)

@@ -9,16 +9,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.audience import for_authors
+from tailsum.chains.best_paths import small_best_path
+from tailsum.chains.forward import small_log_sum
+from tailsum.chains.mean_score import small_entropy, small_log_sum_and_mean
 from tailsum.chains.plan import takes_small_kernels
-from tailsum.chains.small_chains import (
-    Tables,
-    alike,
-    differences,
-    small_best_path,
-    small_entropy,
-    small_log_sum,
-    small_log_sum_and_mean,
-)
+from tailsum.chains.small_chains import Tables, alike, differences
 from tailsum.numerics.kernels import fused
 from tailsum.numerics.precision import full_precision
 from tailsum.scores.potential import Dense, Potential

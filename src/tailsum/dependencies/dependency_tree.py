@@ -137,7 +137,7 @@ class States(Arcs):
         return super().after_batch() | {"_node": 2, "_transition": pairs}
 
     def total(self, terms: DependencyTerms, reduce: Reduce) -> Float[Tensor, "*batch"]:
-        arc, _ = self._flat_arcs(terms, reduce)
+        arc = self._flat_arcs(terms, reduce)
         nodes, pairs = self._flat_states(terms)
         total = tree_total(nodes, arc, pairs, self.sequence_lengths(), self.multiroot, reduce)
         return total.reshape(self.batch_shape)

@@ -67,7 +67,7 @@ def best_path_by_steps(node: Tensor, pairs: Potential, last: Tensor) -> Tensor:
     ending = best[last, torch.arange(len(last), device=last.device)]
     inside = torch.arange(len(node), device=last.device) <= last[:, None]
     possible = inside & (ending > -math.inf).any(-1, keepdim=True)
-    return torch.where(possible, _walk(best, steps, last, ending.argmax(-1)), -1)[None]
+    return torch.where(possible, _walk(best, steps, last, ending.argmax(-1)), -1)
 
 
 def _walk(best: Tensor, steps: PairSteps, last: Tensor, final: Tensor) -> Tensor:

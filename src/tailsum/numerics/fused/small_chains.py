@@ -5,7 +5,7 @@ sum over the paths to it, less the highest of them; `entering` is the same befor
 the mean of the values up to t, less a number for each position that `added`, what the position itself adds, leaves out too.
 
 Scores and messages are `[B, T, N]`, tables `[G, N, N]` (from, to) serve all steps; all are contiguous. Tables of few states stay in
-registers; of others, a step reads the scores of J states after at a time. The references are in `chains/small_chains.py`.
+registers; of others, a step reads the scores of J states after at a time. The references are in `chains/forward.py` and `chains/mean_score.py`.
 """
 
 # pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
