@@ -111,29 +111,32 @@ def _flow_kernel(
                     y += tl.sum(part_led, 0)
         total = tl.sum(x, 0)
         scale = tl.where(total > 0, 1 / tl.where(total > 0, total, 1.0), 0.0)  # beside one, rounding alone
-        flow = x * scale
+        now, led_now = x * scale, y * scale
+        if J != N:  # here and not below: Triton 3.6 would move its layout there, behind its use
+            tl.store(chance + row + i, now, inside)
         if MEAN:
-            y *= scale
-            excess = tl.sum(flow * level + y, 0)  # zero but for rounding, and for the end
-            carried = y - flow * excess
+            excess = tl.sum(now * level + led_now, 0)  # zero but for rounding, and for the end
+            turned = led_now - now * excess
             level -= excess
-            gradient = of_mean * (flow * level + y)
+            gradient = of_mean * (now * level + led_now)
             if not OWN:
-                gradient += of_log_z * flow
+                gradient += of_log_z * now
                 masked = unmasked(tl.load(value + row + i, inside, 0.0)) == -float("inf")
-                tl.store(of_value + row + i, tl.where(masked, 0.0, of_mean * flow), inside)
+                tl.store(of_value + row + i, tl.where(masked, 0.0, of_mean * now), inside)
             tl.store(of_node + row + i, gradient, inside)
         else:
-            tl.store(of_node + row + i, of_log_z * flow, inside)
-        if J == N:
+            tl.store(of_node + row + i, of_log_z * now, inside)
+        if J == N:  # else the next step reads them
+            flow = now
+            if MEAN:
+                carried = turned
             if TABLE and back > 0:
                 slope += pair
                 if MEAN:
                     bend += led + pair * level[None, :]
         else:
-            tl.store(chance + row + i, flow, inside)
             if MEAN:
-                tl.store(after + row + i, carried, inside)
+                tl.store(after + row + i, turned, inside)
             tl.debug_barrier()
     if TABLE and J == N:
         place = b * n * n + i[:, None] + i[None, :] * n
