@@ -140,6 +140,7 @@ def test_blocks_that_several_programs_share(programs, monkeypatch):
     from tailsum.numerics.fused import shared_steps  # noqa: PLC0415
 
     monkeypatch.setattr(plan, "ALONE", 4)
+    monkeypatch.setattr(plan, "TOGETHER", 0)
     monkeypatch.setattr(shared_steps, "at_once", lambda *_: programs)
     monkeypatch.setattr(shared_steps, "_table_tile", lambda *_: {"I": 16, "J": 32, "num_warps": 4, "num_stages": 2})
     agree(table(n=70, length=3, batch=2))
@@ -150,6 +151,7 @@ def test_gradients_of_a_table_from_parts_of_all_steps(make, monkeypatch):
     from tailsum.numerics.fused import table_products  # noqa: PLC0415
 
     monkeypatch.setattr(plan, "ALONE", 4)
+    monkeypatch.setattr(plan, "TOGETHER", 0)
     monkeypatch.setattr(table_products, "FEWEST", 16)
     with table_budget(0 if make is factors else 1 << 30):
         agree(make(n=21, length=30, batch=3))
