@@ -11,7 +11,7 @@ from benchmarks.measure import Figure, seconds
 from tailsum.numerics.fused.kernel import Kernel, declared
 from tailsum.numerics.kernels import Use
 
-ROOMS = ("chains", "trees", "dependencies", "graphs")  # where kernels are declared, each beside its reference
+ROOMS = ("sketch", "chains", "trees", "dependencies", "graphs")  # where kernels are declared, each beside its reference
 
 
 def kernel_figures() -> Iterator[Figure]:

@@ -6,7 +6,7 @@ from pkgutil import walk_packages
 import tailsum
 from tailsum.numerics.fused.kernel import Kernel, declared
 
-ROOMS = {"numerics", "scores", "chains", "trees", "dependencies", "graphs"}
+ROOMS = {"numerics", "scores", "sketch", "chains", "trees", "dependencies", "graphs"}
 
 
 def all_declared() -> list[Kernel]:

@@ -202,6 +202,18 @@ def test_best_paths_on_a_gpu(n, batch):
     assert torch.allclose(chain.score(chain.argmax()), chain.score(expected), rtol=1e-6)
 
 
+def test_lists_of_neighbours_have_the_states_of_high_score():
+    """Scores of lists are those of the states listed, in both directions, and as high as those of the reference."""
+    left, right = torch.randn(2, 70, 5).unbind()
+    lists = {}
+    for use in ("always", "never"):
+        with kernels(use):
+            lists[use] = Neighbours(Factored(left, right), size=4)
+    for name, scores in (("successors", left @ right.T), ("predecessors", right @ left.T)):
+        ours, truth = (scores.gather(1, getattr(lists[use], name)) for use in ("always", "never"))
+        torch.testing.assert_close(ours.sort().values, truth.sort().values, atol=0.02, rtol=0.02)
+
+
 @pytest.mark.parametrize("kind", ["table", "factors"])
 def test_samples_follow_the_distribution(kind):
     tensors, make = KINDS[kind](n=3, length=2, batch=1)

@@ -15,6 +15,8 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from tailsum.numerics.check import at_least
+from tailsum.numerics.fused.kernel import Example, Kernel
+from tailsum.numerics.kernels import fused
 from tailsum.numerics.stream import Parts, in_tiles
 from tailsum.numerics.tensors import at_step, finite
 from tailsum.numerics.tiles import tile_rows
@@ -64,14 +66,31 @@ class Neighbours:
 
 
 def _lists(potential: Potential, size: int) -> tuple[Int[Tensor, "n r"], Int[Tensor, "n r"]]:
-    """`size` columns of high score for each row, and rows for each column: the best among the leaders of their groups.
+    """`size` columns of high score for each row, and rows for each column: the best among the leaders of their groups."""
+    n, groups = potential.n_from, min(4 * size, potential.n_from)
+    places = (1 << (-(-n // groups)).bit_length()) - 1  # the bits for places, all ones
+
+    def listed(leaders: Float[Tensor, "n groups"]) -> Int[Tensor, "n r"]:
+        best = leaders.topk(size)
+        return (best.values.view(torch.int32) & places) * groups + best.indices
+
+    factors = potential.for_kernels or ()
+    if len(factors) == 2 and fused(*factors):
+        by_row, by_column = (group_leaders(*x, groups=groups, places=places) for x in (factors, factors[::-1]))
+    else:
+        by_row, by_column = _leaders(potential, groups, places)
+    return listed(by_row), listed(by_column)
+
+
+def _leaders(
+    potential: Potential, groups: int, places: int
+) -> tuple[Float[Tensor, "n groups"], Float[Tensor, "n groups"]]:
+    """The highest score of each row with the columns of each group, and of each column with the rows.
 
     The place of a state in its group is stored in the last bits of the score's mantissa, so that one maximum finds both:
     much faster than a maximum with indices.
     """
-    n, groups, device = potential.n_from, min(4 * size, potential.n_from), potential.device
-    places = (1 << (-(-n // groups)).bit_length()) - 1  # the bits for places, all ones
-    height = _TOGETHER * groups
+    n, device, height = potential.n_from, potential.device, _TOGETHER * groups
     width = max(1, tile_rows(height, device) // groups) * groups
     leaders = {"dtype": torch.float32, "device": device}  # whose bits are those of an int32
     by_column, by_row = (torch.full(shape, -math.inf, **leaders) for shape in ((groups, n), (n, groups)))
@@ -91,12 +110,26 @@ def _lists(potential: Potential, size: int) -> tuple[Int[Tensor, "n r"], Int[Ten
             other = torch.arange(across, dtype=torch.int32, device=device)[:, None] + left // groups
             bits.bitwise_xor_(place ^ other)  # the places of columns instead of rows
             best.copy_(torch.maximum(best, tile.amax(2).flatten(0, 1)[: len(rows)]))
+    return by_row, by_column.T.contiguous()
 
-    def listed(leaders: Float[Tensor, "n groups"]) -> Int[Tensor, "n r"]:
-        best = leaders.topk(size)
-        return (best.values.view(torch.int32) & places) * groups + best.indices
 
-    return listed(by_row), listed(by_column.T.contiguous())
+def _leaders_of_rows(left: Tensor, right: Tensor, *, groups: int, places: int) -> Tensor:
+    scores = _in_groups((left @ right.mT).float(), groups)
+    place = torch.arange(scores.shape[2], dtype=torch.int32, device=left.device)[:, None]
+    bits = scores.view(torch.int32).bitwise_and(~places).bitwise_or_(place)
+    return bits.view(torch.float32).amax(2).flatten(0, 1)[: len(left)]
+
+
+def _example(n: int, m: int, d: int, groups: int) -> Example:
+    places = (1 << (-(-m // groups)).bit_length()) - 1
+    return Example((torch.randn(n, d), torch.randn(m, d)), {"groups": groups, "places": places})
+
+
+group_leaders = Kernel(
+    "group_leaders", _leaders_of_rows, _example,
+    sizes=({"n": 20, "m": 45, "d": 3, "groups": 8}, {"n": 70, "m": 300, "d": 17, "groups": 132}),
+    large={"n": 20_000, "m": 20_000, "d": 64, "groups": 128}, impossible=0.0, tolerance=0.01,
+)  # fmt: skip
 
 
 def _in_groups(scores: Float[Tensor, "a b"], groups: int) -> Float[Tensor, "down groups across groups"]:

@@ -60,6 +60,7 @@ class Kernel:
     sizes: Sequence[Mapping[str, int]]  # that tests try, odd ones among them
     large: Mapping[str, int]  # that the benchmarks time
     takes: Callable[..., bool] = lambda *_, **__: True  # whether there is a kernel for such inputs
+    tolerance: float = 2e-5  # by how much results in float32 may differ from those of the reference in float64
     # Of the result `[n]`, and its slope along a direction: `[2, n]` from the inputs and as many directions. For second derivatives.
     slope: "Kernel | None" = None
     impossible: float = -math.inf  # what stands for something that cannot be, among the inputs
