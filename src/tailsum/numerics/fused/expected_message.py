@@ -5,7 +5,7 @@ With `w(k, j)` the shares of the K states in the mass that state j receives, the
 `w (of_mass_j + of_mean_j (1 + carried_k + score - mean_j))`.
 """
 
-# pyright: reportArgumentType=false
+# pyright: reportArgumentType=false, reportCallIssue=false
 
 from collections.abc import Sequence
 

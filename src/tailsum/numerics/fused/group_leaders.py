@@ -4,7 +4,7 @@ Groups are interleaved: state `p groups + g` is at place p of group g. So a tile
 groups are a maximum of tiles, number by number. Scores are made in tf32: they rank candidates, nothing more.
 """
 
-# pyright: reportArgumentType=false
+# pyright: reportArgumentType=false, reportCallIssue=false
 
 import torch
 import triton

@@ -1,6 +1,6 @@
 """Gradients of chains of few states, from the messages of `small_chains.py`, which has the shapes."""
 
-# pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
+# pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false, reportPossiblyUnboundVariable=false
 
 from collections.abc import Sequence
 
