@@ -60,3 +60,12 @@ def test_kernel(kernel, sizes, forbidden):
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.module)
 def test_large_example_can_be_made(kernel):
     assert all(x.isfinite().all() for x in kernel.example(**kernel.large).inputs)
+
+
+def test_a_long_first_call_is_in_the_log(monkeypatch, caplog):
+    monkeypatch.setattr("tailsum.numerics.fused.kernel.LONG", 0.0)
+    kernel = KERNELS[0]
+    example = kernel.example(**kernel.sizes[0])
+    with kernels("always"), caplog.at_level("INFO", logger="tailsum"):
+        kernel(*example.inputs, **example.settings)
+    assert f"{kernel.module}: the first call took" in caplog.text

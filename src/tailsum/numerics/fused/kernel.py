@@ -6,7 +6,9 @@ makes of it, and the benchmarks go over all that are `declared`. README.md here 
 """
 
 import importlib
+import logging
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
@@ -18,6 +20,8 @@ from tailsum.numerics.gradients import gradients
 from tailsum.numerics.kernels import fused, kernels
 
 Kept = tuple[Tensor, ...]
+LONG = 1.0  # seconds: a call that takes longer compiles its kernels, and says so in the log
+_log = logging.getLogger("tailsum")
 
 
 class Example(NamedTuple):
@@ -71,8 +75,7 @@ class Kernel:
     def __call__(self, *inputs: Tensor, **settings: Any) -> Any:
         if not fused(*inputs) or not self.takes(*inputs, **settings):
             return self.reference(*inputs, **settings)
-        with torch.no_grad():
-            launched = self.launches.forward(*(x.detach() for x in inputs), **settings)
+        launched = self._launched(inputs, settings)
         if launched is None:
             with kernels("never"):
                 return self.reference(*inputs, **settings)
@@ -81,12 +84,22 @@ class Kernel:
         return _Launched.apply(self, settings, launched, *inputs)
 
     @torch.no_grad()
+    def _launched(self, inputs: Sequence[Tensor], settings: Mapping[str, Any]) -> tuple[Any, Kept] | None:
+        started = time.perf_counter()
+        launched = self.launches.forward(*(x.detach() for x in inputs), **settings)
+        taken = time.perf_counter() - started
+        if taken > LONG:
+            _log.info(
+                "%s: the first call took %.1f s, to compile kernels; Triton keeps them on disk", self.module, taken
+            )
+        return launched
+
+    @torch.no_grad()
     def slopes(self, wanted: Sequence[bool], *inputs: Tensor, **settings: Any) -> Sequence[Tensor | None] | None:
         """The gradients of the sum of all results in the wanted inputs, by kernels alone; None where they have to be left to autograd."""
-        inputs = tuple(x.detach() for x in inputs)
         if not fused(*inputs) or not self.takes(*inputs, **settings):
             return None
-        launched = self.launches.forward(*inputs, **settings)
+        launched = self._launched(inputs, settings)
         return launched and self.launches.backward(launched[1], torch.ones_like(launched[0]), wanted, **settings)
 
     @property
