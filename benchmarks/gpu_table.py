@@ -4,6 +4,7 @@ The check compares with plain torch in float64 on the same inputs: values, gradi
 a best configuration. The mean of signed errors shows a bias that would add up.
 """
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,15 +29,23 @@ class Row:
     operation: str
     goal: float
     scale: float = 1.0
-    checked: bool = True  # else it is too large for float64: a smaller row has checked the same
+    checked: bool = True  # else it is too large for float64, or random: a smaller row or a test has checked the same
+    asked: Callable[[Any], Any] | None = None  # what to ask of the model, if it is no method without arguments
+    fast: bool = False  # by `precision("fast")`
 
 
 def table_figures() -> Iterator[Figure]:
     """All rows; nothing without a GPU."""
     if not torch.cuda.is_available():
         return
-    for row in (*_chains(), *_small_chains(), *_trees(), *_grammars(), *_lattices(), *_graphs()):
-        yield _figure(row)
+    rows = (_chains, _small_chains, _layers, _trees, _grammars, _lattices, _graphs)
+    for row in (row for group in rows for row in group()):
+        with ts.precision("fast" if row.fast else "full"):
+            try:
+                yield _figure(row)
+            except (RuntimeError, ValueError) as error:
+                yield Figure(f"GPU, {row.name}: {row.operation}", f"{type(error).__name__}", f"{row.goal:g} ms", False)
+    yield from _sketches()
 
 
 def _figure(row: Row) -> Figure:
@@ -54,10 +63,15 @@ def _figure(row: Row) -> Figure:
 
 def _ask(row: Row, leaves: list[Tensor]) -> Any:
     name, both = row.operation.removesuffix(" + backward"), row.operation.endswith(" + backward")
+
+    def asked() -> Any:
+        model = row.model(*leaves)
+        return getattr(model, name)() if row.asked is None else row.asked(model)
+
     if not both:
         with torch.no_grad():
-            return getattr(row.model(*leaves), name)()
-    result = getattr(row.model(*leaves), name)()
+            return asked()
+    result = asked()
     return result, torch.autograd.grad(result.sum(), leaves)
 
 
@@ -99,10 +113,14 @@ def _chains() -> Iterator[Row]:
     goals = {"log_partition": 18, "log_partition + backward": 40, "argmax": 22, "sample": 20, "marginals": 26}
     for operation, goal in {**goals, "entropy + backward": 80}.items():
         yield Row(name, shapes, _embedded, operation, goal)
+    for operation, goal in {"log_partition": 10, "log_partition + backward": 22}.items():
+        yield Row(f'{name}, precision("fast")', shapes, _embedded, operation, goal, fast=True)
     n, length = 100_000, 20
     shapes = (n, size), (n, size), (batch, length, size)
-    for operation, goal in {"log_partition": 450, "log_partition + backward": 1100}.items():
-        yield Row(f"the same, N={n:,} T={length}", shapes, _embedded, operation, goal, checked=False)
+    for fast, goals in ((False, (450, 1100)), (True, (150, 420))):
+        for operation, goal in zip(("log_partition", "log_partition + backward"), goals, strict=True):
+            name = f"chain by embeddings, N={n:,} T={length} B={batch}" + (', precision("fast")' if fast else "")
+            yield Row(name, shapes, _embedded, operation, goal, checked=False, fast=fast)
 
 
 def _small_chains() -> Iterator[Row]:
@@ -117,9 +135,35 @@ def _small_chains() -> Iterator[Row]:
         for operation, goal in zip(("log_partition + backward", "argmax", "entropy + backward"), goals, strict=True):
             name = f"chain, N={n:,} T={length:,} B={batch}"
             yield Row(name, ((batch, length, n), (n, n)), ts.LinearChain, operation, goal)
-    shapes = (32, 50, 20), (20, 20)
-    for operation, goal in {"marginals": 0.7, "sample": 0.7}.items():
-        yield Row("chain, N=20 T=50 B=32", shapes, ts.LinearChain, operation, goal)
+    shapes, name = ((32, 50, 20), (20, 20)), "chain, N=20 T=50 B=32"
+    yield Row(name, shapes, ts.LinearChain, "marginals", 0.7)
+    yield Row(name, shapes, ts.LinearChain, "sample", 0.7)
+    yield Row(name, shapes, ts.LinearChain, "rsample", 1.5, checked=False)
+    yield Row(name, shapes, ts.LinearChain, "topk(5)", 2.5, asked=lambda chain: chain.topk(5).scores)
+
+    def two(*leaves: Tensor) -> tuple[ts.LinearChain, ts.LinearChain]:
+        return ts.LinearChain(leaves[0], leaves[1]), ts.LinearChain(leaves[2], leaves[3])
+
+    yield Row(name, shapes * 2, two, "kl", 1.2, asked=lambda pair: pair[0].kl(pair[1]))
+
+
+def _layers() -> Iterator[Row]:
+    layer, tags = ts.nn.CRF(20).cuda(), torch.randint(20, (32, 50), device="cuda")
+    wide = copy.deepcopy(layer).double()
+
+    def with_scores(scores: Tensor) -> tuple[Any, Tensor]:
+        return (layer if scores.dtype == torch.float32 else wide), scores
+
+    shapes, name = ((32, 50, 20),), "nn.CRF, N=20 T=50 B=32"
+    yield Row(name, shapes, with_scores, "loss + backward", 1.2, asked=lambda pair: pair[0](pair[1], tags))
+    yield Row(name, shapes, with_scores, "decode", 0.7, checked=False, asked=lambda pair: pair[0].decode(pair[1]))
+    seen = torch.randint(100, (32, 100), device="cuda")
+
+    def hidden(*tables: Tensor) -> ts.HMM:
+        first, onward, emission = (x.log_softmax(-1) for x in tables)
+        return ts.HMM(first, onward, emission, seen)
+
+    yield Row("HMM, N=64 T=100 B=32", ((64,), (64, 64), (64, 100)), hidden, "log_partition + backward", 1.2)
 
 
 def _trees() -> Iterator[Row]:
@@ -174,3 +218,25 @@ def _graphs() -> Iterator[Row]:
             return ts.PairwiseGraph.grid(side, side, unary, pairs)
 
         yield Row(f"grid {side} x {side}, N={n} B={batch}", ((batch, side**2, n), (n, n)), grid, "marginals", goal, 0.3)
+
+
+def _sketches() -> Iterator[Figure]:
+    """Choosing the states of a sketch, and both passes given the choice; the error is that of log Z over eight sketches."""
+    sizes = {(10_000, 100, 16, 100): (18, 2), (10_000, 100, 16, 1000): (30, 14), (100_000, 50, 4, 1000): (120, 6)}
+    for (n, length, batch, kept), goals in sizes.items():
+        torch.manual_seed(0)
+        shapes = (n, 64), (n, 64), (batch, length, 64)
+        chain = _embedded(*(torch.randn(shape, device="cuda").requires_grad_() for shape in shapes))
+        choose = seconds(lambda chain=chain, kept=kept: chain.sketch(kept)) * 1e3
+        small = chain.sketch(kept)
+        both = seconds(lambda small=small: small.log_partition().sum().backward(retain_graph=True)) * 1e3
+        with torch.no_grad():
+            exact = chain.log_partition()
+            errors = torch.stack([chain.sketch(kept).log_partition() - exact for _ in range(8)])
+        error = errors.square().mean().sqrt().item()
+        yield Figure(
+            f"GPU, sketch, N={n:,} T={length} B={batch} K={kept:,}: choose / forward + backward",
+            f"{choose:.1f} / {both:.1f} ms; RMSE of log Z {error:.3f} nats",
+            f"{goals[0]} / {goals[1]} ms, below 0.3 nats",
+            choose <= goals[0] and both <= goals[1] and error < 0.3,
+        )
