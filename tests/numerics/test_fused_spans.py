@@ -239,6 +239,14 @@ def test_drawn_trees(kind):
         assert (states - model.state_marginals()).abs().max() < 2.0 / count**0.5
 
 
+def test_gradients_of_rules_by_one_width_at_a_time(monkeypatch):
+    from tailsum.numerics.fused import grammar  # noqa: PLC0415
+
+    monkeypatch.setattr(grammar, "PAIRS", 1)
+    make, tensors, how = table(1.0, 0.2)
+    check(make, tensors, how)
+
+
 def test_rules_from_embeddings():
     """By the kernels of their table."""
     factors = [randn(size, 3, scale=0.7) for size in (2, 5, 5)]

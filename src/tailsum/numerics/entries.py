@@ -13,7 +13,8 @@ def entries_at(table: Float[Tensor, " n"], *parts: Int[Tensor, "*#shape"]) -> Fl
     """`table[sum of parts]`. Nothing as large as the result is kept for its derivatives, and their places are not sorted."""
     if torch.is_grad_enabled() and table.requires_grad and not transforming():
         return _Entries.apply(table, *parts)
-    return table.take(_total(parts))
+    places = _total(parts)
+    return table.index_select(0, places.flatten()).view(places.shape)
 
 
 def _total(parts: tuple[Tensor, ...]) -> Tensor:

@@ -34,7 +34,7 @@ from tailsum.numerics.fused.kernel import Kept
 from tailsum.numerics.precision import in_float32
 from tailsum.numerics.tensors import finite
 
-PAIRS = 2**25  # weights of pairs of children in memory at once, in a backward pass
+PAIRS = 2**24  # weights of pairs of children in memory at once, in a backward pass
 
 
 @triton.jit

@@ -4,7 +4,7 @@ At each span the rank of the rule is chosen by the sums over splits, then the sp
 `parses.py`.
 """
 
-# pyright: reportArgumentType=false
+# pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
 
 import torch
 import triton
