@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from harness.poison import poison
-from tailsum import PCFG, DependencyTree, LowRankRule, SpanTree, kernels
+from tailsum import PCFG, DependencyTree, FactoredRule, LowRankRule, SpanTree, kernels
 from tailsum.trees.configuration import children
 from tailsum.trees.rules.dense import grammar_sum
 from tailsum.trees.rules.low_rank import low_rank_sum
@@ -149,9 +149,10 @@ def test_means(kind):
     torch.testing.assert_close(result[0], result[1], rtol=1e-4, atol=1e-4)
 
 
-def test_samples():
+@pytest.mark.parametrize("kind", ["table", "low rank"])
+def test_samples(kind):
     """Trees of finite score, none where there is none, the same from the same seed."""
-    make, tensors, how = table(1.0, 0.1, length=3, batch=3)
+    make, tensors, how = KINDS[kind](1.0, 0.1, length=3, batch=3)
     model = make(*tensors, **how, lengths=(3, 2, 1))
     with kernels("always"):
         trees, again = (model.sample((3,), torch.Generator().manual_seed(0)) for _ in range(2))
@@ -169,10 +170,21 @@ def sampled_rules(model, count):
     return used.index_put_((sentence, *rules), torch.ones_like(sentence).to(used) / count, accumulate=True)
 
 
+def test_frequencies_of_few_samples():
+    """Of rules of low rank, whose ranks are drawn before the splits."""
+    make, tensors, how = low_rank(1.5, 0.1, p=2, rank=3, length=3, batch=1)
+    model = make(*tensors, **how)
+    chance = model.rule_marginals()
+    with kernels("always"):
+        error = (sampled_rules(model, 40) - chance).abs()
+    assert (error < 5 * (2 * chance / 40).sqrt() + 0.02).all()  # a tree may use a rule more than once
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not GPU, reason="needs a GPU")
-def test_frequencies_of_samples():
-    make, tensors, how = table(1.0, 0.2, length=5, batch=3)
+@pytest.mark.parametrize("kind", ["table", "low rank"])
+def test_frequencies_of_samples(kind):
+    make, tensors, how = KINDS[kind](1.0, 0.2, length=5, batch=3)
     model = make(*(x.cuda() for x in tensors), **how, lengths=(5, 3, 2))
     chance = model.rule_marginals()
     error = (sampled_rules(model, 40_000) - chance).abs()
@@ -225,6 +237,28 @@ def test_drawn_trees(kind):
     if drawn.states is not None:
         states = torch.nn.functional.one_hot(drawn.states, model.n_states).float().mean(0)
         assert (states - model.state_marginals()).abs().max() < 2.0 / count**0.5
+
+
+def test_gradients_of_rules_by_one_width_at_a_time(monkeypatch):
+    from tailsum.numerics.fused import grammar  # noqa: PLC0415
+
+    monkeypatch.setattr(grammar, "PAIRS", 1)
+    make, tensors, how = table(1.0, 0.2)
+    check(make, tensors, how)
+
+
+def test_rules_from_embeddings():
+    """By the kernels of their table."""
+    factors = [randn(size, 3, scale=0.7) for size in (2, 5, 5)]
+
+    def make(root, head, left, right, emission, **how):
+        return PCFG(root, FactoredRule(head, left, right), emission, **how)
+
+    tensors = [randn(2), *factors, randn(2, 3, 3)]
+    check(make, tensors, {"lengths": (3, 2)})
+    with kernels("always"):
+        model = make(*tensors)
+        assert (model.score(model.sample((2,))) > -math.inf).all()
 
 
 LARGE = {

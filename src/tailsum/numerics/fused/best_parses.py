@@ -16,6 +16,8 @@ from tailsum.numerics.fused.grammar import by_pairs, kind_of, place_of
 from tailsum.numerics.fused.kernel import Kept
 from tailsum.numerics.fused.parses import walked
 
+PROGRAMS = 1024  # enough for a device
+
 
 @triton.jit(do_not_specialize=["width"])
 def _merge(states, pairs, B, T, N, P, width, Q, L: tl.constexpr):
@@ -41,23 +43,13 @@ def _merge(states, pairs, B, T, N, P, width, Q, L: tl.constexpr):
 
 @triton.jit(do_not_specialize=["width"])
 def _contract(
-    spans,
-    pairs,
-    rules,
-    states,
-    B,
-    T,
-    N,
-    P,
-    width,
-    Q,
-    stride,
-    per_group,
-    I: tl.constexpr,
-    H: tl.constexpr,
-    K: tl.constexpr,
-):
-    """The highest sum of each head of all spans of a width, over pairs of children and their rules `[G, N, Q]`."""
+    spans, pairs, rules, states, B, T, N, P, width, Q, stride, per_group,
+    I: tl.constexpr, H: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """Raise the `states` of all spans of a width to the highest sum of pairs of children and their rules `[G, N, Q]`.
+
+    The third axis of programs shares out the pairs.
+    """
     count, blocks = T - width + 1, tl.cdiv(per_group, I)
     group = (tl.program_id(0) // blocks).to(tl.int64)
     span = tl.program_id(0) % blocks * I + tl.arange(0, I)
@@ -66,7 +58,9 @@ def _contract(
     rules += (group * N + h[None, :, None]) * Q
     pairs += span[:, None, None] * Q
     best = tl.full((I, H, K), -float("inf"), tl.float32)
-    for start in range(0, Q, K):
+    share = tl.cdiv(tl.cdiv(Q, K), tl.num_programs(2)) * K
+    begin = tl.program_id(2) * share
+    for start in range(begin, tl.minimum(begin + share, Q), K):
         k = (start + tl.arange(0, K))[None, None, :]
         x = tl.load(pairs + k, valid[:, None, None] & (k < Q), -float("inf"))
         y = tl.load(rules + k, (h < N)[None, :, None] & (k < Q), -float("inf"))
@@ -75,7 +69,7 @@ def _contract(
     b, i = span // count, span % count
     score = tl.load(spans + ((b * T + i) * T + i + width - 1)[:, None] * stride + h[None, :], inside, 0.0)
     place = place_of(first_row(width, B, T) + span, width, B, T, N, P)
-    tl.store(states + place[:, None] + h[None, :], tl.max(best, 2) + score, inside)
+    tl.atomic_max(states + place[:, None] + h[None, :], tl.max(best, 2) + score, inside, sem="relaxed")
 
 
 def _chart(spans: Tensor, rules: Tensor) -> Tensor:
@@ -83,7 +77,7 @@ def _chart(spans: Tensor, rules: Tensor) -> Tensor:
     (batch, length, _, stride), (groups, heads, states) = spans.shape, rules.shape[:3]
     leaves, rows = states - heads, batch * length
     tables = [x.contiguous() for x in by_pairs(rules, heads)]
-    best = spans.new_empty(rows * leaves + rows * (length - 1) // 2 * heads)
+    best = spans.new_full((rows * leaves + rows * (length - 1) // 2 * heads,), -torch.inf)
     best[: rows * leaves].view(batch, length, leaves).copy_(spans.diagonal(0, 1, 2).mT[..., :leaves])
     side = 32 if heads <= 32 else 64
     n, p = triton.cdiv(heads, side), triton.cdiv(leaves, side)
@@ -92,8 +86,9 @@ def _chart(spans: Tensor, rules: Tensor) -> Tensor:
         sizes = (batch, length, heads, leaves, width, table.shape[-1])
         pairs = spans.new_empty(count, table.shape[-1])
         _merge[(count, p * p if width == 2 else n * n + 2 * n * p)](best, pairs, *sizes, L=side)
-        grid = (groups * triton.cdiv(count // groups, 8), triton.cdiv(heads, 8))
-        _contract[grid](spans, pairs, table, best, *sizes, stride, count // groups, I=8, H=8, K=32)
+        grid = (groups * triton.cdiv(count // groups, 16), triton.cdiv(heads, 16))
+        shares = max(1, min(PROGRAMS // (grid[0] * grid[1]), sizes[-1] // 256))
+        _contract[(*grid, shares)](spans, pairs, table, best, *sizes, stride, count // groups, I=16, H=16, K=32)
     return best
 
 

@@ -12,7 +12,7 @@ products, so all slopes together are one more sum of products: `grammar.py`.
 
 # pyright: reportArgumentType=false, reportOperatorIssue=false, reportPossiblyUnboundVariable=false
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -61,10 +61,10 @@ def split_weights(peaks, left, right, inside, top):
 
 @triton.jit(do_not_specialize=["width"])
 def _finish(
-    spans, slopes, totals, scale, tops, states, peaks, low, B, T, size, entries, stride, per_group, width, floor,
+    spans, slopes, totals, scale, tops, states, peaks, low, B, T, N, P, entries, stride, per_group, width, floor,
     PARTS: tl.constexpr, LEAVES: tl.constexpr, REACH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Inside sums of the states of all spans of a width, from totals `[rows, PARTS, PARTS size]` in units of `exp(tops + scale)`.
+    """Inside sums of the states of all spans of a width, from totals `[rows, PARTS, PARTS N]` in units of `exp(tops + scale)`.
 
     LEAVES (width 1) have no totals. Writes the rows of `states [PARTS, entries]` and `peaks`, and to `low` whether a total is
     below `floor`.
@@ -74,8 +74,14 @@ def _finish(
     row = first_row(width, B, T) + span
     place = ((b * T + i).to(tl.int64) * T + i + width - 1) * stride
     spans, slopes = spans + place, slopes + place
-    states += span.to(tl.int64) * size
-    totals += span.to(tl.int64) * size * PARTS * PARTS
+    if LEAVES:
+        size = P
+        states += row.to(tl.int64) * P
+    else:
+        size = N
+        longer = (row - B * T).to(tl.int64) * N
+        states += (B * T).to(tl.int64) * P + longer
+        totals += longer * PARTS * PARTS
     scale += (span // per_group).to(tl.int64) * size
     top = tl.load(tops + row + tl.zeros((BLOCK,), tl.int32), LEAVES == 0, 0.0)
     possible = top > -float("inf")
@@ -134,11 +140,15 @@ def _unpack(grads, squares, entries, B, T, P, N, stride, BLOCK: tl.constexpr):
         tl.store(squares + h, leaf + other, h < stride)
 
 
-@triton.jit
-def _divide(left, right, totals, out, size, N, entries, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    """`(left + right) / totals` `[rows, N]`, zero where the total is zero; of two parts, see `over_totals`."""
+@triton.jit(do_not_specialize=["begin", "skip"])
+def _divide(grads, totals, out, begin, skip, size, N, entries, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    """`(left + right) / totals` `[rows, N]`, zero where the total is zero; of two parts, see `over_totals`.
+
+    The rows begin at `begin` in the two halves of `grads [2, PARTS, entries]`, `skip` before in `totals`.
+    """
     k = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     place = k if PARTS == 1 else k // N * (4 * N) + k % N
+    left, right, totals = grads + begin, grads + begin + PARTS * entries, totals + (begin - skip) * PARTS * PARTS
     total = tl.load(totals + place + (PARTS - 1) * PARTS * N, k < size, 1.0)
     there = total > 0
     total = tl.where(there, total, 1.0)
@@ -152,18 +162,6 @@ def _divide(left, right, totals, out, size, N, entries, PARTS: tl.constexpr, BLO
         tl.store(out + place + N, ratio * 0.0, k < size)
         tl.store(out + place + 2 * N, slope, k < size)
         tl.store(out + place + 3 * N, ratio, k < size)
-
-
-def over_totals(left: Tensor, right: Tensor, totals: Tensor) -> Tensor:
-    """The gradients in the totals of one width, from the two halves of the gradients in their logarithms, `[parts, rows, N]`.
-
-    With their slopes, two rows of two blocks: gradient and zero, then slope and gradient.
-    """
-    out = torch.empty_like(totals)
-    parts, rows, heads = left.shape
-    size, entries = rows * heads, left.stride(0)
-    _divide[(triton.cdiv(size, 1024),)](left, right, totals, out, size, heads, entries, PARTS=parts, BLOCK=1024)
-    return out
 
 
 def _block(size: int) -> int:
@@ -200,14 +198,9 @@ class Chart:
         """The row of the first span of a width."""
         return self.batch * ((width - 1) * (self.length + 1) - (width - 1) * width // 2)
 
-    def rows(self, width: int) -> slice:
-        """The rows of a width."""
-        return slice(self.first_row(width), self.first_row(width + 1))
-
-    def totals(self, width: int) -> Tensor:
-        """The totals of one width from 2 on, `[rows, parts, parts N]`."""
-        skip = self.batch * self.length
-        return self.kept.totals[self.first_row(width) - skip : self.first_row(width + 1) - skip]
+    def by_width(self, rows: Tensor) -> Sequence[Tensor]:
+        """The rows of each width from 2 on, of those of all longer spans."""
+        return rows.split([self.batch * (self.length - width + 1) for width in range(2, self.length + 1)])
 
     def leaves(self, x: Tensor) -> Tensor:
         """The part `[.., B T, P]` of single positions, of a tensor laid out as `states`."""
@@ -217,39 +210,27 @@ class Chart:
         """The part `[.., rows, N]` of all longer spans."""
         return x[..., self.batch * self.length * self.n_leaves :].unflatten(-1, (-1, self.n_heads))
 
-    def of_width(self, x: Tensor, width: int) -> Tensor:
-        """The part of one width."""
-        if width == 1:
-            return self.leaves(x)
-        skip = self.batch * self.length
-        return self.inner(x)[..., self.first_row(width) - skip : self.first_row(width + 1) - skip, :]
-
     def finish(self, width: int, scale: Tensor, slopes: Tensor | None = None, reach: bool = False) -> None:
         """The states and peaks of one width, from its totals in units of `exp(tops + scale)`, `scale [G, N]`."""
-        states = self.of_width(self.states, width)
-        rows, size = states.shape[1:]
-        totals = states if width == 1 else self.totals(width)
-        tensors = (
-            self.spans,
-            self.spans if slopes is None else slopes,
-            totals,
-            scale,
-            self.tops,
-            states,
-            self.peaks,
-            self.low,
-        )
-        sizes = (
-            self.batch,
-            self.length,
-            size,
-            self.states.shape[1],
-            self.spans.shape[-1],
-            rows // len(scale),
-            width,
-            FLOOR,
-        )
-        _finish[(rows,)](*tensors, *sizes, PARTS=self.parts, LEAVES=width == 1, REACH=reach, BLOCK=_block(size))
+        along = self.spans if slopes is None else slopes
+        tensors = (self.spans, along, self.kept.totals, scale, self.tops, self.states, self.peaks, self.low)
+        rows, size = self.batch * (self.length - width + 1), self.n_leaves if width == 1 else self.n_heads
+        sizes = (self.batch, self.length, self.n_heads, self.n_leaves, self.states.shape[1], self.spans.shape[-1])
+        more = (rows // len(scale), width, FLOOR)
+        _finish[(rows,)](*tensors, *sizes, *more, PARTS=self.parts, LEAVES=width == 1, REACH=reach, BLOCK=_block(size))
+
+    def over_totals(self, grads: Tensor, width: int) -> Tensor:
+        """The gradients in the totals of one width, from two halves `[2, parts, entries]` of those in their logarithms.
+
+        With their slopes, two rows of two blocks: gradient and zero, then slope and gradient.
+        """
+        rows = self.batch * (self.length - width + 1)
+        out = grads.new_empty(rows, self.parts, self.parts * self.n_heads)
+        skip, size = self.batch * self.length * self.n_leaves, rows * self.n_heads
+        begin = skip + (self.first_row(width) - self.batch * self.length) * self.n_heads
+        sizes = (begin, skip, size, self.n_heads, grads.shape[-1])
+        _divide[(triton.cdiv(size, 1024),)](grads, self.kept.totals, out, *sizes, PARTS=self.parts, BLOCK=1024)
+        return out
 
     def whole(self, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """The row of each whole sentence within `inner`, and its peak; arbitrary for single words."""

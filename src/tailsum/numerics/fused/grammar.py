@@ -1,4 +1,4 @@
-"""Sums over the trees of a grammar with a table of rules: three launches a width forward, five backward.
+"""Sums over the trees of a grammar with a table of rules: three launches a width forward, and three backward.
 
 The reference is `DenseRule` in `trees/rules`. Splits are merged into pairs of children, then one product contracts the pairs
 with the rules. Kinds of pairs: 0, two nonterminals; 1, a preterminal and a nonterminal; 2, a nonterminal and a preterminal; and
@@ -27,13 +27,14 @@ from tailsum.numerics.fused.chart import (
     first_row,
     highest_split,
     is_lost,
-    over_totals,
     reachable,
     split_weights,
 )
 from tailsum.numerics.fused.kernel import Kept
 from tailsum.numerics.precision import in_float32
 from tailsum.numerics.tensors import finite
+
+PAIRS = 2**24  # weights of pairs of children in memory at once, in a backward pass
 
 
 @triton.jit
@@ -56,16 +57,26 @@ def place_of(row, size, B, T, N, P):
 
 @triton.jit(do_not_specialize=["width"])
 def _merge(
-    states, peaks, tops, pairs, entries, B, T, N, P, width, Q, PARTS: tl.constexpr, L: tl.constexpr, S: tl.constexpr
-):
-    """The weights of pairs of children `[spans, PARTS, Q]` of a width, summed over splits, in units of `exp(tops)`; slopes first."""
+    states, peaks, tops, pairs, entries, B, T, N, P, width, Q, G,
+    PARTS: tl.constexpr, L: tl.constexpr, S: tl.constexpr,
+):  # fmt: skip
+    """The weights of pairs of children, summed over splits, in units of `exp(tops)`; slopes first.
+
+    Of all spans of as many widths as the third axis of programs has, from `width` on: `[G, spans of a group, PARTS, Q]`.
+    """
+    begin, last = first_row(width, B, T), first_row(width + tl.num_programs(2), B, T)
+    width += tl.program_id(2)
     span, block, count = tl.program_id(0), tl.program_id(1), T - width + 1
+    if span >= B * count:
+        return
     b, i = span // count, span % count
+    each = B // G * count
+    row = span // each * ((last - begin) // G) + (first_row(width, B, T) - begin) // G + span % each
     heads, leaves = tl.cdiv(N, L), tl.cdiv(P, L)
     first, second = heads * heads, heads * heads + leaves * heads
     kind = tl.where(width == 2, 3, tl.where(block < first, 0, tl.where(block < second, 1, 2)))
     block -= tl.where(kind == 1, first, tl.where(kind == 2, second, 0))
-    n_left, n_right, low, high, begin = kind_of(kind, width, N, P)
+    n_left, n_right, low, high, start_of_kind = kind_of(kind, width, N, P)
     across = tl.cdiv(n_right, L)
     l, r = block // across * L + tl.arange(0, L), block % across * L + tl.arange(0, L)
     top = highest_split(peaks, b, i, width, B, T, S)
@@ -86,7 +97,7 @@ def _merge(
             slope += tl.dot(x, tl.load(states + entries + of_right, in_right, 0.0), input_precision="tf32x3")
             x = tl.load(states + entries + of_left, in_left, 0.0) * weight[None, :]
             slope += tl.dot(x, y, input_precision="tf32x3")
-    place = pairs + span.to(tl.int64) * PARTS * Q + begin + l[:, None] * n_right + r[None, :]
+    place = pairs + row.to(tl.int64) * PARTS * Q + start_of_kind + l[:, None] * n_right + r[None, :]
     inside = (l < n_left)[:, None] & (r < n_right)[None, :]
     tl.store(place + (PARTS - 1) * Q, total, inside)
     if PARTS == 2:
@@ -172,9 +183,9 @@ class Grammar:
         of_spans = None if slopes is None else slopes[0].contiguous()
         chart.finish(1, spans.new_zeros(1, chart.n_leaves), of_spans, reach)
         with in_float32(spans):
-            for width in range(2, chart.length + 1):
-                totals = grammar.grouped(chart.totals(width))
-                torch.bmm(grammar.merged(width), tables[width > 2].mT, out=totals)
+            to_heads = [table.mT for table in tables]
+            for width, totals in enumerate(chart.by_width(chart.kept.totals), 2):
+                torch.bmm(grammar.merged(width), to_heads[width > 2], out=grammar.grouped(totals))
                 chart.finish(width, scales[width > 2], of_spans, reach)
         return grammar
 
@@ -182,13 +193,21 @@ class Grammar:
         """Rows with all their parts, by the table of rules that they have."""
         return x.view(self.groups, -1, x.shape[-1])
 
-    def _launch(self, kernel: triton.JITFunction, blocks: int, tensors: Sequence[Tensor], width: int) -> None:
-        """With one program for each span of a width and each block."""
+    def _launch(
+        self,
+        kernel: triton.JITFunction,
+        blocks: int,
+        tensors: Sequence[Tensor],
+        width: int,
+        widths: int = 1,
+        *groups: int,
+    ) -> None:
+        """With one program for each span of some widths and each block."""
         chart = self.chart
         sizes = (chart.states.shape[1], chart.batch, chart.length, chart.n_heads, chart.n_leaves, width)
-        grid = (chart.batch * (chart.length - width + 1), blocks)
-        pairs = self.tables[width > 2].shape[-1]
-        kernel[grid](chart.states, chart.peaks, chart.tops, *tensors, *sizes, pairs, PARTS=chart.parts, **self._tiles())
+        grid = (chart.batch * (chart.length - width + 1), blocks, widths)
+        pairs, how = self.tables[width > 2].shape[-1], {"PARTS": chart.parts, **self._tiles()}
+        kernel[grid](chart.states, chart.peaks, chart.tops, *tensors, *sizes, pairs, *groups, **how)
 
     def _tiles(self) -> dict[str, int]:
         small = self.chart.n_heads <= 32 or self.chart.parts == 2
@@ -199,29 +218,43 @@ class Grammar:
         size = self._tiles()["L"]
         return triton.cdiv(self.chart.n_heads, size), triton.cdiv(self.chart.n_leaves, size)
 
-    def merged(self, width: int) -> Tensor:
-        """The pairs of children of all spans of a width, `[G, rows and parts, pairs]`."""
+    def merged(self, width: int, widths: int = 1) -> Tensor:
+        """The pairs of children of all spans of some widths, of two alone or from three on, `[G, rows and parts, pairs]`."""
         chart, (heads, leaves) = self.chart, self._blocks()
-        rows, size = chart.batch * (chart.length - width + 1), self.tables[width > 2].shape[-1]
-        pairs = chart.spans.new_empty(rows * chart.parts, size)
-        self._launch(_merge, leaves**2 if width == 2 else heads**2 + 2 * heads * leaves, [pairs], width)
-        return self.grouped(pairs)
+        rows, size = chart.first_row(width + widths) - chart.first_row(width), self.tables[width > 2].shape[-1]
+        pairs = chart.spans.new_empty(self.groups, rows * chart.parts // self.groups, size)
+        blocks = leaves**2 if width == 2 else heads**2 + 2 * heads * leaves
+        self._launch(_merge, blocks, [pairs], width, widths, self.groups)
+        return pairs
 
     def gradients(self, lengths: Tensor, grad: Tensor, with_rules: bool) -> tuple[Tensor, Tensor | None]:
         """The gradients of the log sums in the scores of spans and of rules `[parts, ..]`, with their slopes."""
         chart, (heads, leaves) = self.chart, self._blocks()
         both = chart.states.new_zeros(2, *chart.states.shape)
         chart.seed(lengths, grad, both[0])
-        tables = [torch.zeros_like(x) for x in self.tables] if with_rules else []
+        sent = {}
         with in_float32(grad):
             for width in range(chart.length, 1, -1):
-                left, right = chart.of_width(both, width)
-                sent = self.grouped(over_totals(left, right, chart.totals(width)))
-                if with_rules:
-                    tables[width > 2].baddbmm_(sent.mT, self.merged(width))
-                pairs = torch.bmm(sent, self.tables[width > 2])
+                sent[width] = self.grouped(chart.over_totals(both, width))
+                pairs = torch.bmm(sent[width], self.tables[width > 2])
                 self._launch(_spread, 2 * (leaves if width == 2 else 2 * heads + leaves), [pairs, both], width)
-        return chart.unpack(both[0].add_(both[1])), self._rules(tables) if with_rules else None
+            rules = self._rules(self._tables(sent)) if with_rules else None
+        return chart.unpack(both[0].add_(both[1])), rules
+
+    def _tables(self, sent: dict[int, Tensor]) -> list[Tensor]:
+        """The gradients in the tables, from those in the totals of each width: by products over the spans of many widths."""
+        found = [torch.bmm(sent[2].mT, self.merged(2)), torch.zeros_like(self.tables[1])]
+        count, widest = self.chart.first_row, self.chart.length
+        most = max(1, PAIRS // (self.chart.parts * self.tables[1].shape[-1]))
+        width = 3
+        while width <= widest:
+            stop = width + 1
+            while stop <= widest and count(stop + 1) - count(width) <= most:
+                stop += 1
+            of_totals = torch.cat([sent[w] for w in range(width, stop)], 1)
+            found[1].baddbmm_(of_totals.mT, self.merged(width, stop - width))
+            width = stop
+        return found
 
     def _rules(self, grads: list[Tensor]) -> Tensor:
         """The gradient in the scores of rules from the gradients in their exponentials, slope first: `[parts, G, N, C, C]`."""

@@ -21,12 +21,11 @@ from tailsum.numerics.fused.chart import (
     first_row,
     highest_split,
     is_lost,
-    over_totals,
     reachable,
 )
 from tailsum.numerics.fused.exponential import exp
 from tailsum.numerics.fused.kernel import Kept
-from tailsum.numerics.precision import in_float32, product
+from tailsum.numerics.precision import in_float32
 from tailsum.numerics.tensors import finite
 
 
@@ -71,7 +70,26 @@ def _spread(ranks, peaks, tops, of_merged, grads, B, T, R, width, BLOCK: tl.cons
         tl.store(grads + right, tl.load(grads + right, r < R, 0.0) + x * weight, r < R)
 
 
-class _Grammar:
+@triton.jit(do_not_specialize=["start", "size"])
+def _receive(
+    grads, from_parents, states, totals, of_totals, skip, start, size, LAST: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Add to `grads` of the spans of a width what comes from larger spans; the gradients in their totals.
+
+    `from_parents [spans, N]` are gradients in the states of spans, `grads` those in their logarithms. In `totals` the spans
+    begin at `start`, in `states` and `grads` at `skip + start`. The LAST width has no parents.
+    """
+    k = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside, place = k < size, start + k
+    grad = tl.load(grads + skip + place, inside, 0.0)
+    if not LAST:
+        grad += tl.load(from_parents + k, inside, 0.0) * tl.load(states + skip + place, inside, 0.0)
+        tl.store(grads + skip + place, grad, inside)
+    total = tl.load(totals + place, inside, 0.0)
+    tl.store(of_totals + place, tl.where(total > 0, grad / tl.where(total > 0, total, 1.0), 0.0), inside)
+
+
+class Grammar:
     """Exponentiated factors, and the chart of sentences under them."""
 
     def __init__(self, chart: Chart, head: Tensor, both: Tensor, ranks: Tensor, merged: Tensor) -> None:
@@ -80,7 +98,7 @@ class _Grammar:
         self.inner, self.leaves = both[: len(head)], both[len(head) :]
 
     @classmethod
-    def summed(cls, spans: Tensor, head: Tensor, left: Tensor, right: Tensor, reach: bool = False) -> "_Grammar":
+    def summed(cls, spans: Tensor, head: Tensor, left: Tensor, right: Tensor, reach: bool = False) -> "Grammar":
         """With the chart filled."""
         chart, rank = Chart(spans.contiguous(), len(head), len(left) - len(head)), head.shape[-1]
         tops = [finite(x.amax(0)) for x in (left, right)]
@@ -92,53 +110,56 @@ class _Grammar:
         grammar = cls(chart, (head - scale[:, None]).exp_(), both, ranks, merged)
         chart.finish(1, spans.new_zeros(1, chart.n_leaves), reach=reach)
         with in_float32(spans):
-            for width in range(2, chart.length + 1):
-                grammar._grow(width)
-                chart.finish(width, scale[None], reach=reach)
+            grammar._fill(scale[None], reach)
         return grammar
 
-    def _grow(self, width: int) -> None:
-        """The totals of one width."""
-        chart, before = self.chart, self.chart.rows(width - 1)
-        table = self.leaves if width == 2 else self.inner
-        torch.mm(chart.of_width(chart.states, width - 1)[0], table, out=self.ranks[before])
-        merged = self._of_width(self.merged, width)
-        sizes = (chart.batch, chart.length, self.rank, width)
-        _merge[self._grid(width)](self.ranks, chart.peaks, chart.tops, merged, *sizes, S=32, BLOCK=512)
-        torch.mm(merged, self.head.mT, out=chart.totals(width)[:, 0])
+    def _fill(self, scale: Tensor, reach: bool) -> None:
+        """The sums of all longer spans."""
+        chart, sizes = self.chart, (self.chart.batch, self.chart.length, self.rank)
+        inner, skip = chart.inner(chart.states)[0], chart.batch * chart.length
+        torch.mm(chart.leaves(chart.states)[0], self.leaves, out=self.ranks[:skip])
+        rows = zip(*map(chart.by_width, (inner, self.ranks[skip:], self.merged, chart.kept.totals[:, 0])), strict=True)
+        from_ranks = self.head.mT
+        for width, (states, ranks, merged, totals) in enumerate(rows, 2):
+            work = (self.ranks, chart.peaks, chart.tops, merged)
+            _merge[self._grid(width)](*work, *sizes, width, S=32, BLOCK=512)
+            torch.mm(merged, from_ranks, out=totals)
+            chart.finish(width, scale, reach=reach)
+            if width < chart.length:
+                torch.mm(states, self.inner, out=ranks)
 
     def _grid(self, width: int) -> tuple[int, int]:
         return self.chart.batch * (self.chart.length - width + 1), triton.cdiv(self.rank, 512)
-
-    def _of_width(self, x: Tensor, width: int) -> Tensor:
-        """The rows of one width, of the rows of all spans of several positions."""
-        rows, skip = self.chart.rows(width), self.chart.batch * self.chart.length
-        return x[rows.start - skip : rows.stop - skip]
 
     def gradients(self, lengths: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
         """The gradients of the log sums in the scores of spans and in the three factors."""
         chart = self.chart
         grads, of_ranks = torch.zeros_like(chart.states), torch.zeros_like(self.ranks)
-        chart.seed(lengths, grad, grads)
         of_totals = self.ranks.new_empty(len(self.merged), chart.n_heads)
-        nothing = torch.zeros_like(chart.of_width(grads, chart.length))
-        for width in range(chart.length, 1, -1):
-            of_states, from_parents = chart.of_width(grads, width), nothing
-            if width < chart.length:
-                from_parents = product(of_ranks[chart.rows(width)], self.inner.mT)[None]
-                from_parents.mul_(chart.of_width(chart.states, width))
-            totals = self._of_width(of_totals, width)
-            totals.copy_(over_totals(of_states, from_parents, chart.totals(width))[:, 0])
-            of_states += from_parents
-            work = (self.ranks, chart.peaks, chart.tops, product(totals, self.head), of_ranks)
-            _spread[self._grid(width)](*work, chart.batch, chart.length, self.rank, width, BLOCK=512)
-        leaves, skip = chart.leaves(chart.states)[0], chart.batch * chart.length
-        chart.leaves(grads)[0].copy_(product(of_ranks[:skip], self.leaves.mT).mul_(leaves))
-        inner = product(chart.inner(chart.states)[0].mT, of_ranks[skip:]).mul_(self.inner)
-        last = product(leaves.mT, of_ranks[:skip]).mul_(self.leaves)
-        children = torch.cat((inner, last))
-        head = product(of_totals.mT, self.merged).mul_(self.head)
-        return chart.unpack(grads)[0], head, *children.split(self.rank, -1)
+        chart.seed(lengths, grad, grads)
+        with in_float32(grad):
+            self._pass_down(grads, of_ranks, of_totals)
+            leaves, skip = chart.leaves(chart.states)[0], chart.batch * chart.length
+            torch.mul(of_ranks[:skip] @ self.leaves.mT, leaves, out=chart.leaves(grads)[0])
+            inner = (chart.inner(chart.states)[0].mT @ of_ranks[skip:]).mul_(self.inner)
+            last = (leaves.mT @ of_ranks[:skip]).mul_(self.leaves)
+            head = (of_totals.mT @ self.merged).mul_(self.head)
+        return chart.unpack(grads)[0], head, *torch.cat((inner, last)).split(self.rank, -1)
+
+    def _pass_down(self, grads: Tensor, of_ranks: Tensor, of_totals: Tensor) -> None:
+        """From the widest spans to those of two words, filling all three."""
+        chart, sizes = self.chart, (self.chart.batch, self.chart.length, self.rank)
+        skip, to_states = chart.batch * chart.length, self.inner.mT
+        by_width = zip(chart.by_width(of_totals), chart.by_width(of_ranks[skip:]), strict=True)
+        for width, (totals, ranks) in reversed(list(enumerate(by_width, 2))):
+            last = width == chart.length
+            from_parents = totals if last else ranks @ to_states
+            start, size = (chart.first_row(width) - skip) * chart.n_heads, totals.numel()
+            work = (grads, from_parents, chart.states, chart.kept.totals, of_totals)
+            places = (skip * chart.n_leaves, start, size)
+            _receive[(triton.cdiv(size, 1024),)](*work, *places, LAST=last, BLOCK=1024)
+            work = (self.ranks, chart.peaks, chart.tops, totals @ self.head, of_ranks)
+            _spread[self._grid(width)](*work, *sizes, width, BLOCK=512)
 
 
 def forward(spans: Tensor, head: Tensor, left: Tensor, right: Tensor, *, lengths: Tensor) -> tuple[Tensor, Kept] | None:
@@ -147,9 +168,9 @@ def forward(spans: Tensor, head: Tensor, left: Tensor, right: Tensor, *, lengths
     The factors are `head [N, R]`, `left [N+P, R]` and `right [N+P, R]`. None for scores of so wide a range that products underflow.
     """
     scores = spans, head, left, right
-    grammar = _Grammar.summed(*scores)
+    grammar = Grammar.summed(*scores)
     chart = grammar.chart
-    if is_lost(chart, lambda: _Grammar.summed(*map(reachable, scores), reach=True).chart):
+    if is_lost(chart, lambda: Grammar.summed(*map(reachable, scores), reach=True).chart):
         return None
     kept = (chart.spans, grammar.head, grammar.both, grammar.ranks, grammar.merged, *chart.kept)
     return chart.log_sums(lengths), kept
@@ -159,4 +180,4 @@ def backward(kept: Kept, grad: Tensor, _wanted: Sequence[bool], *, lengths: Tens
     """The gradients in the scores of spans and in the factors."""
     spans, head, both, ranks, merged, *rows = kept
     chart = Chart(spans, len(head), len(both) - len(head), kept=Rows(*rows))
-    return _Grammar(chart, head, both, ranks, merged).gradients(lengths, grad)
+    return Grammar(chart, head, both, ranks, merged).gradients(lengths, grad)

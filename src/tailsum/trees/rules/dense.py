@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tailsum.numerics.charts import by_width, square
 from tailsum.numerics.check import check_tensor
+from tailsum.numerics.entries import entries_at
 from tailsum.numerics.fused.kernel import Example, Kernel
 from tailsum.numerics.gradients import with_slope
 from tailsum.numerics.kernels import fused
@@ -53,9 +54,10 @@ class DenseRule(WholeRule):
         return self.scores
 
     def between(self, head: Heads, left: Lefts, right: Rights) -> Between:
-        pairs = head[..., :, None, None] * self.n_children + left[..., None, :, None]
-        flat = pairs * self.n_children + right[..., None, None, :]
-        return take(self.scores.flatten(-3)[..., None], flat.flatten(-5))[..., 0].unflatten(-1, flat.shape[-5:])
+        lead, size = self.scores.shape[:-3], self.n_children
+        start = torch.arange(lead.numel(), device=head.device).view(*lead, 1, 1, 1, 1, 1) * self.n_heads
+        heads = (start + head[..., :, None, None]) * size**2
+        return entries_at(self.scores.flatten(), heads, left[..., None, :, None] * size, right[..., None, None, :])
 
     def fan(self, role: int, first: Int[Tensor, "G m"], second: Int[Tensor, "G m"], rest: slice) -> Potential:
         table = self.scores.movedim(role - 3, -1)[..., rest]

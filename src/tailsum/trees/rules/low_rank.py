@@ -10,12 +10,13 @@ from torch import Tensor
 
 from tailsum.numerics.charts import Watch, by_width, keep
 from tailsum.numerics.fused.kernel import Example, Kernel
-from tailsum.numerics.noise import Choose
+from tailsum.numerics.kernels import fused
+from tailsum.numerics.noise import Choose, Drawn, seed_from
 from tailsum.numerics.reduce import LogProduct, Reduce, highest, log_sum_exp
 from tailsum.numerics.tensors import largest, scaled
 from tailsum.numerics.tiles import tile_size
 from tailsum.sketch.sweep import Sweep
-from tailsum.trees.reader import TreeReader
+from tailsum.trees.reader import TreeReader, Walker
 from tailsum.trees.rules.best_pairs import best_pairs
 from tailsum.trees.rules.grammar_reader import RankReader
 from tailsum.trees.rules.rule import Rule
@@ -51,7 +52,7 @@ class LowRank(VectorRule):
         return self.rank_chart(spans, watch)
 
     def reader(self, spans: Float[Tensor, "B T T n"], length: Tensor, choose: Choose, reduce: Reduce) -> TreeReader:
-        if reduce is not log_sum_exp:
+        if reduce is not log_sum_exp or self.factor:
             return super().reader(spans, length, choose, reduce)
         vectors = self.tensors if self.by_span else [x[:, None, None] for x in self.tensors]
         n_heads = None if self.by_span else self.n_heads
@@ -109,10 +110,23 @@ class LowRankRule(LowRank, FactorRule):
         )
 
     def total(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, " B"]:
-        shared = max(len(x) for x in self.tensors) == 1
-        if reduce is not log_sum_exp or self.factor or not shared:
+        if reduce is not log_sum_exp or self.factor:
             return super().total(spans, length, reduce)
+        if max(len(x) for x in self.tensors) > 1:
+            return Rule.total(self, spans, length, reduce)  # through the ranks
         return low_rank_sum(spans, *(x[0] for x in self.tensors), lengths=length)
+
+    def reader(self, spans: Float[Tensor, "B T T n"], length: Tensor, choose: Choose, reduce: Reduce) -> TreeReader:
+        """Samples by kernels, whole trees at once."""
+        factors = [x[0] for x in self.tensors]
+        shared = not self.factor and max(len(x) for x in self.tensors) == 1
+        if isinstance(choose, Drawn) and shared and fused(spans, *factors) and _some_pairs(spans):
+            from tailsum.numerics.fused.low_rank_parses import Samples  # noqa: PLC0415  (needs Triton)
+
+            samples = Samples(spans, *factors, lengths=length)
+            if not samples.lost:
+                return Walker(samples.possible, lambda batch: samples.drawn(batch, seed_from(choose.generator)))
+        return super().reader(spans, length, choose, reduce)
 
     def contract_pairs(self, pairs: Float[Tensor, "G r pair"], kind: Kind, reduce: Reduce) -> Float[Tensor, "G r N"]:
         """Maxima over many pairs of children by bounds, without a table."""
@@ -156,7 +170,12 @@ def _fill(
 
 def _total(spans: Tensor, head: Tensor, left: Tensor, right: Tensor, lengths: Tensor) -> Tensor:
     rule = LowRankRule(head[None], left[None], right[None])
-    return FactorRule.total(rule, spans, lengths, log_sum_exp)
+    return Rule.total(rule, spans, lengths, log_sum_exp)
+
+
+def _some_pairs(spans: Tensor, *_: Tensor, **__: Tensor) -> bool:
+    """Whether there is any sentence of two words."""
+    return len(spans) > 0 and spans.shape[1] > 1
 
 
 def _example(batch: int, length: int, heads: int, leaves: int, ranks: int) -> Example:
@@ -171,5 +190,5 @@ low_rank_sum = Kernel(
     _example,
     sizes=({"batch": 2, "length": 4, "heads": 3, "leaves": 4, "ranks": 5},),
     large={"batch": 8, "length": 30, "heads": 300, "leaves": 500, "ranks": 100},
-    takes=lambda spans, *_, lengths: len(spans) > 0 and spans.shape[1] > 1,  # noqa: ARG005
+    takes=_some_pairs,
 )

@@ -16,7 +16,7 @@ from torch import Tensor
 from tailsum.numerics.charts import by_width
 from tailsum.numerics.check import check_tensor
 from tailsum.numerics.kernels import fused
-from tailsum.numerics.noise import Choose, most_likely
+from tailsum.numerics.noise import Choose
 from tailsum.numerics.reduce import LogProduct, Reduce
 from tailsum.numerics.stream import Parts, streamed
 from tailsum.numerics.tensors import scaled, take
@@ -122,11 +122,18 @@ class FactorRule(VectorRule, WholeRule):
         return self.tabled() if self._fits() else None
 
     def reader(self, spans: Float[Tensor, "B T T n"], length: Tensor, choose: Choose, reduce: Reduce) -> TreeReader:
-        """Best trees by kernels, from the table."""
-        table = self.as_table() if choose is most_likely and fused(spans, *self.tensors) else None
-        if table is None:
-            return super().reader(spans, length, choose, reduce)
-        return table.reader(spans, length, choose, reduce)
+        """By kernels, from the table."""
+        table = self.as_table() if fused(spans, *self.tensors) else None
+        return (
+            super().reader(spans, length, choose, reduce)
+            if table is None
+            else table.reader(spans, length, choose, reduce)
+        )
+
+    def total(self, spans: Float[Tensor, "B T T n"], length: Int[Tensor, " B"], reduce: Reduce) -> Float[Tensor, " B"]:
+        """By kernels, from the table."""
+        table = self.as_table() if fused(spans, *self.tensors) else None
+        return super().total(spans, length, reduce) if table is None else table.total(spans, length, reduce)
 
     def between(self, head: Heads, left: Lefts, right: Rights) -> Between:
         pairs = zip(self.tensors, (head, left, right), strict=True)
