@@ -42,6 +42,7 @@ class Wiring:
     ]  # group, factor, and whether the message goes to the first axis of its table
     counts: tuple[int, ...]  # of the factors of each group
     _tables: dict[tuple[bool, ...], Tables] = field(default_factory=dict, compare=False)
+    _tiles: dict[tuple[int, ...], tuple[Tensor, Tensor]] = field(default_factory=dict, compare=False)
 
     @property
     def stages(self) -> int:
@@ -60,6 +61,23 @@ class Wiring:
                 device = self.source.device
                 self._tables[key] = Tables(*(_whole(x, device) for x in (of, by_table, ranges)))
         return self._tables[key]
+
+    def tiles(self, size: int, shared: Sequence[bool]) -> tuple[Int[Tensor, " M"], Int[Tensor, " S1"]]:
+        """The messages by stages, `size` at a time that go by one table, -1 where there are fewer; and where each stage begins in tiles."""
+        key = (size, *shared)
+        if key not in self._tiles:
+            of, stage = self.tables(shared).of.cpu().long(), self.stage.cpu().long()
+            many = int(of.max()) + 1
+            keys, kind, counts = (stage * many + of).unique(return_inverse=True, return_counts=True)
+            tiles, order = (counts + size - 1) // size, kind.argsort(stable=True)
+            kind = kind[order]
+            place = torch.arange(len(order)) - (counts.cumsum(0) - counts)[kind]
+            slots = torch.full((int(tiles.sum()) * size,), -1)
+            slots[(tiles.cumsum(0) - tiles)[kind] * size + place] = order
+            starts = torch.zeros(self.stages + 1, dtype=torch.long).index_add_(0, keys // many + 1, tiles).cumsum(0)
+            with torch.inference_mode(False):
+                self._tiles[key] = tuple(x.to(self.source.device, torch.int32) for x in (slots, starts))
+        return self._tiles[key]
 
 
 @functools.lru_cache(maxsize=32)
