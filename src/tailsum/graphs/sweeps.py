@@ -69,7 +69,7 @@ def of_factors(group: Group, factors: Tensor) -> Group:
 def _by_kernels(plan: Plan, unary: Tensor, groups: Sequence[Group]) -> bool:
     """Whether there are kernels for such a graph, and they are faster."""
     tensors = [x for group in groups for x in group.tensors]
-    if not fused(unary, *tensors) or not unary.numel() or not groups:
+    if not fused(unary, *tensors) or not unary.numel() or not plan.blocks:
         return False
     n = unary.shape[-1]
     if n > _MOST_STATES or any(group.arity > 2 for group in groups):
