@@ -69,7 +69,7 @@ def _settled(sent, before, damping):
 @triton.jit(do_not_specialize=["limit", "batch"])
 def pass_kernel(
     messages, cavities, raw, unary, tables, masses, tops, table_of, source, back, into, begin, slots, starts,
-    change, count, moved, counter, limit, batch, nodes, size, n, pitch, stages, degree, table_step, mass_step, top_step, tolerance,
+    change, count, moved, counter, limit, batch, nodes, size, n, pitch, stages, degree, table_step, top_step, tolerance,
     damping, programs, parts,
     M: tl.constexpr, N: tl.constexpr, J: tl.constexpr, C: tl.constexpr, K: tl.constexpr,
     HIGHEST: tl.constexpr, KEEP: tl.constexpr, AT_ONCE: tl.constexpr, SPLIT: tl.constexpr, MEET: tl.constexpr,
@@ -121,8 +121,8 @@ def pass_kernel(
                     low = 0.0
                     sent = tl.where(inside, 0.0, -float("inf"))
                     if not HIGHEST:
-                        mass = masses + row * mass_step + table * N * pitch + i[:, None] * pitch + j[None, :]
-                        mass = tl.load(mass, (j < pitch)[None, :], 0.0)
+                        mass = masses + row * table_step + table * n * pitch + i[:, None] * pitch + j[None, :]
+                        mass = tl.load(mass, (i < n)[:, None] & (j < pitch)[None, :], 0.0)
                         height = tl.load(tops + row * top_step + table * pitch + j, j < n, -float("inf"))
                         top = tl.max(cavity, 1)
                         weight = exp(cavity - finite(top)[:, None])

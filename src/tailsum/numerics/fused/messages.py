@@ -134,10 +134,9 @@ class Sweeps:
 
     @cached_property
     def _masses(self) -> tuple[Tensor, Tensor]:
-        """The exponentials of all tables relative to the largest of each column, with rows of zeros, and these largest scores."""
+        """The exponentials of all tables relative to the largest of each column, and these largest scores."""
         tops = self.tables.amax(-2)
-        masses = (self.tables - finite_of(tops)[..., None, :]).exp_()
-        return F.pad(masses, (0, 0, 0, self.options["N"] - self.n)), tops
+        return (self.tables - finite_of(tops)[..., None, :]).exp_(), tops
 
     @property
     def _scheme(self) -> tuple[Tensor, ...]:
@@ -178,13 +177,13 @@ class Sweeps:
             "M": of.messages,
             "N": self.options["N"],
             "J": of.columns,
-            "C": min(of.columns, 2048 // self.options["N"]),
+            "C": min(of.columns, max(4, 2048 // self.options["N"])),
         }
         for steps, moved, counter in self._blocks(limit, tolerance, change):
             pass_kernel[(of.programs * self._instances(of.programs, of.warps),)](
                 messages, cavities, raw, self.unary, self.tables, masses, tops, *self._scheme, slots, starts,
                 change, count, moved, counter, steps, self.batch, self.nodes, *self._sizes[:-1], self.wiring.most,
-                *(0 if len(x) == 1 else x.stride(0) for x in (self.tables, masses, tops)), tolerance, self.damping, of.programs, of.parts,
+                *(0 if len(x) == 1 else x.stride(0) for x in (self.tables, tops)), tolerance, self.damping, of.programs, of.parts,
                 **shape, K=min(4, triton.next_power_of_2(self.wiring.most)), HIGHEST=highest, KEEP=keep, AT_ONCE=at_once,
                 SPLIT=of.parts > 1, MEET=of.programs > 1, num_warps=of.warps, **room,
             )  # fmt: skip
