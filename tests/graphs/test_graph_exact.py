@@ -116,7 +116,7 @@ def test_a_batch_is_summed_in_parts_with_the_same_derivatives(monkeypatch):
         return found
 
     whole = results()
-    buckets = elimination.elimination_order(ts.PairwiseGraph.grid(3, 3, leaf, shared).scopes, (2,) * 9)
+    buckets = elimination.elimination_order(ts.PairwiseGraph.grid(3, 3, leaf, shared).plan.scopes, (2,) * 9)
     entries = sum(2 ** (1 + len(bucket.scope)) for bucket in buckets)
     monkeypatch.setattr("tailsum.graphs.elimination.LIMIT", 2 * entries)
     for a, b in zip(whole, results(), strict=True):

@@ -10,6 +10,7 @@ from harness import interpreter
 from tailsum.graphs import sweeps
 
 pytest.importorskip("triton")
+messages = pytest.importorskip("tailsum.numerics.fused.messages")
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, and messages that do not converge
 
 GRID = [(0, 1), (2, 1), (2, 3), (0, 3), (3, 4)]  # a loop, with edges of both directions, and a leaf
@@ -74,3 +75,16 @@ def test_the_same_by_kernels(make, batch, lead, how, forbidden):
     for found, expected in zip(ours, truth, strict=True):
         for a, b in zip(found, expected, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4, check_dtype=False)
+
+
+@pytest.mark.parametrize(("how", "columns"), [({}, 16), ({"schedule": "flooding", "damping": 0.3}, 16), ({}, 32)])
+def test_sums_of_scores_of_any_range_by_any_tiles(how, columns, monkeypatch):
+    """Terms far below the largest of their column: their exponentials vanish, and their sum does not."""
+    tiles = messages.Tiles(messages=2, columns=columns, parts=32 // columns, warps=4, programs=1)
+    monkeypatch.setattr(messages.Sweeps, "_forward", lambda *_: tiles)
+    unary, table = torch.randn(1, 5, 20), 60 * torch.randn(20, 20)
+    table = table.masked_fill(torch.rand_like(table) < 0.3, -math.inf)
+    ours, _ = results(grid, "always", torch.float32, unary, table, **{**how, "iterations": 2})
+    truth, _ = results(grid, "never", torch.float64, unary, table, **{**how, "iterations": 2})
+    for a, b in zip(ours, truth, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4, check_dtype=False)

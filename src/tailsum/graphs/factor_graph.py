@@ -48,7 +48,7 @@ class FactorGraph(Graph):
         method: str = "auto",
     ) -> None:
         nodes, sizes = self._read_unary(unary)
-        self.sizes = tuple(sizes)
+        self.sizes = torch.Size(sizes)
         shape = nodes.lead[:-1]
         self.variables, self.tables = [], []
         single: list[tuple[Tensor, Tensor]] = []

@@ -94,7 +94,6 @@ class Graph(Structure[GraphTerms, Tensor]):
         self.tolerance = default_tolerance(self.dtype) if tolerance is None else tolerance
         self.lengths = None
         self.plan = plan(self.variables, self.node_shape[0], schedule, self.device)
-        self.scopes = tuple(tuple(scope) for v in self.variables for scope in v.tolist())
         if method == "exact" and not self.is_exact:
             raise ValueError(
                 f'method must be "auto" or "propagation" on this graph, for which "exact" needs tables of more than '
@@ -121,7 +120,7 @@ class Graph(Structure[GraphTerms, Tensor]):
         """The order in which variables are summed out; None where messages are passed."""
         if self.is_forest or self.method == "propagation":
             return None
-        return elimination_order(self.scopes, self._sizes)
+        return elimination_order(self.plan.scopes, self._sizes)
 
     @property
     def _sizes(self) -> tuple[int, ...]:

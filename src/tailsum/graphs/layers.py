@@ -10,8 +10,9 @@ import itertools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -51,46 +52,76 @@ class Update:
 class Plan:
     """The updates of one iteration, in stages; all updates of a stage read the messages of earlier stages."""
 
+    scoreless: ClassVar[bool] = True  # no scores in it: `structure.terms.tensors_in` leaves it out
+
     layer: Int[Tensor, " V"]
     forest: bool
+    scopes: tuple[tuple[int, ...], ...]  # the variables of every factor
     blocks: tuple[Block, ...]
-    stages: tuple[tuple[Update, ...], ...]
+    order: tuple[tuple[tuple[int, tuple[int, ...]], ...], ...]  # for each stage, blocks and the positions they send to
 
     @property
     def forest_iterations(self) -> int:
         """The number of iterations after which the messages of a forest are final: one unless the schedule is flooding."""
-        return 2 * int(self.layer.max()) + 1 if len(self.stages) == 1 else 1
+        return 2 * int(self.layer.max()) + 1 if len(self.order) == 1 else 1
+
+    @functools.cached_property
+    def stages(self) -> tuple[tuple[Update, ...], ...]:
+        """The updates. Kernels go without them, and there are many on a large graph."""
+        arriving: list[list[tuple[int, int, int]]] = [[] for _ in self.layer]  # block, position, factor
+        for b, block in enumerate(self.blocks):
+            for f, variables in enumerate(block.variables.tolist()):
+                for position, node in enumerate(variables):
+                    arriving[node].append((b, position, f))
+        with torch.device(self.layer.device), torch.inference_mode(False):
+            return tuple(tuple(_update(b, to, self.blocks, arriving) for b, to in stage) for stage in self.order)
+
+    @functools.cached_property
+    def places(self) -> dict[tuple[int, int], Int[Tensor, " F"]]:
+        """For each group of factors and each axis, the places of its messages among all, which are block after block."""
+        starts = [0, *itertools.accumulate(len(block.factors) * len(block.axes) for block in self.blocks)]
+        found: dict[tuple[int, int], Tensor] = {}
+        with torch.inference_mode(False):
+            for g in {block.group for block in self.blocks}:
+                own = [(start, block) for start, block in zip(starts, self.blocks, strict=False) if block.group == g]
+                order = torch.cat([block.factors for _, block in own]).argsort()
+                for axis in range(len(own[0][1].axes)):
+                    first = [(start + block.axes.index(axis) * len(block.factors), block) for start, block in own]
+                    pieces = itertools.chain.from_iterable(range(x, x + len(block.factors)) for x, block in first)
+                    found[g, axis] = torch.tensor(list(pieces), device=order.device)[order]
+        return found
 
 
 def plan(groups: Sequence[Int[Tensor, "_ _"]], n_nodes: int, schedule: str, device: torch.device) -> Plan:
     """The plan for factors over the given variables (a group has one arity); `schedule` is "sweep" or "flooding"."""
-    with torch.device(device), torch.inference_mode(False):
-        return _plan(tuple(tuple(map(tuple, group.tolist())) for group in groups), n_nodes, schedule, device)
+    given = tuple((group.shape[1], group.long().cpu().contiguous().numpy().tobytes()) for group in groups)
+    with torch.inference_mode(False):
+        return _plan(given, n_nodes, schedule, device)
 
 
 @functools.lru_cache(maxsize=32)
-def _plan(groups: tuple[tuple[tuple[int, ...], ...], ...], n_nodes: int, schedule: str, _: torch.device) -> Plan:
-    layer, components = _layers([factor for group in groups for factor in group], n_nodes)
-    joined = sum(len(factor) - 1 for group in groups for factor in group)
-    blocks = _blocks(groups, layer, layered=schedule == "sweep")
-    arriving: list[list[tuple[int, int, int]]] = [[] for _ in range(n_nodes)]  # block, position, factor
-    for b, block in enumerate(blocks):
-        for f, variables in enumerate(block.variables.tolist()):
-            for position, node in enumerate(variables):
-                arriving[node].append((b, position, f))
-    orders: list[list[tuple[int, tuple[int, ...]]]] = []  # for each stage, blocks and the positions they send to
+def _plan(given: tuple[tuple[int, bytes], ...], n_nodes: int, schedule: str, device: torch.device) -> Plan:
+    """Groups are given by their arity, and their variables as bytes, which are hashed and compared at once."""
+    groups = tuple(
+        tuple(map(tuple, np.frombuffer(held, np.int64).reshape(-1, arity).tolist())) for arity, held in given
+    )
+    scopes = tuple(factor for group in groups for factor in group)
+    layer, components = _layers(scopes, n_nodes)
+    joined = sum(len(factor) - 1 for factor in scopes)
+    blocks, depths = _blocks(groups, layer, device, layered=schedule == "sweep")
+    orders: list[list[tuple[int, tuple[int, ...]]]] = []
     if schedule == "flooding":
         orders.append([(b, tuple(range(len(block.axes)))) for b, block in enumerate(blocks)])
     else:
-        depths = [layer[int(block.variables[0, 0])] for block in blocks]  # ascending
         by_depth = [list(stage) for _, stage in itertools.groupby(range(len(blocks)), lambda b: depths[b])]
         orders += [[(b, (0,)) for b in stage] for stage in reversed(by_depth)]
         orders += [[(b, tuple(range(1, len(blocks[b].axes)))) for b in stage] for stage in by_depth]
-    stages = tuple(tuple(_update(b, to, blocks, arriving) for b, to in stage) for stage in orders if stage)
-    return Plan(torch.tensor(layer, dtype=torch.long), joined == n_nodes - components, tuple(blocks), stages)
+    order = tuple(tuple(stage) for stage in orders if stage)
+    layers = torch.tensor(layer, dtype=torch.long, device=device)
+    return Plan(layers, joined == n_nodes - components, scopes, tuple(blocks), order)
 
 
-def _layers(factors: list[tuple[int, ...]], n_nodes: int) -> tuple[list[int], int]:
+def _layers(factors: Sequence[tuple[int, ...]], n_nodes: int) -> tuple[list[int], int]:
     """The layer of every variable, and the number of connected components."""
     neighbours: list[set[int]] = [set() for _ in range(n_nodes)]
     for factor in factors:
@@ -112,8 +143,10 @@ def _layers(factors: list[tuple[int, ...]], n_nodes: int) -> tuple[list[int], in
     return layer, components
 
 
-def _blocks(groups: tuple[tuple[tuple[int, ...], ...], ...], layer: list[int], *, layered: bool) -> list[Block]:
-    """Blocks of factors of one group and one order of axes and, if `layered`, of one layer; in order of layers."""
+def _blocks(
+    groups: tuple[tuple[tuple[int, ...], ...], ...], layer: list[int], device: torch.device, *, layered: bool
+) -> tuple[list[Block], list[int]]:
+    """Blocks of factors of one group and one order of axes and, if `layered`, of one layer; in order of layers, and these."""
     blocks: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
     for g, group in enumerate(groups):
         for f, variables in enumerate(group):
@@ -122,13 +155,21 @@ def _blocks(groups: tuple[tuple[tuple[int, ...], ...], ...], layer: list[int], *
                 axes = tuple(sorted(axes, key=lambda a: layer[variables[a]]))
                 depth = layer[variables[axes[0]]]
             blocks.setdefault((depth, g, axes), []).append(f)
-    return [
-        Block(g, torch.tensor(factors), axes, torch.tensor([[groups[g][f][a] for a in axes] for f in factors]))
-        for (_, g, axes), factors in sorted(blocks.items())
+    found = sorted(blocks.items())
+    variables = [groups[g][f][a] for (_, g, axes), factors in found for f in factors for a in axes]
+    # Two copies to the device, not two for each block.
+    all_factors = torch.tensor([f for _, factors in found for f in factors], dtype=torch.long, device=device)
+    all_variables = torch.tensor(variables, dtype=torch.long, device=device)
+    pieces = all_factors.split([len(factors) for _, factors in found]) if found else ()
+    ends = all_variables.split([len(factors) * len(key[2]) for key, factors in found]) if found else ()
+    made = [
+        Block(g, factors, axes, of_block.view(-1, len(axes)))
+        for ((_, g, axes), _), factors, of_block in zip(found, pieces, ends, strict=True)
     ]
+    return made, [depth for (depth, _, _), _ in found]
 
 
-def _update(b: int, to: tuple[int, ...], blocks: list[Block], arriving: list[list[tuple[int, int, int]]]) -> Update:
+def _update(b: int, to: tuple[int, ...], blocks: Sequence[Block], arriving: list[list[tuple[int, int, int]]]) -> Update:
     needs = tuple(q for q in range(len(blocks[b].axes)) if any(p != q for p in to))
     variables = blocks[b].variables[:, needs]
     nodes, place = variables.unique(return_inverse=True)

@@ -54,7 +54,7 @@ class PairwiseGraph(Graph):
         method: str = "auto",
     ) -> None:
         nodes, sizes = self._read_unary(unary)
-        self.sizes = tuple(sizes)
+        self.sizes = torch.Size(sizes)
         self.edges = _checked_edges(edges, len(sizes), self.device)
         given = pairwise if isinstance(pairwise, Tensor) else as_potential(pairwise)
         if given is None:
@@ -172,16 +172,19 @@ def _checked_edges(edges: Any, n_nodes: int, device: torch.device) -> Int[Tensor
     edges = as_whole("edges", edges, device)
     if edges.dim() != 2 or edges.shape[1] != 2:
         raise ValueError(f"edges must be [E, 2]: got {list(edges.shape)}")
-    for e, (u, v) in enumerate(edges.tolist()):
-        if not (0 <= u < n_nodes and 0 <= v < n_nodes):
-            raise ValueError(f"edges must join variables 0 to {n_nodes - 1}, as unary has: got {[u, v]} at {e}")
-        if u == v:
-            raise ValueError(f"edges must join different variables: got {[u, v]} at {e}")
-    ordered, count = edges.sort(-1).values.unique(dim=0, return_counts=True)
-    if (count > 1).any():
-        raise ValueError(
-            f"edges must be given once each, add their scores: got {ordered[count > 1][0].tolist()} more than once"
-        )
+    on_host = edges.cpu()  # each operation on a GPU would cost more than all of them here
+    outside, same = ((on_host < 0) | (on_host >= n_nodes)).any(1), on_host[:, 0] == on_host[:, 1]
+    for e in (outside | same).nonzero()[:1, 0].tolist():
+        if outside[e]:
+            raise ValueError(
+                f"edges must join variables 0 to {n_nodes - 1}, as unary has: got {on_host[e].tolist()} at {e}"
+            )
+        raise ValueError(f"edges must join different variables: got {on_host[e].tolist()} at {e}")
+    low, high = on_host.aminmax(dim=1) if len(on_host) else (on_host[:, 0], on_host[:, 1])
+    pairs = (low * n_nodes + high).sort().values
+    for pair in pairs[1:][pairs[1:] == pairs[:-1]][:1].tolist():
+        twice = list(divmod(pair, n_nodes))
+        raise ValueError(f"edges must be given once each, add their scores: got {twice} more than once")
     return edges
 
 

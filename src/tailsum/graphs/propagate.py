@@ -135,13 +135,10 @@ def unpacked(plan: Plan, z: Tensor, n: int) -> Messages:
 
 def by_group(plan: Plan, z: Tensor, n: int, groups: Sequence[Tensor]) -> Messages:
     """The messages of each group from one tensor `[B, Z]`, with factors and positions in the order of the group."""
-    by_block, grouped = list(zip(plan.blocks, unpacked(plan, z, n), strict=True)), list[list[Tensor]]()
-    for g, variables in enumerate(groups):
-        blocks = [(block, sent) for block, sent in by_block if block.group == g]
-        by_axis = [[sent[block.axes.index(axis)] for block, sent in blocks] for axis in range(variables.shape[1])]
-        if len(blocks) == 1:
-            grouped.append([piece for (piece,) in by_axis])
-        else:
-            order = torch.cat([block.factors for block, _ in blocks]).argsort()
-            grouped.append([torch.cat(pieces, 1).index_select(1, order) for pieces in by_axis])
-    return grouped
+    messages = z.unflatten(1, (-1, n))
+    return [
+        [messages.index_select(1, plan.places[g, axis]) for axis in range(variables.shape[1])]
+        if len(variables)
+        else [messages[:, :0]] * variables.shape[1]
+        for g, variables in enumerate(groups)
+    ]

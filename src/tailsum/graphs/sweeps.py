@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 _MOST_STATES = 1024
 _MOST_NEIGHBOURS = 64  # all other messages to a variable are read for each message from it
-# Entries of tables read in a stage: with more, the products of all messages of a stage at once are faster.
-_ENTRIES = 1 << 27
 
 
 def iteration(
@@ -71,18 +69,12 @@ def of_factors(group: Group, factors: Tensor) -> Group:
 def _by_kernels(plan: Plan, unary: Tensor, groups: Sequence[Group]) -> bool:
     """Whether there are kernels for such a graph, and they are faster."""
     tensors = [x for group in groups for x in group.tensors]
-    if not fused(unary, *tensors) or not unary.numel() or not groups:
+    if not fused(unary, *tensors) or not unary.numel() or not plan.blocks:
         return False
     n = unary.shape[-1]
     if n > _MOST_STATES or any(group.arity > 2 for group in groups):
         return False
-    wiring = wired(plan)
-    work = len(unary) * len(wiring.source) * n**2
-    return (
-        wiring.most <= _MOST_NEIGHBOURS
-        and work <= wiring.stages * _ENTRIES
-        and fits_budget(3 * sum(group.table_bytes for group in groups))
-    )
+    return wired(plan).most <= _MOST_NEIGHBOURS and fits_budget(5 * sum(group.table_bytes for group in groups))
 
 
 def _reference(

@@ -37,11 +37,12 @@ class Wiring:
     stage: Int[Tensor, " D"]
     most: int  # messages to a variable
     widest: int  # the most messages of a stage
-    factors: tuple[
-        tuple[int, int, bool], ...
-    ]  # group, factor, and whether the message goes to the first axis of its table
+    factors: Int[
+        Tensor, "D 3"
+    ]  # on the host: group, factor, and whether the message goes to the first axis of its table
     counts: tuple[int, ...]  # of the factors of each group
     _tables: dict[tuple[bool, ...], Tables] = field(default_factory=dict, compare=False)
+    _tiles: dict[tuple[int, ...], tuple[Tensor, Tensor]] = field(default_factory=dict, compare=False)
 
     @property
     def stages(self) -> int:
@@ -53,58 +54,77 @@ class Wiring:
         key = tuple(shared)
         if key not in self._tables:
             sizes = [1 if one else count for one, count in zip(key, self.counts, strict=True)]
-            base = [sum(sizes[:g]) for g in range(len(sizes))]
-            of = [2 * (base[g] + (0 if key[g] else f)) + turned for g, f, turned in self.factors]
-            by_table, ranges = _sorted(of, 2 * sum(sizes))
+            base = torch.tensor([0, *itertools.accumulate(sizes)])
+            group, factor, turned = self.factors.unbind(1)
+            of = 2 * (base[group] + torch.where(torch.tensor(key)[group], 0, factor)) + turned
             with torch.inference_mode(False):
-                device = self.source.device
-                self._tables[key] = Tables(*(_whole(x, device) for x in (of, by_table, ranges)))
+                self._tables[key] = Tables(*(_whole(x, self.source) for x in (of, *_sorted(of, 2 * sum(sizes)))))
         return self._tables[key]
+
+    def tiles(self, size: int, shared: Sequence[bool]) -> tuple[Int[Tensor, " M"], Int[Tensor, " S1"]]:
+        """The messages by stages, `size` at a time that go by one table, -1 where there are fewer; and where each stage begins in tiles."""
+        key = (size, *shared)
+        if key not in self._tiles:
+            of, stage = self.tables(shared).of.cpu().long(), self.stage.cpu().long()
+            many = int(of.max()) + 1
+            keys, kind, counts = (stage * many + of).unique(return_inverse=True, return_counts=True)
+            tiles, order = (counts + size - 1) // size, kind.argsort(stable=True)
+            kind = kind[order]
+            place = torch.arange(len(order)) - (counts.cumsum(0) - counts)[kind]
+            slots = torch.full((int(tiles.sum()) * size,), -1)
+            slots[(tiles.cumsum(0) - tiles)[kind] * size + place] = order
+            starts = torch.zeros(self.stages + 1, dtype=torch.long).index_add_(0, keys // many + 1, tiles).cumsum(0)
+            with torch.inference_mode(False):
+                self._tiles[key] = _whole(slots, self.source), _whole(starts, self.source)
+        return self._tiles[key]
 
 
 @functools.lru_cache(maxsize=32)
 def wired(plan: Plan) -> Wiring:
     """The wiring of a plan whose factors all have two variables."""
-    source, to, back = list[int](), list[int](), list[int]()
-    factors, places, counts = list[tuple[int, int, bool]](), list[int](), dict[int, int]()
-    for block in plan.blocks:
-        places.append(len(source))
-        ends, count = block.variables.tolist(), len(block.factors)
-        counts[block.group] = counts.get(block.group, 0) + count
-        for position in (0, 1):
-            for f, (factor, pair) in enumerate(zip(block.factors.tolist(), ends, strict=True)):
-                back.append(places[-1] + (1 - position) * count + f)
-                to.append(pair[position])
-                source.append(pair[1 - position])
-                factors.append((block.group, factor, block.axes[position] == 0))
-    stage = [0] * len(source)
-    for number, updates in enumerate(plan.stages):
-        for update in updates:
-            count = len(plan.blocks[update.block].factors)
-            for position in update.to:
-                first = places[update.block] + position * count
-                stage[first : first + count] = [number] * count
-    into, begin = _sorted(to, len(plan.layer))
-    order, starts = _sorted(stage, len(plan.stages))
+    blocks, device = plan.blocks, plan.layer.device
     with torch.inference_mode(False):
+        ends = torch.cat([torch.zeros(0, 2, dtype=torch.long, device=device), *(x.variables for x in blocks)]).cpu()
+        number = torch.cat([torch.zeros(0, dtype=torch.long, device=device), *(x.factors for x in blocks)]).cpu()
+        sizes, groups = (
+            torch.tensor(x, dtype=torch.long) for x in zip(*((len(x.factors), x.group) for x in blocks), strict=True)
+        )
+        in_stage = torch.zeros(len(blocks), 2, dtype=torch.long)
+        in_stage[
+            [b for of in plan.order for b, to in of for _ in to], [p for of in plan.order for _, to in of for p in to]
+        ] = torch.tensor([s for s, of in enumerate(plan.order) for _, to in of for _ in to])
+        first_axis = torch.tensor([[x.axes[0] == 0, x.axes[1] == 0] for x in blocks])
+        block = torch.arange(len(blocks)).repeat_interleave(sizes)
+        one = torch.arange(len(number)) + (sizes.cumsum(0) - sizes)[block]  # messages to the first position
+        other = one + sizes[block]
+
+        def spread(to_first: Tensor, to_second: Tensor) -> Tensor:
+            whole = to_first.new_zeros(2 * len(number))
+            whole[one], whole[other] = to_first, to_second
+            return whole
+
+        to, source, back = spread(ends[:, 0], ends[:, 1]), spread(ends[:, 1], ends[:, 0]), spread(other, one)
+        stage = spread(*in_stage[block].unbind(1))
+        factors = torch.stack(
+            (spread(groups[block], groups[block]), spread(number, number), spread(*first_axis[block].long().unbind(1))),
+            1,
+        )
+        (into, begin), (order, starts) = _sorted(to, len(plan.layer)), _sorted(stage, len(plan.order))
         return Wiring(
-            *(_whole(x, plan.layer.device) for x in (source, back, into, begin, order, starts, stage)),
-            most=max((b - a for a, b in itertools.pairwise(begin)), default=0),
-            widest=max((b - a for a, b in itertools.pairwise(starts)), default=0),
-            factors=tuple(factors),
-            counts=tuple(counts[g] for g in sorted(counts)),
+            *(_whole(x, plan.layer) for x in (source, back, into, begin, order, starts, stage)),
+            most=int(begin.diff().max()),
+            widest=int(starts.diff().max()),
+            factors=factors,
+            counts=tuple(torch.zeros(int(groups.max()) + 1, dtype=torch.long).index_add_(0, groups, sizes).tolist()),
         )
 
 
-def _sorted(keys: list[int], count: int) -> tuple[list[int], list[int]]:
+def _sorted(keys: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The places of keys below `count` in ascending order of keys, and where each key begins, with the end."""
-    ranges = [0] * (count + 1)
-    for key in keys:
-        ranges[key + 1] += 1
-    for key in range(count):
-        ranges[key + 1] += ranges[key]
-    return sorted(range(len(keys)), key=keys.__getitem__), ranges
+    begin = torch.zeros(count + 1, dtype=torch.long)
+    begin[1:] = keys.bincount(minlength=count).cumsum(0)
+    return keys.argsort(stable=True), begin
 
 
-def _whole(numbers: list[int], device: torch.device) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.int32, device=device)
+def _whole(numbers: Tensor, like: Tensor) -> Tensor:
+    return numbers.to(like.device, torch.int32)

@@ -41,15 +41,15 @@ def in_float64(terms: Terms) -> Terms:
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors in a value: in containers, and in the fields of objects."""
+    """The tensors in a value: in containers, and in the fields of objects that are not marked `scoreless`."""
     left = [value]  # the next value is the last; recursive generators are several times slower
     while left:
         x = left.pop()
         if isinstance(x, Tensor):
             yield x
-        elif isinstance(x, list | tuple):
+        elif isinstance(x, list | tuple) and not isinstance(x, torch.Size):
             left.extend(reversed(x))
-        elif isinstance(x, int | float | str | None):
+        elif isinstance(x, int | float | str | torch.Size | None) or getattr(type(x), "scoreless", False):
             pass
         elif isinstance(x, Mapping):
             left.extend(reversed(list(x.values())))

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from tailsum.numerics.fused.exponential import exp, finite
-from tailsum.numerics.fused.scores import meet
+from tailsum.numerics.fused.meeting import meet
 
 
 @triton.jit
@@ -97,8 +97,8 @@ def pull_kernel(
                 tl.store(weight + here + i, after, i < n)
                 most = tl.maximum(most, tl.max(tl.abs(after - before), 0))
                 high = tl.maximum(high, tl.max(tl.abs(after), 0))
-            tl.atomic_max(moved + done * batch + b, most)
-            tl.atomic_max(largest + done * batch + b, high)
+            tl.atomic_max(moved + done * batch + b, most, sem="relaxed")
+            tl.atomic_max(largest + done * batch + b, high, sem="relaxed")
             met += programs
             meet(counter, met, MEET)
             most = tl.load(moved + done * batch + b, cache_modifier=".cg")

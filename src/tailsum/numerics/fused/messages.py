@@ -3,26 +3,31 @@
 The reference is `graphs.propagate.Propagation`. Messages `[B, D, N]` are numbered as `graphs.wiring` says. An instance of the batch has
 programs of its own, each of which sends some of the messages of a stage. Every sum has its own maximum, so that results
 are right for scores of any range, and a cavity is the sum of the other messages: nothing is subtracted again.
+
+The sums are products of `exp(cavity - its maximum)` with `exp(score - the maximum of its column)`, made once: an exponential for each
+state, none for a pair. Where a sum is so small that these may have vanished, its maximum is that of its own terms.
 """
 
-# pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
+# pyright: reportCallIssue=false
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 import triton
-import triton.language as tl
 from torch import Tensor
 
-from tailsum.numerics.fused.exponential import exp, finite, log_of
+from tailsum.numerics.fused.message_passes import pass_kernel
 from tailsum.numerics.fused.message_slopes import pull_kernel, table_kernel
-from tailsum.numerics.fused.scores import at_once, meet, meets
+from tailsum.numerics.fused.scores import at_once, meets
 from tailsum.numerics.kernels import ALIGNED
 from tailsum.numerics.reduce import Reduce, highest
+from tailsum.numerics.tensors import finite as finite_of
 
-TOGETHER = 32  # iterations of a launch
+TOGETHER = 1024  # iterations of a launch
+ALONE = 2  # up to so many tiles of a stage one program an instance is enough
 
 
 class Wiring(Protocol):
@@ -43,101 +48,7 @@ class Wiring(Protocol):
 
     def tables(self, shared: Sequence[bool]) -> Any: ...
 
-
-@triton.jit
-def _arriving(messages, into, first, last, without, i, n, K: tl.constexpr):
-    """The sum [N] of the messages `into[first:last]` but one."""
-    total = tl.where(i < n, 0.0, 0.0)
-    for start in range(first, last, K):
-        k = start + tl.arange(0, K)
-        message = tl.load(into + k, k < last, 0)
-        there = (k < last) & (message != without)
-        place = message.to(tl.int64)[:, None] * n + i[None, :]
-        total += tl.sum(tl.load(messages + place, there[:, None] & (i < n)[None, :], 0.0, cache_modifier=".cg"), 0)
-    return total
-
-
-@triton.jit
-def _sent(raw, cavity, tables, n, pitch, i, J: tl.constexpr, HIGHEST: tl.constexpr):
-    """Store `log sum_i exp(cavity_i + score(i, j))` for every j, or the maximum, in `raw`; return it."""
-    for start in range(0, n, J):
-        j = start + tl.arange(0, J)
-        within = (i < n)[:, None] & (j < pitch)[None, :]
-        joint = cavity[:, None] + tl.load(tables + i[:, None] * pitch + j[None, :], within, -float("inf"))
-        top = tl.max(joint, 0)
-        if HIGHEST:
-            total = top
-        else:
-            total = log_of(top, tl.sum(exp(joint - finite(top)[None, :]), 0))
-        tl.store(raw + j, total, j < n)
-    tl.debug_barrier()  # what other threads of this program have stored
-    return tl.load(raw + i, i < n, -float("inf"), cache_modifier=".cg")
-
-
-@triton.jit(do_not_specialize=["limit", "batch"])
-def _pass(
-    messages, fresh, cavities, raw, unary, tables, table_of, source, back, into, begin, order, starts,
-    change, count, moved, counter, limit, batch, nodes, size, n, pitch, stages, table_step, tolerance, damping, programs,
-    N: tl.constexpr, J: tl.constexpr, K: tl.constexpr,
-    HIGHEST: tl.constexpr, KEEP: tl.constexpr, AT_ONCE: tl.constexpr, MEET: tl.constexpr,
-):  # fmt: skip
-    """Iterate the messages of each instance until they change by at most the tolerance; KEEP the cavities of the last one.
-
-    AT_ONCE: all messages are sent from those of the iteration before.
-    """
-    member = tl.program_id(0) % programs
-    group, groups = tl.program_id(0) // programs, tl.num_programs(0) // programs
-    counter += group
-    i = tl.arange(0, N)
-    met = 0
-    for b in range(group, batch, groups):
-        row = tl.cast(b, tl.int64)
-        own = messages + row * size * n
-        last = tl.load(change + b)
-        done = 0
-        while (done < limit) & (last > tolerance):
-            most = 0.0
-            for stage in range(stages):
-                stop = tl.load(starts + stage + 1)
-                for place in range(tl.load(starts + stage) + member, stop, programs):
-                    message = tl.load(order + place)
-                    here = (row * size + message) * n
-                    node = tl.load(source + message)
-                    first, end = tl.load(begin + node), tl.load(begin + node + 1)
-                    before = tl.load(messages + here + i, i < n, -float("inf"), cache_modifier=".cg")
-                    cavity = tl.load(unary + (row * nodes + node) * n + i, i < n, -float("inf"))
-                    cavity += _arriving(own, into, first, end, tl.load(back + message), i, n, K)
-                    table = tables + row * table_step + tl.load(table_of + message).to(tl.int64) * n * pitch
-                    sent = _sent(raw + here, cavity, table, n, pitch, i, J, HIGHEST)
-                    if KEEP:
-                        tl.store(cavities + here + i, cavity, i < n)
-                    after = sent - finite(tl.max(sent, 0))
-                    either = (after == -float("inf")) | (before == -float("inf"))
-                    after = tl.where(either, after, after + damping * (finite(before) - finite(after)))
-                    if AT_ONCE:
-                        tl.store(fresh + here + i, after, i < n)
-                    else:
-                        tl.store(messages + here + i, after, i < n)
-                    same = after == before
-                    scale = tl.where(after == -float("inf"), 1.0, tl.maximum(tl.abs(after), 1.0))
-                    step = tl.abs(tl.where(same, 0.0, after) - tl.where(same, 0.0, before))
-                    most = tl.maximum(most, tl.max(step / scale, 0))
-                if stage == stages - 1:
-                    tl.atomic_max(moved + done * batch + b, most / (1.0 - damping))
-                met += programs
-                meet(counter, met, MEET)
-            if AT_ONCE:
-                for message in range(member, size, programs):
-                    here = (row * size + message) * n
-                    after = tl.load(fresh + here + i, i < n, 0.0, cache_modifier=".cg")
-                    tl.store(messages + here + i, after, i < n)
-                met += programs
-                meet(counter, met, MEET)
-            last = tl.load(moved + done * batch + b, cache_modifier=".cg")
-            done += 1
-        if member == 0:
-            tl.store(change + b, last)
-            tl.store(count + b, tl.load(count + b) + done)
+    def tiles(self, size: int, shared: Sequence[bool]) -> tuple[Tensor, Tensor]: ...
 
 
 class Swept(NamedTuple):
@@ -160,6 +71,16 @@ class Pulled(NamedTuple):
     slopes: Tensor
 
 
+class Tiles(NamedTuple):
+    """How many messages a program sends at once, to how many states, in how many parts; its warps, and the programs of an instance."""
+
+    messages: int
+    columns: int
+    parts: int
+    warps: int
+    programs: int
+
+
 class Sweeps:
     """A graph as the kernels take it: scores of variables `[B, V, N]`, and tables `[b, f, n, m]` of groups of factors."""
 
@@ -171,15 +92,33 @@ class Sweeps:
         self.shared = tuple(table.shape[1] == 1 for table in tables)
         self.tables = self._both_ways(tables)
         side = max(ALIGNED, triton.next_power_of_2(self.n))
+        self.forward = self._forward(side)
         degree = min(8, 4096 // side, max(2, triton.next_power_of_2(wiring.most)))
-        # Tiles of more entries would spill registers. Four programs of four warps, 128 registers a thread, fill a multiprocessor.
         self.options: dict[str, Any] = {"N": side, "K": degree, "num_warps": max(1, min(4, side**2 // 1024))}
-        self.columns, self.rows = min(side, 4096 // side), min(side, 8192 // side)
-        together = 4 * at_once(unary.device) if meets() else 0
-        self.programs = max(1, min(wiring.widest, together // self.batch))
-        self.instances = self.batch if self.programs == 1 else min(self.batch, together // self.programs)
+        self.rows = min(side, 8192 // side)
+        self.programs = max(1, min(wiring.widest, self._together(4) // self.batch))
         if self.programs > 1:
             self.options["maxnreg"] = 128
+
+    def _together(self, warps: int) -> int:
+        """How many programs of 128 registers a thread are sure to run at once, so that they can meet."""
+        return at_once(self.unary.device) * 16 // warps if meets() else 0
+
+    def _instances(self, programs: int, warps: int) -> int:
+        return self.batch if programs == 1 else min(self.batch, self._together(warps) // programs)
+
+    def _forward(self, side: int) -> "Tiles":
+        """How the messages of a stage are shared out. More entries of a table, and of products, would spill registers."""
+        warps = 8 if side > 64 else 4
+        columns = side if side <= 128 else 8192 // side
+        at_most = 1 if not all(self.shared) else 16 if side <= 32 else 4 if side != 128 else 2
+        together = max(1, self._together(warps) // self.batch)
+        parts = -(-self.n // columns)
+        needed = -(-self.wiring.widest * parts // together)
+        messages = min(at_most, triton.next_power_of_2(needed))
+        tiles = -(-self.wiring.widest // messages) * parts
+        programs = 1 if tiles <= ALONE and self.batch > 1 else min(tiles, together)
+        return Tiles(messages, columns, parts, warps, programs)
 
     def _both_ways(self, tables: Sequence[Tensor]) -> Tensor:
         """All tables and their transposes, `[b, T, N, pitch]`, filled up with minus infinity."""
@@ -193,11 +132,16 @@ class Sweeps:
             pieces.append(torch.stack(ways, 2).flatten(1, 2).expand(most, -1, -1, -1))
         return (pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)).contiguous()
 
+    @cached_property
+    def _masses(self) -> tuple[Tensor, Tensor]:
+        """The exponentials of all tables relative to the largest of each column, and these largest scores."""
+        tops = self.tables.amax(-2)
+        return (self.tables - finite_of(tops)[..., None, :]).exp_(), tops
+
     @property
     def _scheme(self) -> tuple[Tensor, ...]:
         wiring = self.wiring
-        table_of = wiring.tables(self.shared).of
-        return table_of, wiring.source, wiring.back, wiring.into, wiring.begin, wiring.order, wiring.starts
+        return wiring.tables(self.shared).of, wiring.source, wiring.back, wiring.into, wiring.begin
 
     @property
     def _sizes(self) -> tuple[int, ...]:
@@ -214,22 +158,37 @@ class Sweeps:
         for start in range(0, limit, TOGETHER):
             if start and not bool((change > tolerance).any()):
                 return
-            counter = torch.zeros(self.instances, dtype=torch.int32, device=change.device)
-            yield min(TOGETHER, limit - start), change.new_zeros(2, TOGETHER, self.batch), counter
+            steps = min(TOGETHER, limit - start)
+            counter = torch.zeros(self.batch, dtype=torch.int32, device=change.device)
+            yield steps, change.new_zeros(2, steps, self.batch), counter
 
     def pass_on(self, messages: Tensor, limit: int, tolerance: float, *, highest: bool, keep: bool) -> Swept:
         """Messages after at most `limit` iterations; `keep` what derivatives need."""
-        messages = messages.reshape(self.batch, self.size, self.n).clone(memory_format=torch.contiguous_format)
-        raw, at_once = torch.empty_like(messages), self.wiring.stages == 1
-        fresh = torch.empty_like(messages) if at_once else messages
-        cavities = torch.empty_like(messages) if keep else raw
+        of, at_once = self.forward, self.wiring.stages == 1
+        given = messages.reshape(self.batch, self.size, self.n)
+        messages = torch.stack((given, given)) if at_once else given.clone(memory_format=torch.contiguous_format)
+        raw = torch.empty_like(given, memory_format=torch.contiguous_format)
+        cavities = torch.empty_like(raw) if keep else raw
+        masses, tops = (self.tables, self.tables) if highest else self._masses
+        slots, starts = self.wiring.tiles(of.messages, self.shared)
         count, change = self._state()
+        room = {"maxnreg": 128} if of.programs > 1 else {}
+        shape = {
+            "M": of.messages,
+            "N": self.options["N"],
+            "J": of.columns,
+            "C": min(of.columns, max(4, 2048 // self.options["N"])),
+        }
         for steps, moved, counter in self._blocks(limit, tolerance, change):
-            _pass[(self.programs * self.instances,)](
-                messages, fresh, cavities, raw, self.unary, self.tables, *self._scheme, change, count, moved, counter,
-                steps, self.batch, self.nodes, *self._sizes, tolerance, self.damping, self.programs, **self.options,
-                J=self.columns, HIGHEST=highest, KEEP=keep, AT_ONCE=at_once, MEET=self.programs > 1,
+            pass_kernel[(of.programs * self._instances(of.programs, of.warps),)](
+                messages, cavities, raw, self.unary, self.tables, masses, tops, *self._scheme, slots, starts,
+                change, count, moved, counter, steps, self.batch, self.nodes, *self._sizes[:-1], self.wiring.most,
+                *(0 if len(x) == 1 else x.stride(0) for x in (self.tables, tops)), tolerance, self.damping, of.programs, of.parts,
+                **shape, K=min(4, triton.next_power_of_2(self.wiring.most)), HIGHEST=highest, KEEP=keep, AT_ONCE=at_once,
+                SPLIT=of.parts > 1, MEET=of.programs > 1, num_warps=of.warps, **room,
             )  # fmt: skip
+        if at_once:
+            messages = torch.where((count % 2 == 0)[:, None, None], messages[0], messages[1])
         return Swept(messages, count, change, cavities, raw)
 
     def pull(self, given: Tensor, weight: Tensor, point: Tensor, swept: Swept, limit: int, tolerance: float) -> Pulled:
@@ -240,8 +199,9 @@ class Sweeps:
         flow, slopes = torch.empty_like(weight), torch.empty_like(weight)
         count, change = self._state()
         for steps, (moved, largest), counter in self._blocks(limit, tolerance, change):
-            pull_kernel[(self.programs * self.instances,)](
-                weight, given, flow, slopes, point, swept.cavities, swept.raw, self.tables, *self._scheme, self.wiring.stage,
+            pull_kernel[(self.programs * self._instances(self.programs, 4),)](
+                weight, given, flow, slopes, point, swept.cavities, swept.raw, self.tables, *self._scheme,
+                self.wiring.order, self.wiring.starts, self.wiring.stage,
                 change, count, moved, largest, counter,
                 steps, self.batch, *self._sizes, tolerance, self.damping, self.programs, **self.options,
                 J=self.rows, MEET=self.programs > 1,
