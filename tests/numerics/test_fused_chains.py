@@ -6,7 +6,18 @@ import pytest
 import torch
 
 from harness.poison import poison
-from tailsum import Dense, Factored, LinearChain, Lookahead, Neighbours, Optimal, kernels, precision, table_budget
+from tailsum import (
+    Dense,
+    Factored,
+    LinearChain,
+    Lookahead,
+    Neighbours,
+    Optimal,
+    Scored,
+    kernels,
+    precision,
+    table_budget,
+)
 from tailsum.chains import plan
 from tailsum.sketch import selection
 from tailsum.sketch.neighbours import Near
@@ -389,6 +400,41 @@ def test_padding_may_hold_anything():
             found.append((sums.detach(), *torch.autograd.grad(sums.sum(), leaves), *plain))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("length", [2, 4])
+@pytest.mark.parametrize("kind", ["table", "factors", "function"])
+def test_the_padding_of_pairs_may_hold_anything(kind, length):
+    """Of tables of each sequence, where some sequences have one position."""
+    lead, found = (3, length - 1 if length == 2 else 1), []
+    given = [torch.randn(*lead, 5, 5)] if kind == "table" else [torch.randn(*lead, 5, 2), torch.randn(*lead, 5, 2)]
+    given = [x.index_fill(0, torch.tensor([1]), math.nan) for x in given]
+    nodes = torch.randn(3, length, 5)
+    for use in ("never", "always"):
+        leaves = [x.clone().requires_grad_() for x in (nodes, *given)]
+        pairs = Dense(leaves[1]) if kind == "table" else Factored(*leaves[1:])
+        if kind == "function":
+            pairs = Scored(lambda i, j, x: x[..., 0] * (i - j), 5, 5, leaves[1][..., 0, :1])
+        chain = LinearChain(leaves[0], pairs, lengths=[length, 1, length])
+        with kernels(use):
+            sums = chain.log_partition() + chain.entropy()
+            found.append((sums.detach(), *torch.autograd.grad(sums.sum(), leaves[:2])))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mask", [-1e9, -2e5])
+def test_divergence_where_every_path_breaks_a_mask(mask):
+    nodes, other = torch.randn(2, 4, 5), torch.randn(2, 4, 5)
+    pairs = torch.randn(5, 5)
+    nodes[:, 1:, 0], other[:, 1:, 0], pairs[:, 1:] = mask, mask, mask
+    found = []
+    for use, dtype in (("never", torch.float64), ("always", torch.float32)):
+        with kernels(use):
+            found.append(
+                LinearChain(nodes.to(dtype), pairs.to(dtype)).kl(LinearChain(other.to(dtype), pairs.to(dtype)))
+            )
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3, check_dtype=False)
 
 
 @pytest.mark.parametrize("mask", [-1e9, -2e5, -1e30, -math.inf])
