@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 import tailsum as ts
+from harness.interpreter import with_fast_numbers
 
 pytest.importorskip("triton")
 
@@ -53,7 +54,8 @@ def asked(name: str, use: str, forbidden: float) -> list[Tensor]:
 
 @pytest.mark.parametrize("forbidden", [0.0, 0.2])
 @pytest.mark.parametrize("name", MODELS)
-def test_kernels_change_nothing(name, forbidden):
+def test_kernels_change_nothing(name, forbidden, monkeypatch):
+    with_fast_numbers(monkeypatch)
     for ours, truth in zip(asked(name, "always", forbidden), asked(name, "never", forbidden), strict=True):
         torch.testing.assert_close(ours, truth, rtol=1e-6, atol=1e-6)
 

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from harness.interpreter import with_fast_numbers
 from harness.poison import poison
 from tailsum import (
     Dense,
@@ -172,15 +173,15 @@ def test_best_paths(kind, way):
     assert torch.allclose(chain.score(result), chain.score(expected))
 
 
-@pytest.mark.parametrize("batch", [1, 16, 19, pytest.param(33, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("batch", [1, 19, *(pytest.param(batch, marks=pytest.mark.slow) for batch in (16, 33))])
 def test_best_paths_of_many_sequences_in_many_parts(batch, monkeypatch):
     """Several programs for the sequences, the states before and the states after, none of them full."""
     from tailsum.numerics.fused import paths  # noqa: PLC0415
 
     monkeypatch.setattr(plan, "TOGETHER", 0)
     monkeypatch.setattr(plan, "ALONE", 4)
-    monkeypatch.setattr(paths, "_table_tile", lambda *_: {"I": 4, "J": 32, "num_warps": 4})
-    nodes, pairs = 3 * torch.randn(batch, 4, 70) + 100, 3 * torch.randn(3, 70, 70) - 1e4
+    monkeypatch.setattr(paths, "_table_tile", lambda *_: {"I": 16, "J": 32, "num_warps": 4})
+    nodes, pairs = 3 * torch.randn(batch, 3, 37) + 100, 3 * torch.randn(2, 37, 37) - 1e4
     pairs[:, :, ::5] = -math.inf
     chain = LinearChain(nodes, pairs)
     with kernels("never"):
@@ -202,7 +203,8 @@ def test_best_paths_on_a_gpu(n, batch):
 
 
 @pytest.mark.parametrize("kind", ["table", "factors"])
-def test_samples_follow_the_distribution(kind):
+def test_samples_follow_the_distribution(kind, monkeypatch):
+    with_fast_numbers(monkeypatch)
     tensors, make = KINDS[kind](n=3, length=2, batch=1)
     chain, count = LinearChain(*make(*tensors)), 120
     with kernels("always"):
