@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 import tailsum as ts
+from harness.interpreter import with_fast_numbers
 
 pytest.importorskip("triton")
 
@@ -53,6 +54,14 @@ def asked(name: str, use: str, forbidden: float) -> list[Tensor]:
 
 @pytest.mark.parametrize("forbidden", [0.0, 0.2])
 @pytest.mark.parametrize("name", MODELS)
-def test_kernels_change_nothing(name, forbidden):
+def test_kernels_change_nothing(name, forbidden, monkeypatch):
+    with_fast_numbers(monkeypatch)
     for ours, truth in zip(asked(name, "always", forbidden), asked(name, "never", forbidden), strict=True):
         torch.testing.assert_close(ours, truth, rtol=1e-6, atol=1e-6)
+
+
+def test_graphs_made_inside_a_transform():
+    scores = torch.randn(7)
+    with ts.kernels("always"):
+        inside = torch.func.grad(lambda x: ts.Lattice(ARCS, x).log_partition())(scores)
+    torch.testing.assert_close(inside, ts.Lattice(ARCS, scores).marginals())

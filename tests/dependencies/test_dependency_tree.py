@@ -113,3 +113,12 @@ def test_trees_of_earlier_versions_are_read():
 def test_chances_of_the_one_state():
     with pytest.raises(RuntimeError):
         ts.DependencyTree(torch.randn(3, 3)).state_chances()
+
+
+@pytest.mark.parametrize("projective", [True, False])
+@pytest.mark.parametrize("multiroot", [True, False])
+def test_best_trees_of_a_model_made_in_inference_mode(projective, multiroot):
+    arc, how = torch.randn(2, 3, 3), {"projective": projective, "multiroot": multiroot}
+    with torch.inference_mode():
+        heads = ts.DependencyTree(arc + 0, **how).argmax().heads
+    assert torch.equal(heads, ts.DependencyTree(arc, **how).argmax().heads)

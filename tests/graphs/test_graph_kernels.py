@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, an
 
 GRID = [(0, 1), (2, 1), (2, 3), (0, 3), (3, 4)]  # a loop, with edges of both directions, and a leaf
 TREE = [(0, 1), (2, 1), (1, 3), (4, 3)]
-HOW = {"method": "propagation", "tolerance": 1e-3, "iterations": 4}
+HOW = {"method": "propagation", "tolerance": 1e-3, "iterations": 3}
 
 
 @pytest.fixture(autouse=True)
@@ -57,16 +57,15 @@ def results(make, use, dtype, unary, table, **how):
 
 
 CASES = [
-    (grid, (2,), (), {}),
-    (grid, (2,), (2, 5), {"damping": 0.3}),
-    (grid, (1,), (5,), {"schedule": "flooding", "damping": 0.5}),
-    (tree, (2,), (), {}),
-    (factors, (2,), (), {}),
+    (grid, (2,), (), {}, 0.15),
+    (grid, (2,), (2, 5), {"damping": 0.3}, 0.0),
+    (grid, (1,), (5,), {"schedule": "flooding", "damping": 0.5}, 0.15),
+    (tree, (2,), (), {}, 0.15),
+    (factors, (2,), (), {}, 0.0),
 ]
 
 
-@pytest.mark.parametrize("forbidden", [0.0, 0.15])
-@pytest.mark.parametrize(("make", "batch", "lead", "how"), CASES)
+@pytest.mark.parametrize(("make", "batch", "lead", "how", "forbidden"), CASES)
 def test_the_same_by_kernels(make, batch, lead, how, forbidden):
     unary, table = torch.randn(*batch, 5, 3), 0.4 * torch.randn(*lead, 3, 3)
     unary, table = (x.masked_fill(torch.rand_like(x) < forbidden, -math.inf) for x in (unary, table))

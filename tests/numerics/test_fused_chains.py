@@ -5,8 +5,20 @@ import math
 import pytest
 import torch
 
+from harness.interpreter import with_fast_numbers
 from harness.poison import poison
-from tailsum import Dense, Factored, LinearChain, Lookahead, Neighbours, Optimal, kernels, precision, table_budget
+from tailsum import (
+    Dense,
+    Factored,
+    LinearChain,
+    Lookahead,
+    Neighbours,
+    Optimal,
+    Scored,
+    kernels,
+    precision,
+    table_budget,
+)
 from tailsum.chains import plan
 from tailsum.sketch import selection
 from tailsum.sketch.neighbours import Near
@@ -173,15 +185,15 @@ def test_best_paths(kind, way):
     assert torch.allclose(chain.score(result), chain.score(expected))
 
 
-@pytest.mark.parametrize("batch", [1, 16, 19, pytest.param(33, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("batch", [1, 19, *(pytest.param(batch, marks=pytest.mark.slow) for batch in (16, 33))])
 def test_best_paths_of_many_sequences_in_many_parts(batch, monkeypatch):
     """Several programs for the sequences, the states before and the states after, none of them full."""
     from tailsum.numerics.fused import paths  # noqa: PLC0415
 
     monkeypatch.setattr(plan, "TOGETHER", 0)
     monkeypatch.setattr(plan, "ALONE", 4)
-    monkeypatch.setattr(paths, "_table_tile", lambda *_: {"I": 4, "J": 32, "num_warps": 4})
-    nodes, pairs = 3 * torch.randn(batch, 4, 70) + 100, 3 * torch.randn(3, 70, 70) - 1e4
+    monkeypatch.setattr(paths, "_table_tile", lambda *_: {"I": 16, "J": 32, "num_warps": 4})
+    nodes, pairs = 3 * torch.randn(batch, 3, 37) + 100, 3 * torch.randn(2, 37, 37) - 1e4
     pairs[:, :, ::5] = -math.inf
     chain = LinearChain(nodes, pairs)
     with kernels("never"):
@@ -215,7 +227,8 @@ def test_lists_of_neighbours_have_the_states_of_high_score():
 
 
 @pytest.mark.parametrize("kind", ["table", "factors"])
-def test_samples_follow_the_distribution(kind):
+def test_samples_follow_the_distribution(kind, monkeypatch):
+    with_fast_numbers(monkeypatch)
     tensors, make = KINDS[kind](n=3, length=2, batch=1)
     chain, count = LinearChain(*make(*tensors)), 120
     with kernels("always"):
@@ -413,6 +426,41 @@ def test_padding_may_hold_anything():
             found.append((sums.detach(), *torch.autograd.grad(sums.sum(), leaves), *plain))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("length", [2, 4])
+@pytest.mark.parametrize("kind", ["table", "factors", "function"])
+def test_the_padding_of_pairs_may_hold_anything(kind, length):
+    """Of tables of each sequence, where some sequences have one position."""
+    lead, found = (3, length - 1 if length == 2 else 1), []
+    given = [torch.randn(*lead, 5, 5)] if kind == "table" else [torch.randn(*lead, 5, 2), torch.randn(*lead, 5, 2)]
+    given = [x.index_fill(0, torch.tensor([1]), math.nan) for x in given]
+    nodes = torch.randn(3, length, 5)
+    for use in ("never", "always"):
+        leaves = [x.clone().requires_grad_() for x in (nodes, *given)]
+        pairs = Dense(leaves[1]) if kind == "table" else Factored(*leaves[1:])
+        if kind == "function":
+            pairs = Scored(lambda i, j, x: x[..., 0] * (i - j), 5, 5, leaves[1][..., 0, :1])
+        chain = LinearChain(leaves[0], pairs, lengths=[length, 1, length])
+        with kernels(use):
+            sums = chain.log_partition() + chain.entropy()
+            found.append((sums.detach(), *torch.autograd.grad(sums.sum(), leaves[:2])))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mask", [-1e9, -2e5])
+def test_divergence_where_every_path_breaks_a_mask(mask):
+    nodes, other = torch.randn(2, 4, 5), torch.randn(2, 4, 5)
+    pairs = torch.randn(5, 5)
+    nodes[:, 1:, 0], other[:, 1:, 0], pairs[:, 1:] = mask, mask, mask
+    found = []
+    for use, dtype in (("never", torch.float64), ("always", torch.float32)):
+        with kernels(use):
+            found.append(
+                LinearChain(nodes.to(dtype), pairs.to(dtype)).kl(LinearChain(other.to(dtype), pairs.to(dtype)))
+            )
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3, check_dtype=False)
 
 
 @pytest.mark.parametrize("mask", [-1e9, -2e5, -1e30, -math.inf])

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from harness.interpreter import with_fast_numbers
 from harness.poison import poison
 from tailsum import PCFG, DependencyTree, FactoredRule, LowRankRule, SpanTree, kernels
 from tailsum.trees.configuration import children
@@ -138,20 +139,21 @@ def test_second_derivatives(kind):
 @pytest.mark.parametrize("kind", ["table", "low rank"])
 def test_means(kind):
     """Of scores that forbid some rules, of two lengths, and of a model with other ones."""
-    make, tensors, how = KINDS[kind](1.0, 0.2, length=4, batch=2)
+    make, tensors, how = KINDS[kind](1.0, 0.2, length=3, batch=2)
     other = [x + 0.1 for x in tensors]
     result = []
     for use in ("always", "never"):
         with kernels(use):
-            model = make(*(x.requires_grad_() for x in tensors), lengths=(4, 1), **how)
+            model = make(*(x.requires_grad_() for x in tensors), lengths=(3, 1), **how)
             found = model.entropy()[0], model.kl(make(*other, **how).replaced(lengths=model.lengths))[0]
             result.append((found, torch.autograd.grad(sum(found), tensors)))
     torch.testing.assert_close(result[0], result[1], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["table", "low rank"])
-def test_samples(kind):
+def test_samples(kind, monkeypatch):
     """Trees of finite score, none where there is none, the same from the same seed."""
+    with_fast_numbers(monkeypatch)
     make, tensors, how = KINDS[kind](1.0, 0.1, length=3, batch=3)
     model = make(*tensors, **how, lengths=(3, 2, 1))
     with kernels("always"):
@@ -227,7 +229,8 @@ def test_best_dependencies(kind, forbidden):
 
 
 @pytest.mark.parametrize("kind", ["projective, several roots", "states", "states, own pairs"])
-def test_drawn_trees(kind):
+def test_drawn_trees(kind, monkeypatch):
+    with_fast_numbers(monkeypatch)
     make, tensors, how = KINDS[kind](1.0, 0.0, length=2, batch=1)
     model, count = make(*tensors, **how), 40
     with kernels("always"):

@@ -5,11 +5,12 @@ import math
 import pytest
 import torch
 
+from harness.interpreter import with_fast_numbers
 from harness.poison import poison
 from tailsum import DependencyTree, SpanTree, kernels
 from tailsum.dependencies import arborescence, projective
 
-tl = pytest.importorskip("triton.language")
+pytest.importorskip("triton")
 
 MODES = pytest.mark.parametrize("multiroot", [False, True], ids=["single root", "multiroot"])
 
@@ -21,15 +22,7 @@ def _poisoned(monkeypatch):
 
 @pytest.fixture
 def _fast_numbers(monkeypatch):
-    """Triton's random numbers, of ten rounds, take most of the interpreter's time: two rounds of a simple hash in their place."""
-
-    def rand(seed, place):
-        for _ in range(2):
-            place = (((place + seed) % 2147483647) * 48271) % 2147483647
-            place = place ^ (place >> 15)
-        return (place % 16777216).to(tl.float32) / 16777216.0
-
-    monkeypatch.setattr(tl, "rand", rand)
+    with_fast_numbers(monkeypatch)
 
 
 @MODES

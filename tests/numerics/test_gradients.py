@@ -130,3 +130,10 @@ def test_tracked():
     assert alone.requires_grad
     assert not held.requires_grad
     assert tracked(torch.ones(2), True).requires_grad
+
+
+@pytest.mark.parametrize("recording", [False, True])
+def test_gradients_of_what_depends_on_no_input_are_zero(recording):
+    x = torch.randn(2, requires_grad=True)
+    with torch.set_grad_enabled(recording):
+        assert torch.equal(gradients(lambda _: torch.ones(()), [x], [True])[0], torch.zeros(2))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from harness.agree import close
+from harness.interpreter import with_fast_numbers
 from tailsum import kernels
 from tailsum.numerics.levels import path_sums
 from tailsum.numerics.moves import Listed, Moves, Steps
@@ -172,12 +173,14 @@ def test_draws_have_the_probabilities_of_paths():
     assert frequencies("never", 20_000).abs().max() < 0.02
 
 
-def test_draws_of_kernels_have_the_probabilities_of_paths():
+def test_draws_of_kernels_have_the_probabilities_of_paths(monkeypatch):
+    with_fast_numbers(monkeypatch)
     assert frequencies("always", 100).abs().max() < 0.12
 
 
-def test_draws_of_kernels_by_steps_have_the_probabilities_of_steps():
+def test_draws_of_kernels_by_steps_have_the_probabilities_of_steps(monkeypatch):
     """At each level one of three steps from the only place to itself."""
+    with_fast_numbers(monkeypatch)
     levels, chance = 150, torch.tensor([0.5, 0.2, 0.3])
     x = chance.log()[:, None, None].expand(levels, -1, 1, 1).clone().requires_grad_()
     moves = Steps([(1, 0)] * 3, levels, 1)

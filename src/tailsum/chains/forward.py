@@ -67,7 +67,7 @@ def _messages(node: Tensor, *params: Tensor, last: Tensor) -> Forward:
     return forward_messages(node.transpose(0, 1), log_kernels.pairs_of(params), last)
 
 
-def _small_log_sum(node: Tensor, table: Tensor, *, last: Tensor | None = None) -> Tensor:
+def _small_log_sum(node: Tensor, table: Tensor, *, last: Tensor | None = None, exact: bool = False) -> Tensor:  # noqa: ARG001
     scores = unmasked(small_chains.cleaned(node, last))
     return log_partition(scores, Dense(table[:, None]).unmasked(), small_chains.last_positions(node, last))
 

@@ -39,15 +39,21 @@ class InOneLaunch(Structure[ChainTerms, Tensor]):
     def emission(self) -> Potential:
         """Scores of the states of each position, without what the padding holds."""
 
+    @property
+    @abstractmethod
+    def transition(self) -> Potential:
+        """Scores of the pairs of neighbouring states, without what the padding holds."""
+
     @for_authors
     def in_one_launch(self) -> Tables | None:
-        """The weighted scores, if that is the way; the kernels read neither masks nor padding."""
+        """The weighted scores, if that is the way; the kernels read neither masks nor padding, but other forms of scores spread it."""
         if not takes_small_kernels(self.batch_shape.numel(), self.node_shape[0], self.n_states, self._transition):
             return None
         with full_precision(self.device):
             node = (self._emission if isinstance(self._emission, Dense) else self.emission).block()[..., 0, :]
+            pairs = self._transition if isinstance(self._transition, Dense) else self.transition
             node = node if self.kept is None else node + self.log_weight
-            return self.tables_of(ChainTerms(Dense(node.expand(*self.batch_shape, -1, -1)), self._transition))
+            return self.tables_of(ChainTerms(Dense(node.expand(*self.batch_shape, -1, -1)), pairs))
 
     @for_authors
     def tables_of(self, terms: ChainTerms) -> Tables | None:
@@ -85,7 +91,7 @@ class InOneLaunch(Structure[ChainTerms, Tensor]):
             return super().kl(other)
         last = self.last()
         log_sum, mean = small_log_sum_and_mean(*alike(mine, differences(mine, theirs)), last=last)
-        divergence = mean - log_sum + small_log_sum(*theirs, last=last)
+        divergence = mean - log_sum + small_log_sum(*theirs, last=last, exact=True)
         divergence = divergence.reshape(self.batch_shape)
         if any(term.may_forbid() for term in other.terms()):
             divergence = infinite_where_forbidden(self, divergence, self.unmasked(), other.unmasked())

@@ -15,6 +15,7 @@ from torch import Tensor
 from tailsum.numerics.levels import path_sums, path_sums_before
 from tailsum.numerics.moves import Listed
 from tailsum.numerics.reduce import Reduce, highest
+from tailsum.numerics.transforms import values_of
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,11 @@ def topology(arcs: Int[Tensor, "*batch 2 E"], n_nodes: Int[Tensor, "*batch"]) ->
         moves, slots, row_of = _placed(level.flatten(), tail, head, first)
         slots = torch.cat((used, torch.tensor([graphs.shape[0] * count])))[slots]
         ends = row_of[first + torch.tensor(sizes, dtype=torch.long) - 1]
-    moves = Listed(moves.source.to(arcs.device), moves.head.to(arcs.device), moves.starts, moves.sizes)
-    slots, ends, depth = (x.to(arcs.device) for x in (slots, ends, depth))
+    # A transform would wrap them, and not see them in what it unwraps again.
+    source, into, slots, ends, depth = (
+        values_of(x.to(arcs.device)) for x in (moves.source, moves.head, slots, ends, depth)
+    )
+    moves = Listed(source, into, moves.starts, moves.sizes)
     return Topology(arcs, moves, slots, ends, depth, int(level.max()) if level.numel() else 0)
 
 

@@ -107,7 +107,7 @@ def _eisner_total(arc: Tensor, lengths: Tensor, multiroot: bool, reduce: Reduce 
 
 def _best_heads(arc: Tensor, lengths: Tensor, multiroot: bool) -> Tensor:
     with torch.inference_mode(False), torch.enable_grad():
-        arc = arc.detach().clone().requires_grad_()
+        arc, lengths = arc.detach().clone().requires_grad_(), lengths.clone()  # not those of inference mode
         total = _eisner_total(arc, lengths, multiroot, highest)
         (used,) = torch.autograd.grad(total.masked_fill(total == -math.inf, 0.0).sum(), arc)
     return used.argmax(-2).masked_fill(used.sum(-2) == 0, -1)

@@ -32,7 +32,11 @@ def gradients(
     with torch.enable_grad(), full_precision(inputs[0].device):
         nodes = [tracked(x, recording, want) for x, want in zip(inputs, wanted, strict=True)]
         active = [x for x, want in zip(nodes, wanted, strict=True) if want]
-        slopes = torch.autograd.grad(function(nodes), active, grad, create_graph=recording, materialize_grads=True)
+        result = function(nodes)
+        if result.requires_grad:
+            slopes = torch.autograd.grad(result, active, grad, create_graph=recording, materialize_grads=True)
+        else:  # it depends on none of them, as on the scores of pairs where there is one position
+            slopes = [torch.zeros_like(x) for x in active]
     remaining = iter(slopes)
     return [next(remaining) if want else None for want in wanted]
 

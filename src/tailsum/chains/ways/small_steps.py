@@ -2,7 +2,8 @@
 
 They need three or four calls a step in place of a dozen: states come before sequences, so that a step is one product without
 transpositions, and messages stay probabilities from one step to the next. Long chains are cut into blocks that run side by
-side (`time_blocks.py`). Chosen on a CPU where the table is small (`Products.small`). There are R sequences for each of G tables: `[steps, G, N, R]`.
+side (`time_blocks.py`). Chosen where the table is small (`Products.small`), on a CPU, and for long chains on a GPU, where a
+kernel takes the steps of all blocks. There are R sequences for each of G tables: `[steps, G, N, R]`.
 """
 
 import torch

@@ -137,11 +137,12 @@ def _sum_kernel(
 
 
 def forward(
-    node: Tensor, table: Tensor, *values: Tensor, last: Tensor | None = None, entropy: bool = False
+    node: Tensor, table: Tensor, *values: Tensor, last: Tensor | None = None, entropy: bool = False, exact: bool = False
 ) -> tuple[Tensor, Kept] | None:
     """Log Z `[B]`; the entropy `[B]`; or with `values` of states and pairs, log Z and the mean of the values `[2, B]`: in float64.
 
-    Scores of states are `[B, T, N]`, of pairs `[G, N, N]`; sequences end at `last [B]`. None where a mean has too few digits.
+    Scores of states are `[B, T, N]`, of pairs `[G, N, N]`; sequences end at `last [B]`. None where a mean has too few digits,
+    or log Z if it has to be `exact` to nats, as for a difference, however far it is from zero.
     """
     node, table = node.contiguous(), table.contiguous()
     value, worth = (x.contiguous() for x in values) if values else (node, table)
@@ -155,6 +156,6 @@ def forward(
         node, table, value, worth, table if last is None else last, *messages, results, fallen, batch, length, n, batch // len(table),
         MEAN=mean, OWN=entropy, RAGGED=last is not None, **tile(n, n <= (HELD_WITH_MEANS if mean else HELD)),
     )  # fmt: skip
-    if mean and not has_digits(fallen, LOST_OF_MEANS):
+    if (mean or exact) and not has_digits(fallen, LOST_OF_MEANS):
         return None
     return results[:2] if values else results[0], (table, value, worth, room, fallen)

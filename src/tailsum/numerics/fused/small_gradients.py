@@ -208,7 +208,7 @@ def _table_kernel(
 
 
 def backward(
-    kept: Kept, grad: Tensor, wanted: Sequence[bool], *, last: Tensor | None = None, entropy: bool = False
+    kept: Kept, grad: Tensor, wanted: Sequence[bool], *, last: Tensor | None = None, entropy: bool = False, **_: bool
 ) -> Sequence[Tensor | None] | None:
     """The gradients in all inputs; None where they have too few digits."""
     table, value, worth, room, fallen = kept
