@@ -77,6 +77,7 @@ class LinearChain(InOneLaunch):
         transition: Tensor | Potential,
         lengths: Tensor | Sequence[int] | None,
         dtype: torch.dtype | None = None,
+        checked: bool = False,
     ) -> None:
         self.device = nodes.tensors[0].device
         *batch, length = nodes.lead
@@ -87,8 +88,9 @@ class LinearChain(InOneLaunch):
         shape = check_broadcast("transition", pairs.lead[:-1], torch.Size(batch), "emission's")
         self.batch_shape, self.lengths = checked_lengths(lengths, shape, length, self.device)
         self._emission, self._transition = nodes, pairs
-        given = self._blanked(nodes.map(torch.detach)), self._blanked(pairs.map(torch.detach), 1)
-        check_nodes_and_pairs(("emission", given[0]), ("transition", given[1]))
+        if not checked:
+            given = self._blanked(nodes.map(torch.detach)), self._blanked(pairs.map(torch.detach), 1)
+            check_nodes_and_pairs(("emission", given[0]), ("transition", given[1]))
         self.dtype = dtype or working_type(*nodes.tensors, *pairs.tensors)
 
     def _blanked(self, scores: Potential, first: int = 0) -> Potential:
