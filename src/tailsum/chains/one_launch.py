@@ -10,10 +10,10 @@ from torch import Tensor
 
 from tailsum.audience import for_authors
 from tailsum.chains.best_paths import small_best_path
-from tailsum.chains.forward import small_log_sum
+from tailsum.chains.forward import small_log_prob, small_log_sum
 from tailsum.chains.mean_score import small_entropy, small_log_sum_and_mean
 from tailsum.chains.plan import takes_small_kernels
-from tailsum.chains.small_chains import Tables, alike, differences
+from tailsum.chains.small_chains import Tables, alike, differences, of_batch
 from tailsum.numerics.kernels import fused
 from tailsum.numerics.precision import full_precision
 from tailsum.scores.potential import Dense, Potential
@@ -45,18 +45,21 @@ class InOneLaunch(Structure[ChainTerms, Tensor]):
         if not takes_small_kernels(self.batch_shape.numel(), self.node_shape[0], self.n_states, self._transition):
             return None
         with full_precision(self.device):
-            node = (self._emission if isinstance(self._emission, Dense) else self.emission).block()[..., 0, :]
+            node = (self._emission if isinstance(self._emission, Dense) else self.emission).block().squeeze(-2)
             node = node if self.kept is None else node + self.log_weight
-            return self.tables_of(ChainTerms(Dense(node.expand(*self.batch_shape, -1, -1)), self._transition))
+            return self.tables_of(ChainTerms(Dense(node), self._transition))
 
     @for_authors
     def tables_of(self, terms: ChainTerms) -> Tables | None:
         """The same of other scores."""
-        node, pairs, batch = terms.nodes.scores, terms.pairs, self.batch_shape.numel()
-        if not (takes_small_kernels(batch, self.node_shape[0], self.n_states, pairs) and fused(node)):
+        node, pairs, batch = terms.nodes.scores, terms.pairs, self.batch_shape
+        if not (takes_small_kernels(batch.numel(), self.node_shape[0], self.n_states, pairs) and fused(node)):
             return None
-        node = node.expand(*self.batch_shape, -1, -1).reshape(batch, self.node_shape[0], -1)
-        return Tables(node, pairs.tabled().flat(self.batch_shape).tensors[0][:, 0])
+        table = pairs.tabled().scores
+        table = table.squeeze(-3) if pairs.lead else table
+        return Tables(
+            of_batch(node, batch), of_batch(table, batch if table.shape[:-2].numel() > 1 else torch.Size((1,)))
+        )
 
     @for_authors
     def last(self) -> Int[Tensor, " B"] | None:
@@ -64,17 +67,28 @@ class InOneLaunch(Structure[ChainTerms, Tensor]):
         return None if self.lengths is None else self.lengths.reshape(-1) - 1
 
     def _of_chains(self, values: Float[Tensor, " B"]) -> Float[Tensor, "*batch"]:
-        return values.reshape(self.batch_shape).to(self.dtype)
+        return (values if values.shape == self.batch_shape else values.reshape(self.batch_shape)).to(self.dtype)
 
     def log_partition(self) -> Float[Tensor, "*batch"]:
         scores = self.in_one_launch()
-        return super().log_partition() if scores is None else self._of_chains(small_log_sum(*scores, last=self.last()))
+        if scores is None:
+            return super().log_partition()
+        return self._of_chains(small_log_sum(*scores, last=self.last(), dtype=self.dtype))
+
+    @for_authors
+    def log_prob_in_one_launch(self, path: Int[Tensor, "*batch T"]) -> Float[Tensor, "*batch"] | None:
+        """The log-probability of one path of each sequence, whose states are within range, if that is the way."""
+        scores = self.in_one_launch() if self.kept is None else None
+        if scores is None:
+            return None
+        path = path.reshape(-1, self.node_shape[0])
+        return self._of_chains(small_log_prob(*scores, path=path, last=self.last(), dtype=self.dtype))
 
     def entropy(self) -> Float[Tensor, "*batch"]:
         scores = self.in_one_launch() if self.kept is None else None  # weights of states are no part of the score
         if scores is None:
             return super().entropy()
-        return self._of_chains(small_entropy(*scores, last=self.last(), entropy=True))
+        return self._of_chains(small_entropy(*scores, last=self.last(), entropy=True, dtype=self.dtype))
 
     def kl(self, other: "InOneLaunch") -> Float[Tensor, "*batch"]:
         if self.kept is not None or not isinstance(other, InOneLaunch) or self.in_one_launch() is None:
