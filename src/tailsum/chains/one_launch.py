@@ -13,7 +13,7 @@ from tailsum.chains.best_paths import small_best_path
 from tailsum.chains.forward import small_log_prob, small_log_sum
 from tailsum.chains.mean_score import small_entropy, small_log_sum_and_mean
 from tailsum.chains.plan import takes_small_kernels
-from tailsum.chains.small_chains import Tables, alike, differences, of_batch
+from tailsum.chains.small_chains import Tables, alike, differences, of_batch, without_masks
 from tailsum.numerics.kernels import fused
 from tailsum.numerics.precision import full_precision
 from tailsum.scores.potential import Dense, Potential
@@ -97,9 +97,11 @@ class InOneLaunch(Structure[ChainTerms, Tensor]):
         mine, theirs = self.in_one_launch(), None if other.kept is not None else other.in_one_launch()
         if mine is None or theirs is None:
             return super().kl(other)
-        last = self.last()
-        log_sum, mean = small_log_sum_and_mean(*alike(mine, differences(mine, theirs)), last=last)
+        last, masked = self.last(), not without_masks(mine, theirs)
+        log_sum, mean = small_log_sum_and_mean(*alike(mine, differences(mine, theirs, masked)), last=last)
         divergence = mean - log_sum + small_log_sum(*theirs, last=last)
+        if not masked:
+            return self._of_chains(divergence)
         divergence = divergence.reshape(self.batch_shape)
         if any(term.may_forbid() for term in other.terms()):
             divergence = infinite_where_forbidden(self, divergence, self.unmasked(), other.unmasked())

@@ -28,8 +28,16 @@ def of_batch(x: Float[Tensor, "*#batch n m"], batch: torch.Size) -> Float[Tensor
     return x if x.dim() == 3 else x.reshape(batch.numel(), *x.shape[-2:])
 
 
-def differences(mine: Tables, theirs: Tables) -> Tables:
-    """The scores of one chain less those of another, zero in place of masks."""
+def without_masks(*scores: Tables) -> bool:
+    """Whether no score forbids anything, by one look at the device."""
+    lowest = torch.stack([x.detach().amin() for tables in scores for x in tables]).amin()
+    return lowest.item() >= lowest_score(lowest.dtype)
+
+
+def differences(mine: Tables, theirs: Tables, masked: bool) -> Tables:
+    """The scores of one chain less those of another, zero in place of masks if there are any."""
+    if not masked:
+        return Tables(mine.node - theirs.node, mine.table - theirs.table)
     plain = [[x.masked_fill(x < lowest_score(x.dtype), 0.0) for x in scores] for scores in (mine, theirs)]
     return Tables(*(a - b for a, b in zip(*plain, strict=True)))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tailsum.numerics.transforms import every, some, values_of
+from tailsum.numerics.transforms import some, values_of
 
 
 def at_least(least: int, **named: int) -> None:

@@ -166,10 +166,9 @@ def forward(
     entropy: bool = False,
     dtype: torch.dtype = torch.float64,
 ) -> tuple[Tensor, Kept] | None:
-    """Log Z `[B]`; the entropy `[B]`; the log-probability of `path [B, T]`; or with `values` of states and pairs, log Z and their mean
-    `[2, B]`: in float64, or rounded to `dtype`.
+    """Log Z, the entropy, or the log-probability of `path [B, T]`, each `[B]`; or with `values`, log Z and their mean `[2, B]`.
 
-    Scores of states are `[B, T, N]`, of pairs `[G, N, N]`; sequences end at `last [B]`. None where a mean has too few digits.
+    They are in float64, or rounded to `dtype`. Scores of states are `[B, T, N]`, of pairs `[G, N, N]`; sequences end at `last [B]`. None where a mean has too few digits.
     """
     node, table = node.contiguous(), table.contiguous()
     value, worth = (x.contiguous() for x in values) if values else (node, table)
