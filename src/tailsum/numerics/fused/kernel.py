@@ -9,6 +9,7 @@ import importlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
@@ -88,7 +89,7 @@ class Kernel:
         launched = self.launches.forward(*inputs, **settings)
         return launched and self.launches.backward(launched[1], torch.ones_like(launched[0]), wanted, **settings)
 
-    @property
+    @cached_property
     def launches(self) -> Launches:
         return cast("Launches", importlib.import_module(f"tailsum.numerics.fused.{self.module}"))
 
