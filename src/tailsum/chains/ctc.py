@@ -66,11 +66,12 @@ class CTC(PathStructure[FrameTerms, Tensor]):
         self.batch_shape, counts = checked_lengths(target_lengths, shape, longest, self.device, "target_lengths", 0)
         self.lengths = None if lengths is None else lengths.expand(self.batch_shape)
         self.target_lengths = torch.full(self.batch_shape, longest, device=self.device) if counts is None else counts
-        present = torch.arange(longest, device=self.device) < self.target_lengths[..., None]
+        present = None if counts is None else torch.arange(longest, device=self.device) < counts[..., None]
         if not 0 <= blank < self.n_states:
             raise ValueError(f"blank must lie between 0 and V-1 = {self.n_states - 1}: got {blank}")
         self.log_probs, self.dtype = log_probs, working_type(log_probs)
-        wrong = present & ((targets < 0) | (targets >= self.n_states) | (targets == blank))
+        wrong = (targets < 0) | (targets >= self.n_states) | (targets == blank)
+        wrong = wrong if present is None else wrong & present
         used = self._blanked(log_probs.detach())
         if not every(below_infinity(used) & ~wrong.any()):  # one look at the device for both
             check_scores("log_probs", used)
@@ -78,7 +79,8 @@ class CTC(PathStructure[FrameTerms, Tensor]):
                 f"targets must lie between 0 and V-1 = {self.n_states - 1} and not be blank: got one that is"
             )
         with torch.inference_mode(False):  # index tensors are saved for backward passes
-            places = F.pad(torch.where(present, targets, blank)[..., None], (1, 0), value=blank).flatten(-2)
+            targets = targets.expand(*self.batch_shape, -1) if present is None else torch.where(present, targets, blank)
+            places = F.pad(targets[..., None], (1, 0), value=blank).flatten(-2)
             self.lattice = F.pad(places, (0, 1), value=blank)  # the label of each place, [*batch, 2S+1]
         before = F.pad(self.lattice, (2, 0), value=blank)[..., :-2]
         self.skips = (self.lattice != blank) & (self.lattice != before)  # whether a place may be entered over a blank

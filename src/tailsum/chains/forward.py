@@ -1,5 +1,7 @@
 """Forward messages of a chain, by the first of the planner's ways that is accurate for the range of its scores."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -67,12 +69,36 @@ def _messages(node: Tensor, *params: Tensor, last: Tensor) -> Forward:
     return forward_messages(node.transpose(0, 1), log_kernels.pairs_of(params), last)
 
 
-def _small_log_sum(node: Tensor, table: Tensor, *, last: Tensor | None = None, exact: bool = False) -> Tensor:  # noqa: ARG001
+def _small_log_sum(
+    node: Tensor,
+    table: Tensor,
+    *,
+    last: Tensor | None = None,
+    exact: bool = False,  # noqa: ARG001  (what the launches are told)
+    dtype: torch.dtype = torch.float64,
+) -> Tensor:
     scores = unmasked(small_chains.cleaned(node, last))
-    return log_partition(scores, Dense(table[:, None]).unmasked(), small_chains.last_positions(node, last))
+    return log_partition(scores, Dense(table[:, None]).unmasked(), small_chains.last_positions(node, last)).to(dtype)
+
+
+def _small_log_prob(
+    node: Tensor, table: Tensor, *, path: Tensor, last: Tensor | None = None, dtype: torch.dtype = torch.float64
+) -> Tensor:
+    path = path if last is None else torch.where(small_chains.inside(path, last), path, 0)
+    tables = table.double().repeat_interleave(len(path) // len(table), 0)
+    pairs = tables[torch.arange(len(path), device=path.device)[:, None], path[:, :-1], path[:, 1:]]
+    states = node.double().gather(-1, path[..., None])[..., 0]
+    if last is not None:
+        inside = small_chains.inside(path, last)
+        states, pairs = torch.where(inside, states, 0.0), torch.where(inside[:, 1:], pairs, 0.0)
+    score = unmasked(states).sum(-1) + unmasked(pairs).sum(-1)
+    impossible = score == -math.inf
+    return (score - _small_log_sum(node, table, last=last)).masked_fill(impossible, -math.inf).to(dtype)
 
 
 _of_logs = log_kernels.example, log_kernels.SIZES, log_kernels.LARGE
 chain_log_sum = Kernel("log_chains", _log_sum, *_of_logs)
 chain_messages = Kernel("log_messages", _messages, *_of_logs)
 small_log_sum = Kernel("small_chains", _small_log_sum, small_chains.example, small_chains.SIZES, small_chains.LARGE)
+*_sizes, _large = ({**sizes, "path": 1} for sizes in (*small_chains.SIZES, small_chains.LARGE))
+small_log_prob = Kernel("small_chains", _small_log_prob, small_chains.example, _sizes, _large)

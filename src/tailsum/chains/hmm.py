@@ -1,6 +1,5 @@
 """Hidden Markov models: a `LinearChain` from log-probabilities and observations."""
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from tailsum.chains.linear_chain import LinearChain
 from tailsum.numerics.check import as_whole, check_broadcast, check_device, check_floating, check_scores
 from tailsum.numerics.tensors import working_type
 from tailsum.numerics.tiles import tile_rows
-from tailsum.numerics.transforms import every, some, values_of
+from tailsum.numerics.transforms import some, values_of
 from tailsum.scores.arguments import as_potential
 from tailsum.scores.potential import Dense, Potential
 from tailsum.scores.scored import Scored
@@ -83,8 +82,9 @@ class HMM(LinearChain):
                 f"got {low} to {high}"
             )
         dtype = working_type(*tensors, emission, initial)
-        self._set(_observed(initial, emission, observations, dtype), transition, lengths, dtype)
-        if not checked or len(tables) == 2:
+        known = checked and len(tables) == 3
+        self._set(_observed(initial, emission, observations, dtype), transition, lengths, dtype, checked=known)
+        if not known:
             check_transition(self.transition, _tolerance(*tensors), self.inside()[..., 1:])
 
 
@@ -97,12 +97,14 @@ def _observed(initial: Tensor, emission: Tensor, observations: Tensor, dtype: to
     """
     symbols, leads = emission.shape[-1], (initial.shape[:-1], emission.shape[:-2])
     shape = torch.broadcast_shapes(observations.shape, *((*lead, 1) for lead in leads))
-    which = [torch.arange(math.prod(lead), device=observations.device).reshape(*lead, 1) for lead in leads]
+    which = [
+        torch.arange(math.prod(lead), device=observations.device).reshape(*lead, 1) if lead else 0 for lead in leads
+    ]
     row = observations + 1
     if leads[1]:
         row = torch.where(row > 0, row + symbols * which[1], 0)
-    context = row.expand(shape).contiguous()
-    context[..., :1] += (1 + symbols * math.prod(leads[1])) * (1 + which[0])
+    context = row if row.shape == shape else row.expand(shape).contiguous()
+    context[..., :1].add_((1 + symbols * math.prod(leads[1])) * (1 + which[0]))
     flat = (
         initial.flatten(0, -2) if leads[0] else initial[None],
         emission.flatten(0, -3) if leads[1] else emission[None],
@@ -137,9 +139,10 @@ class _Observed:
 
 def _sum_to_one(*tables: Tensor) -> bool:
     """Whether all tables of log-probabilities sum to one, by one look at the device; if not, the checks say where."""
-    fine = [x for x in tables if x.is_floating_point() and 0 < x.numel() <= ENTRIES]
-    off = [x.detach().to(working_type(x)).logsumexp(-1).abs().amax() - _tolerance(x) for x in fine]
-    return len(fine) == len(tables) and every(functools.reduce(torch.maximum, off) <= 0)
+    if not all(x.is_floating_point() and 0 < x.numel() <= ENTRIES for x in tables):
+        return False
+    sums = torch.cat([values_of(x).detach().to(working_type(x)).exp().sum(-1).flatten() for x in tables])
+    return (sums - 1.0).abs().amax().item() < 0.99 * min(map(_tolerance, tables))
 
 
 def check_log_probabilities(name: str, tensor: Float[Tensor, "*lead n"]) -> None:

@@ -28,7 +28,7 @@ from tailsum.chains.refine import Refined
 from tailsum.chains.small_chains import alike
 from tailsum.numerics.check import at_least, check_broadcast, check_sample_shape, check_temperature
 from tailsum.numerics.reduce import Reduce, log_sum_exp
-from tailsum.numerics.tensors import as_values, flattened, without_common, working_type
+from tailsum.numerics.tensors import as_values, flattened, unmasked, without_common, working_type
 from tailsum.numerics.tiles import fits_budget
 from tailsum.scores.factored import Factored, embedding_norms
 from tailsum.scores.potential import Dense, Potential
@@ -77,6 +77,7 @@ class LinearChain(InOneLaunch):
         transition: Tensor | Potential,
         lengths: Tensor | Sequence[int] | None,
         dtype: torch.dtype | None = None,
+        checked: bool = False,
     ) -> None:
         self.device = nodes.tensors[0].device
         *batch, length = nodes.lead
@@ -87,8 +88,9 @@ class LinearChain(InOneLaunch):
         shape = check_broadcast("transition", pairs.lead[:-1], torch.Size(batch), "emission's")
         self.batch_shape, self.lengths = checked_lengths(lengths, shape, length, self.device)
         self._emission, self._transition = nodes, pairs
-        given = self._blanked(nodes.map(torch.detach)), self._blanked(pairs.map(torch.detach), 1)
-        check_nodes_and_pairs(("emission", given[0]), ("transition", given[1]))
+        if not checked:
+            given = self._blanked(nodes.map(torch.detach)), self._blanked(pairs.map(torch.detach), 1)
+            check_nodes_and_pairs(("emission", given[0]), ("transition", given[1]))
         self.dtype = dtype or working_type(*nodes.tensors, *pairs.tensors)
 
     def _blanked(self, scores: Potential, first: int = 0) -> Potential:
@@ -111,7 +113,7 @@ class LinearChain(InOneLaunch):
         return self.node_shape[0]
 
     def node_scores(self) -> Float[Tensor, "*batch T n"]:
-        return self.emission.block()[..., 0, :].expand(*self.batch_shape, self.n_nodes, -1)
+        return self.emission.block().squeeze(-2).expand(*self.batch_shape, self.n_nodes, -1)
 
     @for_authors
     def pair_scores(self) -> Potential:
@@ -292,12 +294,13 @@ class LinearChain(InOneLaunch):
                 paths = self.to_global(self._best_paths(self.distinct(), k))
             else:
                 paths = small_ranked_paths(*scores, k=k, last=self.last()).reshape(k, *self.batch_shape, -1)
-            found = self.whole.score_of(paths)
-            order = found.sort(dim=0, descending=True, stable=True).indices  # more exact than the search
-            paths = paths.take_along_dim(order[..., None], 0)
-            if self.batch_shape.numel():
-                paths = paths[(paths[..., 0] >= 0).reshape(len(paths), self.batch_shape.numel()).any(-1)]
-        return Best(paths, self.score(paths))
+        scores = unmasked(self.whole.score_of(paths))
+        order = scores.detach().sort(dim=0, descending=True, stable=True).indices  # more exact than the search
+        paths, scores = paths.take_along_dim(order[..., None], 0), scores.gather(0, order)
+        if self.batch_shape.numel():
+            found = (paths[..., 0] >= 0).reshape(len(paths), self.batch_shape.numel()).any(-1).sum().item()
+            paths, scores = paths[:found], scores[:found]
+        return Best(paths, scores)
 
     def _best_paths(self, terms: ChainTerms, k: int) -> Int[Tensor, "k *batch T"]:
         nodes, pairs = terms.nodes.scores, terms.pairs.flat(self.batch_shape)

@@ -182,11 +182,18 @@ def _small_means(node: Tensor, table: Tensor, value: Tensor, values: Tensor, *, 
     return torch.stack([x.double() for x in found])
 
 
-def _small_entropy(node: Tensor, table: Tensor, *, last: Tensor | None = None, entropy: bool = True) -> Tensor:
+def _small_entropy(
+    node: Tensor,
+    table: Tensor,
+    *,
+    last: Tensor | None = None,
+    entropy: bool = True,
+    dtype: torch.dtype = torch.float64,
+) -> Tensor:
     assert entropy  # what the launches are told
     scores = [x - finite(x.detach().amax(dims, keepdim=True)) for x, dims in ((node, -1), (table, (-2, -1)))]
     log_sum, mean = _small_means(*scores, *scores, last=last)
-    return log_sum - mean
+    return (log_sum - mean).to(dtype)
 
 
 def _with(**how: int) -> list[dict[str, int]]:

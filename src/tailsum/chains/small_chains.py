@@ -8,7 +8,7 @@ are in float64.
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from tailsum.numerics.fused.kernel import Example
@@ -22,8 +22,22 @@ class Tables(NamedTuple):
     table: Float[Tensor, "G N N"]
 
 
-def differences(mine: Tables, theirs: Tables) -> Tables:
-    """The scores of one chain less those of another, zero in place of masks."""
+def of_batch(x: Float[Tensor, "*#batch n m"], batch: torch.Size) -> Float[Tensor, "B n m"]:
+    """The same with the batch flattened. No more views than it needs, as autograd takes time for each."""
+    x = x if x.shape[:-2] == batch or batch.numel() == x.shape[:-2].numel() else x.expand(*batch, -1, -1)
+    return x if x.dim() == 3 else x.reshape(batch.numel(), *x.shape[-2:])
+
+
+def without_masks(*scores: Tables) -> bool:
+    """Whether no score forbids anything, by one look at the device."""
+    lowest = torch.stack([x.detach().amin() for tables in scores for x in tables]).amin()
+    return lowest.item() >= lowest_score(lowest.dtype)
+
+
+def differences(mine: Tables, theirs: Tables, masked: bool) -> Tables:
+    """The scores of one chain less those of another, zero in place of masks if there are any."""
+    if not masked:
+        return Tables(mine.node - theirs.node, mine.table - theirs.table)
     plain = [[x.masked_fill(x < lowest_score(x.dtype), 0.0) for x in scores] for scores in (mine, theirs)]
     return Tables(*(a - b for a, b in zip(*plain, strict=True)))
 
@@ -39,7 +53,12 @@ def cleaned(x: Float[Tensor, "B T N"], last: Int[Tensor, " B"] | None) -> Float[
     """Zero after the last positions, whatever the padding holds."""
     if last is None:
         return x
-    return torch.where((torch.arange(x.shape[1], device=x.device) <= last[:, None])[..., None], x, 0.0)
+    return torch.where(inside(x, last)[..., None], x, 0.0)
+
+
+def inside(x: Shaped[Tensor, "B T *rest"], last: Int[Tensor, " B"]) -> Bool[Tensor, "B T"]:
+    """Which positions are not after the last ones."""
+    return torch.arange(x.shape[1], device=x.device) <= last[:, None]
 
 
 def last_positions(x: Float[Tensor, "B T N"], last: Int[Tensor, " B"] | None) -> Int[Tensor, " B"]:
@@ -47,12 +66,14 @@ def last_positions(x: Float[Tensor, "B T N"], last: Int[Tensor, " B"] | None) ->
     return torch.full(x.shape[:1], x.shape[1] - 1, device=x.device) if last is None else last
 
 
-def example(batch: int, length: int, n: int, groups: int = 1, values: int = 0, entropy: int = 0, k: int = 0) -> Example:
+def example(batch: int, length: int, n: int, groups: int = 1, values: int = 0, **how: int) -> Example:
     """Random chains to try the kernels on."""
     scores = [torch.randn(batch, length, n), 2 * torch.randn(groups, n, n) + 5]
     scores += [torch.randn(batch, length, n) + 3, torch.randn(groups, n, n)] * values
     last = torch.arange(batch) % length
-    return Example(tuple(scores), {"last": last} | ({"entropy": True} if entropy else {}) | ({"k": k} if k else {}))
+    path = {"path": torch.randint(n, (batch, length))} if how.pop("path", 0) else {}
+    own = {"entropy": True} if how.pop("entropy", 0) else {}
+    return Example(tuple(scores), {"last": last} | how | path | own)
 
 
 SIZES = (

@@ -299,8 +299,13 @@ class CRF(nn.Module):
 
     def _log_prob(self, chain: LinearChain, tags: Tensor) -> Float[Tensor, " B"]:
         """The log-likelihood of the tags of each sequence, or of all paths through sets of tags."""
-        inside = chain.inside()
+        inside = None if chain.lengths is None else chain.inside()
         sets = tag_sets(tags, inside, self.num_tags)
+        if sets is None and self.kept is None:
+            found = chain.log_prob_in_one_launch(tags)
+            if found is not None and (not found.numel() or found.detach().amin().item() >= LOWEST):
+                return found
+        inside = chain.inside()
         if sets is None:
             known = tags if chain.lengths is None else torch.where(inside, tags, 0)
             score, small = chain.score_of(known), self._sketched(chain)

@@ -29,8 +29,8 @@ def checked_tags(tags: Tensor, sizes: tuple[int, ...], num_tags: int) -> Tensor:
     return check_whole("tags", tags)
 
 
-def tag_sets(tags: Tensor, inside: Bool[Tensor, "B T"], num_tags: int) -> Bool[Tensor, "B T num_tags"] | None:
-    """The set of tags that each position may have; None if all tags are known.
+def tag_sets(tags: Tensor, inside: Bool[Tensor, "B T"] | None, num_tags: int) -> Bool[Tensor, "B T num_tags"] | None:
+    """The set of tags that each position may have; None if all tags are known. All positions are `inside` if it is None.
 
     >>> tag_sets(torch.tensor([[1, -1]]), torch.tensor([[True, True]]), 2)
     tensor([[[False,  True],
@@ -40,16 +40,17 @@ def tag_sets(tags: Tensor, inside: Bool[Tensor, "B T"], num_tags: int) -> Bool[T
         return tags
     if not tags.numel():
         return None
-    low, high = torch.stack(torch.where(inside, tags, 0).aminmax()).tolist()  # one look at the device
+    within = tags if inside is None else torch.where(inside, tags, 0)
+    low, high = torch.stack(within.aminmax()).tolist()  # one look at the device
     if low < ANY or high >= num_tags:
-        wrong = inside & ((tags < ANY) | (tags >= num_tags))
+        wrong = (within < ANY) | (within >= num_tags)
         raise ValueError(
-            f"tags must lie between 0 and num_tags-1 = {num_tags - 1}, or be -1 for any tag: got {tags[wrong][0].item()}; "
+            f"tags must lie between 0 and num_tags-1 = {num_tags - 1}, or be -1 for any tag: got {within[wrong][0].item()}; "
             "positions that do not count belong in the mask"
         )
     if low >= 0:
         return None
-    return F.one_hot(tags.clamp(0, num_tags - 1), num_tags).bool() | (inside & (tags == ANY))[..., None]
+    return F.one_hot(tags.clamp(0, num_tags - 1), num_tags).bool() | (within == ANY)[..., None]
 
 
 def check_follow(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tailsum.numerics.transforms import every, some, values_of
+from tailsum.numerics.transforms import some, values_of
 
 
 def at_least(least: int, **named: int) -> None:
@@ -66,8 +66,8 @@ def are_scores(*tensors: Tensor) -> bool:
     """Whether scores are floating-point without NaN or +inf, either of which the maximum would show; all on one device."""
     if not all(x.is_floating_point() for x in tensors):
         return False
-    highest = [x.detach().amax() for x in tensors if x.numel()]
-    return not highest or every(functools.reduce(torch.maximum, highest) < math.inf)
+    highest = [values_of(x).detach().amax() for x in tensors if x.numel()]
+    return not highest or functools.reduce(torch.maximum, highest).item() < math.inf
 
 
 def below_infinity(tensor: Tensor) -> Tensor:

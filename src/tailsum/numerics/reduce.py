@@ -35,7 +35,7 @@ def suited(reduce: Reduce, scores: Tensor) -> Reduce:
     The time of a recursion over charts is the number of its small operations: `torch.logsumexp` is a single one, and so is
     its gradient, which is right if all of `scores` are finite.
     """
-    if reduce is not log_sum_exp or (torch.is_grad_enabled() and not bool(scores.detach().sum().isfinite())):
+    if reduce is not log_sum_exp or (torch.is_grad_enabled() and not math.isfinite(scores.detach().sum().item())):
         return reduce
     return torch.logsumexp
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from tailsum.numerics.transforms import every
+from tailsum.numerics.transforms import every, values_of
 
 
 def take(table: Tensor, index: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def has_masks(scores: Tensor) -> bool:
     """Whether scores, if that is what they are, hold minus infinity or finite masks."""
     if not scores.is_floating_point() or not scores.numel():
         return False
-    return not every(scores.detach().amin() >= lowest_score(scores.dtype))
+    return not values_of(scores).detach().amin().item() >= lowest_score(scores.dtype)
 
 
 def lowest_score(dtype: torch.dtype) -> float:

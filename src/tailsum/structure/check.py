@@ -34,7 +34,7 @@ def node_potential(name: str, scores: Tensor | Factored, form: str, allowed: str
         check_tensor(name, scores)
         if scores.dim() < 2:
             raise ValueError(f"{name} must be {form}: got {list(scores.shape)}")
-        return Dense(scores[..., :, None, :])
+        return Dense(scores.unsqueeze(-2))
     nodes = as_nodes(scores)
     if nodes is None:
         raise ValueError(f"{name} must be {allowed}: got {type(scores).__name__}")

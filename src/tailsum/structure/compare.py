@@ -27,13 +27,14 @@ def matching(model: Any, other: Any, name: str = "other") -> Any:
     same = f"{name} must have the same positions and states as {model}: got {other}"
     if other.form() != model.form():
         raise ValueError(f"{same}, another form of {type(model).__name__}" if str(model) == str(other) else same)
-    if model.states.shape != other.states.shape:
-        raise ValueError(same)
-    differ = None if model.kept is None and other.kept is None else (model.states != other.states).any(-1)
-    if differ is not None and differ.any():
-        place = tuple(first_index(differ))
-        here, there = (sorted(x.states[place].tolist()) for x in (model, other))
-        raise ValueError(f"{same}, which keeps others: at {list(place)} {_few(there)}, and this model {_few(here)}")
+    if model.kept is not None or other.kept is not None:
+        if model.states.shape != other.states.shape:
+            raise ValueError(same)
+        differ = (model.states != other.states).any(-1)
+        if differ.any():
+            place = tuple(first_index(differ))
+            here, there = (sorted(x.states[place].tolist()) for x in (model, other))
+            raise ValueError(f"{same}, which keeps others: at {list(place)} {_few(there)}, and this model {_few(here)}")
     known = model.lengths is not other.lengths  # both None, too
     if known and not torch.equal(model.sequence_lengths(), other.sequence_lengths()):
         raise ValueError(f"{name} must have the same lengths")

@@ -49,7 +49,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield x
         elif isinstance(x, list | tuple) and not isinstance(x, torch.Size):
             left.extend(reversed(x))
-        elif isinstance(x, int | float | str | torch.Size | None) or getattr(type(x), "scoreless", False):
+        elif x is None or isinstance(x, (int, float, str, torch.Size)) or getattr(type(x), "scoreless", False):
             pass
         elif isinstance(x, Mapping):
             left.extend(reversed(list(x.values())))

@@ -79,13 +79,13 @@ class SpanTree(TreeStructure[SpanTerms]):
         return self._spans.blank_outside(self.spans_inside()).to(self.dtype)
 
     def node_scores(self) -> Float[Tensor, "*batch T T n"]:
-        return torch.where(self.spans_inside()[..., None], self.spans.block()[..., 0, :], 0.0)
+        return torch.where(self.spans_inside()[..., None], self.spans.block().squeeze(-2), 0.0)
 
     def terms(self) -> SpanTerms:
         """Without a copy if the padding and the entries below the diagonal are of ordinary size: they do no harm then."""
         spans = self._spans.tabled().scores
         if spans.shape[:-4] == self.batch_shape and _are_ordinary(spans):
-            return SpanTerms(Dense(spans[..., 0, :].to(self.dtype)))
+            return SpanTerms(Dense(spans.squeeze(-2).to(self.dtype)))
         return SpanTerms(Dense(self.node_scores()))
 
     def gather(self, index: Int[Tensor, "*#batch T T k"]) -> "SpanTree":
@@ -141,8 +141,7 @@ class SpanTree(TreeStructure[SpanTerms]):
 
 def _are_ordinary(scores: Tensor) -> bool:
     """Whether no score is so large that it would cost others digits."""
-    low, high = scores.detach().aminmax() if scores.numel() else (0.0, 0.0)
-    return bool((low > -_ORDINARY) & (high < _ORDINARY))
+    return not scores.numel() or torch.linalg.vector_norm(scores.detach(), math.inf).item() < _ORDINARY
 
 
 class _SpanSweep(Sweep):

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
@@ -102,7 +103,7 @@ class Kernel:
         launched = self._launched(inputs, settings)
         return launched and self.launches.backward(launched[1], torch.ones_like(launched[0]), wanted, **settings)
 
-    @property
+    @cached_property
     def launches(self) -> Launches:
         return cast("Launches", importlib.import_module(f"tailsum.numerics.fused.{self.module}"))
 

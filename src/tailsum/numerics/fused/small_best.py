@@ -39,9 +39,12 @@ def _best_kernel(
     if J == N:
         scores = turned_scores(table, i, i, n) - base
     message = tl.zeros([N], tl.float32)
+    coming = tl.load(node + b * length * n + i, inside, -float("inf"))
     for t in range(end + 1):
         row = (b * length + t) * n
-        here = unmasked(tl.load(node + row + i, inside, -float("inf")))
+        here = unmasked(coming)
+        following = (b * length + tl.minimum(t + 1, end)) * n
+        coming = tl.load(node + following + i, inside, -float("inf"))  # so that the next step need not wait for it
         best = tl.zeros([N], tl.float32)
         if t > 0:
             if J == N:

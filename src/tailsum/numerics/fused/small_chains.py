@@ -48,11 +48,26 @@ def _entered(sent, before, scores, worth, MEAN: tl.constexpr):
 
 
 @triton.jit
+def _path_score(node, table, path, first, end, n):
+    """The sum of the scores along a path, in float64; the rows of its positions begin at `first`."""
+    score = tl.zeros([64], tl.float64)
+    for start in range(0, end + 1, 64):
+        t = start + tl.arange(0, 64)
+        state, before = tl.load(path + t, t <= end, 0), tl.load(path + t - 1, (t > 0) & (t <= end), 0)
+        score += unmasked(tl.load(node + (first + t) * n + state, t <= end, 0.0)).to(tl.float64)
+        score += unmasked(tl.load(table + before * n + state, (t > 0) & (t <= end), 0.0)).to(tl.float64)
+    return tl.sum(score, 0)
+
+
+@triton.jit
 def _sum_kernel(
-    node, table, value, values, last, sent, entering, before, added, result, fallen, batch, length, n, per_group,
-    N: tl.constexpr, J: tl.constexpr, MEAN: tl.constexpr, OWN: tl.constexpr, RAGGED: tl.constexpr,
+    node, table, value, values, last, path, sent, entering, before, added, result, fallen, batch, length, n, per_group,
+    N: tl.constexpr, J: tl.constexpr, MEAN: tl.constexpr, OWN: tl.constexpr, RAGGED: tl.constexpr, PATH: tl.constexpr,
 ):  # fmt: skip
-    """Messages, and log Z; with MEAN also the mean of the values, or if they are the scores (OWN), the entropy alone."""
+    """Messages, and log Z; with MEAN also the mean of the values, or if they are the scores (OWN), the entropy alone.
+
+    With PATH, the log-probability of a path in place of log Z.
+    """
     b = tl.program_id(0).to(tl.int64)
     end = last_position(last, b, length, RAGGED)
     i = tl.arange(0, N)
@@ -71,9 +86,12 @@ def _sum_kernel(
             worth = worth_of(values, i, i, n, value_base)
     message, mean = tl.zeros([N], tl.float32), tl.zeros([N], tl.float32)
     offset, mean_offset, fall = tl.zeros([1], tl.float64), tl.zeros([1], tl.float64), tl.zeros([1], tl.float32)
+    coming = tl.load(node + b * length * n + i, inside, -float("inf"))
     for t in range(end + 1):
         row = (b * length + t) * n
-        here = unmasked(tl.load(node + row + i, inside, -float("inf")))
+        here = unmasked(coming)
+        following = (b * length + tl.minimum(t + 1, end)) * n
+        coming = tl.load(node + following + i, inside, -float("inf"))  # so that the next step need not wait for it
         total, led = tl.zeros([N], tl.float32), tl.zeros([N], tl.float32)
         if t > 0:
             if J == N:
@@ -132,17 +150,27 @@ def _sum_kernel(
         offset -= mean_offset
     elif MEAN:
         tl.store(result + batch + b + one, mean_offset)
+    if PATH:
+        score = _path_score(node, table, path + b * length, b * length, end, n)
+        offset = tl.where(score == -float("inf"), score, score - offset)
     tl.store(result + b + one, offset)
     tl.store(fallen + b + one, fall)
 
 
 def forward(
-    node: Tensor, table: Tensor, *values: Tensor, last: Tensor | None = None, entropy: bool = False, exact: bool = False
+    node: Tensor,
+    table: Tensor,
+    *values: Tensor,
+    path: Tensor | None = None,
+    last: Tensor | None = None,
+    entropy: bool = False,
+    exact: bool = False,
+    dtype: torch.dtype = torch.float64,
 ) -> tuple[Tensor, Kept] | None:
-    """Log Z `[B]`; the entropy `[B]`; or with `values` of states and pairs, log Z and the mean of the values `[2, B]`: in float64.
+    """Log Z, the entropy, or the log-probability of `path [B, T]`, each `[B]`; or with `values`, log Z and their mean `[2, B]`.
 
-    Scores of states are `[B, T, N]`, of pairs `[G, N, N]`; sequences end at `last [B]`. None where a mean has too few digits,
-    or log Z if it has to be `exact` to nats, as for a difference, however far it is from zero.
+    They are in float64, or rounded to `dtype`. Scores of states are `[B, T, N]`, of pairs `[G, N, N]`; sequences end at `last [B]`. None where
+    a mean has too few digits, or log Z if it has to be `exact` to nats, as for a difference, however far it is from zero.
     """
     node, table = node.contiguous(), table.contiguous()
     value, worth = (x.contiguous() for x in values) if values else (node, table)
@@ -150,12 +178,14 @@ def forward(
     mean = entropy or bool(values)
     room = node.new_empty(4 if mean else 2, batch, length, n)
     messages = room.unbind() if mean else (*room.unbind(), node, node)
-    results = node.new_empty(3 if values else 2, batch, dtype=torch.float64)
-    fallen = results[-1]
+    results = node.new_empty(3 if values else 2, batch, dtype=dtype)
+    result, fallen = results[:2] if values else results[0], results[-1]
+    path = path if path is None else path.contiguous()
     _sum_kernel[batch,](
-        node, table, value, worth, table if last is None else last, *messages, results, fallen, batch, length, n, batch // len(table),
-        MEAN=mean, OWN=entropy, RAGGED=last is not None, **tile(n, n <= (HELD_WITH_MEANS if mean else HELD)),
+        node, table, value, worth, table if last is None else last, table if path is None else path, *messages, results, fallen,
+        batch, length, n, batch // len(table), MEAN=mean, OWN=entropy, RAGGED=last is not None, PATH=path is not None,
+        **tile(n, n <= (HELD_WITH_MEANS if mean else HELD)),
     )  # fmt: skip
     if (mean or exact) and not has_digits(fallen, LOST_OF_MEANS):
         return None
-    return results[:2] if values else results[0], (table, value, worth, room, fallen)
+    return result, (table, value if path is None else result, worth, room, fallen)

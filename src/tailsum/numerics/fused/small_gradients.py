@@ -4,6 +4,7 @@
 
 from collections.abc import Sequence
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -40,10 +41,16 @@ def _shares(sent, entering, added, flow, carried, scores, worth, MEAN: tl.conste
 
 
 @triton.jit
+def _of_pair(i, j, before, after):
+    """One `[J, I]` at a pair of states, else zero."""
+    return ((j == after)[:, None] & (i == before)[None, :]).to(tl.float32)
+
+
+@triton.jit
 def _flow_kernel(
-    value, grad, table, values, last, sent, entering, before, added, chance, after, of_node, of_value, of_table, of_values,
-    batch, length, n, per_group,
-    N: tl.constexpr, J: tl.constexpr, MEAN: tl.constexpr, OWN: tl.constexpr, RAGGED: tl.constexpr, TABLE: tl.constexpr,
+    value, grad, table, values, last, path, sent, entering, before, added, chance, after, of_node, of_value, of_table, of_values,
+    batch, length, n, per_group, grad_step, N: tl.constexpr, J: tl.constexpr,
+    MEAN: tl.constexpr, OWN: tl.constexpr, RAGGED: tl.constexpr, PATH: tl.constexpr, TABLE: tl.constexpr,
 ):  # fmt: skip
     """The gradients in the scores of states, and of each sequence in a table that stays in registers (TABLE).
 
@@ -55,8 +62,10 @@ def _flow_kernel(
     inside = i < n
     table += b // per_group * n * n
     values += b // per_group * n * n
-    of_log_z = tl.load(grad + b).to(tl.float32)
+    of_log_z = tl.load(grad + b * grad_step).to(tl.float32)
     of_mean = -of_log_z
+    if PATH:
+        of_log_z = tl.where(tl.load(value + b) == -float("inf"), 0.0, of_mean)
     if MEAN and not OWN:
         of_mean = tl.load(grad + batch + b).to(tl.float32)
     base = highest_score(table, n, N, J)
@@ -78,16 +87,25 @@ def _flow_kernel(
         tl.store(of_node + (b * length + t) * n + i, flow, inside)
         if MEAN and not OWN:
             tl.store(of_value + (b * length + t) * n + i, flow, inside)
+    coming = tl.load(sent + (b * length + end) * n + i, inside, -float("inf"))
+    entered_next = coming
     for back in range(end + 1):
         row = (b * length + end - back) * n
-        message = tl.load(sent + row + i, inside, -float("inf"))
+        message, entered = coming, entered_next
+        earlier = (b * length + tl.maximum(end - back - 1, 0)) * n
+        coming = tl.load(sent + earlier + i, inside, -float("inf"))  # so that the next step need not wait for it
+        if J == N:
+            entered_next = tl.load(entering + row + i, inside, float("inf"))
+        state = 0
+        if PATH:
+            state = tl.load(path + b * length + end - back).to(tl.int32)
         level = tl.zeros([N], tl.float32)
         if MEAN:
             level = tl.load(before + row + i, inside, 0.0)
         pair, led, x, y = scores, scores, exp(message), tl.zeros([N], tl.float32)
         if back > 0:
             if J == N:
-                entered, extra = tl.load(entering + row + n + i, inside, float("inf")), level
+                extra = level
                 if MEAN:
                     extra = tl.load(added + row + n + i, inside, 0.0)
                 pair, led = _shares(message, entered, extra, flow, carried, scores, worth, MEAN)
@@ -102,11 +120,9 @@ def _flow_kernel(
                     if MEAN:
                         own = worth_of(values, i, j, n, value_base)
                         extra, later = tl.load(added + later_row, j < n, 0.0), tl.load(after + later_row, j < n, 0.0)
-                    entered, here = (
-                        tl.load(entering + later_row, j < n, float("inf")),
-                        tl.load(chance + later_row, j < n, 0.0),
-                    )
-                    part, part_led = _shares(message, entered, extra, here, later, some, own, MEAN)
+                    before_own = tl.load(entering + later_row, j < n, float("inf"))
+                    here = tl.load(chance + later_row, j < n, 0.0)
+                    part, part_led = _shares(message, before_own, extra, here, later, some, own, MEAN)
                     x += tl.sum(part, 0)
                     y += tl.sum(part_led, 0)
         total = tl.sum(x, 0)
@@ -125,13 +141,16 @@ def _flow_kernel(
                 tl.store(of_value + row + i, tl.where(masked, 0.0, of_mean * now), inside)
             tl.store(of_node + row + i, gradient, inside)
         else:
-            tl.store(of_node + row + i, of_log_z * now, inside)
+            tl.store(of_node + row + i, of_log_z * (now - (i == state).to(tl.float32) if PATH else now), inside)
         if J == N:  # else the next step reads them
             flow = now
             if MEAN:
                 carried = turned
             if TABLE and back > 0:
                 slope += pair
+                if PATH:
+                    following = tl.load(path + b * length + end - back + 1).to(tl.int32)
+                    slope -= _of_pair(i, i, state, following)
                 if MEAN:
                     bend += led + pair * level[None, :]
         else:
@@ -153,9 +172,9 @@ def _flow_kernel(
 
 @triton.jit
 def _table_kernel(
-    grad, table, values, last, sent, entering, before, added, chance, after, of_table, of_values,
-    batch, length, n, per_group, rows, N: tl.constexpr, SIDE: tl.constexpr,
-    MEAN: tl.constexpr, OWN: tl.constexpr, RAGGED: tl.constexpr,
+    value, grad, table, values, last, path, sent, entering, before, added, chance, after, of_table, of_values,
+    batch, length, n, per_group, grad_step, rows, N: tl.constexpr, SIDE: tl.constexpr,
+    MEAN: tl.constexpr, OWN: tl.constexpr, RAGGED: tl.constexpr, PATH: tl.constexpr,
 ):  # fmt: skip
     """A part of the gradient in tables that do not stay in registers, `[G, part, N, N]`, from what `_flow_kernel` kept.
 
@@ -180,8 +199,10 @@ def _table_kernel(
         b = group * per_group + one // (length - 1)
         t = one % (length - 1)
         if t < last_position(last, b, length, RAGGED):
-            of_log_z = tl.load(grad + b).to(tl.float32)
+            of_log_z = tl.load(grad + b * grad_step).to(tl.float32)
             of_mean = -of_log_z
+            if PATH:
+                of_log_z = tl.where(tl.load(value + b) == -float("inf"), 0.0, of_mean)
             here = (b * length + t) * n
             there = here + n + j
             message = tl.load(sent + here + i, i < n, -float("inf"))
@@ -198,6 +219,9 @@ def _table_kernel(
                 level = tl.load(before + here + i, i < n, 0.0)
                 of_scores += of_mean * (led + pair * level[None, :])
             else:
+                if PATH:
+                    first, second = tl.load(path + b * length + t), tl.load(path + b * length + t + 1)
+                    pair -= _of_pair(i, j, first.to(tl.int32), second.to(tl.int32))
                 of_scores += of_log_z * pair
     place = (group * tl.num_programs(2) + split) * n * n + j[:, None] + i[None, :] * n
     square = (j < n)[:, None] & (i < n)[None, :]
@@ -208,7 +232,14 @@ def _table_kernel(
 
 
 def backward(
-    kept: Kept, grad: Tensor, wanted: Sequence[bool], *, last: Tensor | None = None, entropy: bool = False, **_: bool
+    kept: Kept,
+    grad: Tensor,
+    wanted: Sequence[bool],
+    *,
+    path: Tensor | None = None,
+    last: Tensor | None = None,
+    entropy: bool = False,
+    **_: torch.dtype | bool,
 ) -> Sequence[Tensor | None] | None:
     """The gradients in all inputs; None where they have too few digits."""
     table, value, worth, room, fallen = kept
@@ -216,24 +247,24 @@ def backward(
     if not mean and not has_digits(fallen, LOST):
         return None
     (batch, length, n), groups = room.shape[1:], len(table)
-    together, grad = batch // groups, grad.contiguous()
+    together, grad = batch // groups, grad if grad.dim() == 1 else grad.contiguous()
     held = n <= (HELD_WITH_MEANS if mean else HELD) and together <= MOST_TABLES
     rows = 1 if held else max(ROWS, triton.cdiv(together * (length - 1), MOST_TABLES))
     parts = together if held else triton.cdiv(together * (length - 1), rows)
-    of_states = room.new_empty(kinds, batch, length, n)
-    of_tables = room.new_empty(kinds, groups, parts, n, n) if pairs else room
+    of_states = [room.new_empty(batch, length, n) for _ in range(kinds)]
+    of_tables = [room.new_empty(groups, parts, n, n) for _ in range(kinds)] if pairs else [room]
     flow = (room, room) if held else room.new_empty(2, batch, length, n).unbind()
-    end = table if last is None else last
-    shared = (grad, table, worth, end, *(room.unbind() if mean else (*room.unbind(), room, room)), *flow)
-    settings = {"MEAN": mean, "OWN": entropy, "RAGGED": last is not None}
+    ends = table if last is None else last, table if path is None else path.contiguous()
+    shared = (value, grad, table, worth, *ends, *(room.unbind() if mean else (*room.unbind(), room, room)), *flow)
+    settings = {"MEAN": mean, "OWN": entropy, "RAGGED": last is not None, "PATH": path is not None}
     _flow_kernel[batch,](
-        value, *shared, of_states[0], of_states[-1], of_tables[0], of_tables[-1], batch, length, n, together,
+        *shared, of_states[0], of_states[-1], of_tables[0], of_tables[-1], batch, length, n, together, grad.stride(-1),
         TABLE=pairs, **settings, **tile(n, held),
     )  # fmt: skip
     if pairs and not held:
         _table_kernel[triton.cdiv(n, SIDE) ** 2, groups, parts](
-            *shared, of_tables[0], of_tables[-1], batch, length, n, together, rows,
+            *shared, of_tables[0], of_tables[-1], batch, length, n, together, grad.stride(-1), rows,
             N=tile(n, held)["N"], SIDE=SIDE, **settings, num_warps=8,
         )  # fmt: skip
-    of_tables = (of_tables[:, :, 0] if parts == 1 else of_tables.sum(2)) if pairs else (None, None)
-    return [x for both in zip(of_states, of_tables, strict=False) for x in both]
+    summed = [x[:, 0] if parts == 1 else x.sum(1) for x in of_tables] if pairs else [None] * kinds
+    return [x for both in zip(of_states, summed, strict=True) for x in both]
