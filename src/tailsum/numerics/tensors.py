@@ -9,6 +9,8 @@ from torch import Tensor
 
 from tailsum.numerics.transforms import every
 
+_FEW = 1 << 22
+
 
 def take(table: Tensor, index: Tensor) -> Tensor:
     """Rows `index [*lead, k]` of `table [*lead, n, d]`, the leading dimensions broadcast: `[*lead, k, d]`.
@@ -66,10 +68,12 @@ def finite(scores: Tensor) -> Tensor:
 
 
 def unmasked(scores: Tensor) -> Tensor:
-    """Minus infinity in place of finite masks such as -1e30 or the lowest number, beside which other scores lose all digits."""
-    return (
-        scores.masked_fill(scores < lowest_score(scores.dtype), -math.inf) if has_masks(scores) else scores
-    )  # no copy
+    """Minus infinity in place of finite masks such as -1e30 or the lowest number, beside which other scores lose all digits.
+
+    There is no copy without masks, except of few numbers on a GPU, where a copy takes less time than to wait for an answer.
+    """
+    few = scores.is_cuda and scores.is_floating_point() and scores.numel() <= _FEW and not torch.is_grad_enabled()
+    return scores.masked_fill(scores < lowest_score(scores.dtype), -math.inf) if few or has_masks(scores) else scores
 
 
 def has_masks(scores: Tensor) -> bool:
