@@ -23,7 +23,8 @@ def take(table: Tensor, index: Tensor) -> Tensor:
     if lead:
         if index.shape[:-1] != table.shape[:-2]:
             index = index.expand(*torch.broadcast_shapes(lead, index.shape[:-1]), -1)
-        index = index + n * torch.arange(math.prod(lead), device=index.device).view(*lead, 1)
+        if math.prod(lead) > 1:
+            index = index + n * torch.arange(math.prod(lead), device=index.device).view(*lead, 1)
     return F.embedding(index, table.reshape(math.prod(lead) * n, d))
 
 

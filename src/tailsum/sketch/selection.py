@@ -253,14 +253,14 @@ def share_of(
 ) -> Float64[Tensor, "*lead 1"]:
     """`1 / c`, from the k largest q in descending order and the sum of the rest; infinite if fewer than k are positive."""
     tail = largest.flip(-1).cumsum(-1).flip(-1) + rest  # the sum of all but the m largest, for every m < k
-    left = k - torch.arange(largest.shape[-1], dtype=tail.dtype, device=tail.device)
+    left = torch.arange(k, k - largest.shape[-1], -1, dtype=tail.dtype, device=tail.device)
     sure = (largest * left > tail).sum(-1, keepdim=True)
     return (left / tail).gather(-1, sure.clamp_(max=left.shape[0] - 1))
 
 
 def included(q: Float64[Tensor, "*lead n"], share: Float64[Tensor, "*lead 1"]) -> Float64[Tensor, "*lead n"]:
     """The probability that a state is kept: `min(1, q * share)`, and one where the share is infinite."""
-    return torch.where(share < math.inf, (q * share).clamp_(max=1.0), (q > 0).double())
+    return (q * share.clamp(max=1e300)).clamp_(max=1.0)  # a positive q is at least 1e-280
 
 
 def places(
