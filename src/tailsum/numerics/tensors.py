@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tailsum.numerics.transforms import every
 
-_FEW = 1 << 22
+_FEW = 1 << 22  # numbers that a GPU copies faster than it answers
 
 
 def take(table: Tensor, index: Tensor) -> Tensor:
@@ -73,7 +73,8 @@ def unmasked(scores: Tensor) -> Tensor:
 
     There is no copy without masks, except of few numbers on a GPU, where a copy takes less time than to wait for an answer.
     """
-    few = scores.is_cuda and scores.is_floating_point() and scores.numel() <= _FEW and not torch.is_grad_enabled()
+    recorded = scores.requires_grad and torch.is_grad_enabled()
+    few = scores.is_cuda and scores.is_floating_point() and scores.numel() <= _FEW and not recorded
     return scores.masked_fill(scores < lowest_score(scores.dtype), -math.inf) if few or has_masks(scores) else scores
 
 
