@@ -236,8 +236,8 @@ def inclusion_probability(log_q: Float[Tensor, "*lead n"], k: int) -> Float64[Te
 
 def normalised(log_q: Float[Tensor, "*lead n"], highest: Float[Tensor, "*lead 1"]) -> Float64[Tensor, "*lead n"]:
     """`exp(log_q - highest)`, positive for every possible state."""
-    q = (log_q - finite(highest)).double().exp_()
-    return torch.where(log_q > -math.inf, q.clamp_(min=1e-280), 0.0)
+    q = (log_q - highest.clamp(min=torch.finfo(highest.dtype).min)).double().exp_()
+    return q.clamp_(min=1e-280).masked_fill_(log_q == -math.inf, 0.0)
 
 
 def largest_and_rest(
