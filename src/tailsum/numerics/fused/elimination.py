@@ -5,7 +5,7 @@ float64. The log weights of n words are a matrix `[n + 1, n]` by head (the root 
 after another, n descending, for the backward pass.
 """
 
-# pyright: reportArgumentType=false
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportPossiblyUnboundVariable=false
 
 from collections.abc import Sequence
 

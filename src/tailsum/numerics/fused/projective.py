@@ -5,7 +5,7 @@ The reference is `dependencies/projective.py`, with the same items of the words 
 Charts are squares `[S, S]`, S = T + 1, by first and last word, each also transposed; every sum has a running maximum.
 """
 
-# pyright: reportArgumentType=false
+# pyright: reportArgumentType=false, reportCallIssue=false
 
 from collections.abc import Sequence
 

@@ -4,7 +4,7 @@ Half subtrees wait in a queue. Each names its outermost child, and leaves up to 
 more than T ever wait.
 """
 
-# pyright: reportArgumentType=false
+# pyright: reportArgumentType=false, reportCallIssue=false
 
 import torch
 import triton

@@ -4,7 +4,7 @@ The reference is `numerics.charts.fill_chart` with `log_sum_exp`, as in `trees/s
 maximum, so results are right for scores of any range.
 """
 
-# pyright: reportArgumentType=false
+# pyright: reportArgumentType=false, reportCallIssue=false
 
 from collections.abc import Sequence
 
