@@ -205,7 +205,10 @@ def tried(names: list[str]) -> Iterator[Callable[[], None]]:
             def ask(kernel: Kernel = kernel, inputs: Any = inputs, settings: Any = settings) -> None:
                 found = kernel(*(x.requires_grad_(kernel.differentiable) for x in inputs), **settings)
                 if kernel.differentiable:
-                    (found[0] if isinstance(found, tuple) else found).sum().backward()
+                    total = (found[0] if isinstance(found, tuple) else found).sum()
+                    slopes = torch.autograd.grad(total, inputs, create_graph=True)
+                    if hasattr(kernel.launches, "curve"):
+                        torch.autograd.grad([x.sum() for x in slopes], inputs)
 
             yield ask
 

@@ -8,6 +8,7 @@ import torch
 from harness.interpreter import with_fast_numbers
 from harness.poison import poison
 from tailsum import PCFG, DependencyTree, FactoredRule, LowRankRule, SpanTree, kernels
+from tailsum.dependencies import arborescence, projective
 from tailsum.trees.configuration import children
 from tailsum.trees.rules.dense import grammar_sum
 from tailsum.trees.rules.low_rank import low_rank_sum
@@ -134,6 +135,23 @@ def test_second_derivatives(kind):
             entropy = model.entropy()
             result.append((entropy, torch.autograd.grad(entropy.sum(), tensors)))
     torch.testing.assert_close(result[0], result[1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mask", [-math.inf, -1e9])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith(("projective", "any"))])
+def test_entropies_of_dependencies_need_no_reference(kind, mask, monkeypatch):
+    """Nor do their gradients; some arcs are forbidden, and sentences have different lengths."""
+    make, (arc,), how = KINDS[kind](1.0, 0.0, length=5, batch=3)
+    arc = torch.where(torch.rand_like(arc).triu(1) > 0.6, mask, arc)  # each word may be the head of all before it
+    result = []
+    for use, dtype in (("never", torch.float64), ("always", torch.float32)):
+        leaf = arc.to(dtype).requires_grad_()
+        with kernels(use):
+            entropy = make(leaf, lengths=(5, 3, 1), **how).entropy()
+            result.append((entropy, *torch.autograd.grad(entropy.sum(), leaf)))
+        for kernel in (arborescence.log_sum, projective.projective_sum):
+            monkeypatch.setitem(vars(kernel), "reference", None)
+    torch.testing.assert_close(result[1], result[0], rtol=5e-6, atol=5e-6, check_dtype=False)
 
 
 @pytest.mark.parametrize("kind", ["table", "low rank"])

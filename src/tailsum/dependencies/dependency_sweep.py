@@ -15,7 +15,8 @@ from torch import Tensor
 
 from tailsum.dependencies.inside_outside import InsideOutside
 from tailsum.numerics.fused.kernel import Example, Kernel
-from tailsum.numerics.reduce import column_tops, log_product
+from tailsum.numerics.precision import product
+from tailsum.numerics.reduce import column_tops
 from tailsum.numerics.tensors import finite
 from tailsum.scores.potential import Potential
 from tailsum.sketch.neighbours import Near, Neighbours
@@ -53,8 +54,10 @@ class DependencySweep(LandmarkSweep):
         self.lists = both.lists
         for near in (both.back, both.onward):
             sent = near.alone(value)
-            others = [torch.cat((sent[..., :w, :], sent[..., w + 1 :, :]), -2).logsumexp(-2) for w in range(length)]
-            self.belief = self.belief + fill_unreached(torch.stack(others, -2))
+            before, after = sent.logcumsumexp(-2), sent.flip(-2).logcumsumexp(-2).flip(-2)
+            before, after = before.roll(1, -2), after.roll(-1, -2)
+            before[..., 0, :], after[..., -1, :] = -math.inf, -math.inf
+            self.belief = self.belief + fill_unreached(torch.logaddexp(before, after))
 
     def _given(self, kept: Subset) -> Beliefs:
         *shape, length, _ = self.nodes.shape
@@ -68,18 +71,23 @@ class DependencySweep(LandmarkSweep):
         *shape, length, size = self.nodes.shape
         # Half subtrees of the word, for all its states: by last word, and by first word from the right.
         rights = _grown_halves(self._children(sums, tables, word, range(word + 1, length)))
-        lefts = _grown_halves(self._children(sums, tables, word, range(word)).transpose(1, 2).flip(1, 2)).flip(1)
+        lefts = _grown_halves(self._children(sums, tables, word, range(word), leftward=True)).flip(1)
         ways = lefts[:, :, None] + rights[:, None] + self._heads(sums, tables, word)
         belief = ways.flatten(1, 2).logsumexp(1)
         return torch.where(word < self.length[:, None], belief, 0.0).reshape(*shape, size)
 
-    def _children(self, sums: InsideOutside, tables: "_Tables", word: int, words: range) -> Tensor:
-        """Messages `[B, w, w, N]` (first, last) from every subtree of some words, as a child, to the states of `word`."""
+    def _children(
+        self, sums: InsideOutside, tables: "_Tables", word: int, words: range, leftward: bool = False
+    ) -> Tensor:
+        """Messages `[B, w, w, N]` from every subtree of some words, as a child, to the states of `word`.
+
+        By first and last word; if `leftward`, both from the end, and the last before the first.
+        """
         if not words:
             return self.nodes.new_empty(len(sums.arc), 0, 0, self.nodes.shape[-1])
         here = slice(words.start, words.stop)
         rows = sums.inside[:, here, here, here] + sums.arc[:, None, None, word, here, None]
-        return tables.summed(rows, word, words, as_children=True)
+        return tables.summed(rows.transpose(1, 2).flip(1, 2) if leftward else rows, word, words, as_children=True)
 
     def _heads(self, sums: InsideOutside, tables: "_Tables", word: int) -> Tensor:
         """Outside log sums `[B, word + 1, T - word, N]` (first, last) of subtrees headed by `word`, by its state."""
@@ -118,7 +126,10 @@ class _Tables:
         CPU wait for the device.
         """
         table, top = self._table(word, words, as_children)
-        return (log_product(rows.flatten(3).flatten(1, 2), table)[0] + top).unflatten(1, rows.shape[1:3])
+        scores = rows.flatten(3).flatten(1, 2)
+        peak = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(scores.dtype).min)
+        total = product((scores - peak).exp_(), table)
+        return total.log_().add_(peak).add_(top).unflatten(1, rows.shape[1:3])
 
     def _table(self, word: int, words: range, as_children: bool) -> tuple[Tensor, Tensor]:
         """Exponentials `[B, w M, N]`, and the scale of their columns."""

@@ -171,7 +171,7 @@ class States(Arcs):
         return embedding_norms(None, self.transition, "a Factored transition shared by all arcs")
 
     def sweep(self) -> DependencySweep:
-        sums = lambda kept: self.restrict(kept).inside_outside()  # noqa: E731
+        sums = lambda kept: self.restricted(kept).inside_outside()  # noqa: E731
         return DependencySweep(self.weighted_nodes(), self.transition, self.sequence_lengths(), sums)
 
     @for_authors

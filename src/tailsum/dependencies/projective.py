@@ -137,8 +137,8 @@ def drawn_projective(
     """A function that draws the heads of a number of trees, `[count, B, T]`, by kernels; the charts are filled once."""
     from tailsum.numerics.fused.projective_trees import projective_inside, read  # noqa: PLC0415  (needs Triton)
 
-    charts = projective_inside(arc, length, multiroot, maxima=False)
-    return lambda count: read(*charts, length, multiroot, count, seed_from(generator))
+    chart, *_ = projective_inside(arc, length, multiroot, maxima=False)
+    return lambda count: read(chart, length, count, seed_from(generator))
 
 
 # From subtrees `[B, n, w, K]` (first word, head, state of the head) and their first words `[n]` to the messages to every

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from tailsum.numerics.transforms import every, values_of
 
+_FEW = 1 << 22  # numbers that a GPU copies faster than it answers
+
 
 def take(table: Tensor, index: Tensor) -> Tensor:
     """Rows `index [*lead, k]` of `table [*lead, n, d]`, the leading dimensions broadcast: `[*lead, k, d]`.
@@ -21,7 +23,8 @@ def take(table: Tensor, index: Tensor) -> Tensor:
     if lead:
         if index.shape[:-1] != table.shape[:-2]:
             index = index.expand(*torch.broadcast_shapes(lead, index.shape[:-1]), -1)
-        index = index + n * torch.arange(math.prod(lead), device=index.device).view(*lead, 1)
+        if math.prod(lead) > 1:
+            index = index + n * torch.arange(math.prod(lead), device=index.device).view(*lead, 1)
     return F.embedding(index, table.reshape(math.prod(lead) * n, d))
 
 
@@ -66,10 +69,13 @@ def finite(scores: Tensor) -> Tensor:
 
 
 def unmasked(scores: Tensor) -> Tensor:
-    """Minus infinity in place of finite masks such as -1e30 or the lowest number, beside which other scores lose all digits."""
-    return (
-        scores.masked_fill(scores < lowest_score(scores.dtype), -math.inf) if has_masks(scores) else scores
-    )  # no copy
+    """Minus infinity in place of finite masks such as -1e30 or the lowest number, beside which other scores lose all digits.
+
+    There is no copy without masks, except of few numbers on a GPU, where a copy takes less time than to wait for an answer.
+    """
+    recorded = scores.requires_grad and torch.is_grad_enabled()
+    few = scores.is_cuda and scores.is_floating_point() and scores.numel() <= _FEW and not recorded
+    return scores.masked_fill(scores < lowest_score(scores.dtype), -math.inf) if few or has_masks(scores) else scores
 
 
 def has_masks(scores: Tensor) -> bool:

@@ -258,8 +258,11 @@ def column_sums(scores: Callable[[int, int], Tensor], size: int, value: Tensor) 
     def tile(start: int, stop: int) -> Parts:
         part = scores(start, stop)
         highest = part.amax(-2, keepdim=True)
-        # Numbers below the range of float32 add nothing, and are many times slower on a CPU.
-        part.sub_(finite(highest)).clamp_(min=-80.0)
+        part.sub_(finite(highest))
+        if (
+            part.device.type == "cpu"
+        ):  # where numbers below the range of float32, which add nothing, are many times slower
+            part.clamp_(min=-80.0)
         return Parts((part.exp_().sum(-2).log_().add_(highest[..., 0, :])[..., None],))
 
     return in_tiles(tile, size, tile_rows(value.numel(), value.device)).rows[0][..., 0]

@@ -236,8 +236,8 @@ def inclusion_probability(log_q: Float[Tensor, "*lead n"], k: int) -> Float64[Te
 
 def normalised(log_q: Float[Tensor, "*lead n"], highest: Float[Tensor, "*lead 1"]) -> Float64[Tensor, "*lead n"]:
     """`exp(log_q - highest)`, positive for every possible state."""
-    q = (log_q - finite(highest)).double().exp_()
-    return torch.where(log_q > -math.inf, q.clamp_(min=1e-280), 0.0)
+    q = (log_q - highest.clamp(min=torch.finfo(highest.dtype).min)).double().exp_()
+    return q.clamp_(min=1e-280).masked_fill_(log_q == -math.inf, 0.0)
 
 
 def largest_and_rest(
@@ -253,14 +253,14 @@ def share_of(
 ) -> Float64[Tensor, "*lead 1"]:
     """`1 / c`, from the k largest q in descending order and the sum of the rest; infinite if fewer than k are positive."""
     tail = largest.flip(-1).cumsum(-1).flip(-1) + rest  # the sum of all but the m largest, for every m < k
-    left = k - torch.arange(largest.shape[-1], dtype=tail.dtype, device=tail.device)
+    left = torch.arange(k, k - largest.shape[-1], -1, dtype=tail.dtype, device=tail.device)
     sure = (largest * left > tail).sum(-1, keepdim=True)
     return (left / tail).gather(-1, sure.clamp_(max=left.shape[0] - 1))
 
 
 def included(q: Float64[Tensor, "*lead n"], share: Float64[Tensor, "*lead 1"]) -> Float64[Tensor, "*lead n"]:
     """The probability that a state is kept: `min(1, q * share)`, and one where the share is infinite."""
-    return torch.where(share < math.inf, (q * share).clamp_(max=1.0), (q > 0).double())
+    return (q * share.clamp(max=1e300)).clamp_(max=1.0)  # a positive q is at least 1e-280
 
 
 def places(

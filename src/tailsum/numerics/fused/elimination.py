@@ -5,7 +5,7 @@ float64. The log weights of n words are a matrix `[n + 1, n]` by head (the root 
 after another, n descending, for the backward pass.
 """
 
-# pyright: reportArgumentType=false
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportPossiblyUnboundVariable=false
 
 from collections.abc import Sequence
 
@@ -48,6 +48,17 @@ def _places(order, h, c, words, T):
 
 
 @triton.jit
+def _parts(matrix, out, h, c, n):
+    """The weights of rows of heads without the last word, and through it, over the larger of the two, whose log is first; last, where there are any."""
+    inside = (h < n)[:, None] & (c < n - 1)[None, :]
+    into = tl.load(matrix + h * n + n - 1, h < n, -float("inf"))
+    direct = tl.load(matrix + h[:, None] * n + c[None, :], inside, -float("inf"))
+    through = into[:, None] + out[None, :]
+    high = finite(tl.maximum(direct, through))
+    return high, tl.exp(direct - high), tl.exp(through - high), inside
+
+
+@triton.jit
 def _eliminate(arcs, lengths, order, matrices, total, T, MULTIROOT: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
     """Fill `matrices [B, size]`, and `total [B]` with the log of the sum over all trees."""
     b = tl.program_id(0).to(tl.int64)
@@ -73,66 +84,137 @@ def _eliminate(arcs, lengths, order, matrices, total, T, MULTIROOT: tl.constexpr
         out = tl.load(matrix + n * n + c, c < n - 1, -float("inf")) - finite(enter)
         for start in range(0, n, R):
             h = start + tl.arange(0, R)
-            inside = (h < n)[:, None] & (c < n - 1)[None, :]
-            into = tl.load(matrix + h * n + n - 1, h < n, -float("inf"))
-            direct = tl.load(matrix + h[:, None] * n + c[None, :], inside, -float("inf"))
-            through = into[:, None] + out[None, :]
-            high = finite(tl.maximum(direct, through))
-            both = tl.exp(direct - high) + tl.exp(through - high)
-            tl.store(smaller + h[:, None] * (n - 1) + c[None, :], log_of(high, both), inside)
+            high, one, other, inside = _parts(matrix, out, h, c, n)
+            tl.store(smaller + h[:, None] * (n - 1) + c[None, :], log_of(high, one + other), inside)
         tl.debug_barrier()
     tl.store(total + b, log_z)
 
 
 @triton.jit
-def _restore(
-    matrices, lengths, order, total, seeds, grads, of_arcs, T, MULTIROOT: tl.constexpr, R: tl.constexpr, C: tl.constexpr
+def _change_of_entering(choices, enter, change, n, C: tl.constexpr):
+    """The chances of the heads of the last word, the derivatives of their scores, and that of the log of the sum."""
+    h = tl.arange(0, C)
+    chances = tl.exp(choices - finite(enter))
+    changes = tl.load(change + h * n + n - 1, h < n, 0.0)
+    return chances, changes, tl.sum(chances * changes, 0)
+
+
+@triton.jit
+def _changes_of_parts(change, of_out, h, c, n, inside):
+    """The derivatives of the logs of these weights."""
+    of_into = tl.load(change + h * n + n - 1, h < n, 0.0)
+    return tl.load(change + h[:, None] * n + c[None, :], inside, 0.0), of_into[:, None] + of_out[None, :]
+
+
+@triton.jit
+def _eliminate_along(
+    directions, lengths, order, matrices, changes, along, T, MULTIROOT: tl.constexpr, R: tl.constexpr, C: tl.constexpr
 ):
+    """The derivatives of `matrices` and `total`, `changes` and `along`, as scores of arcs change by `directions`."""
+    b = tl.program_id(0).to(tl.int64)
+    size = before(T)
+    matrices += b * size
+    changes += b * size
+    directions += b * T * T
+    order += b * T
+    words = tl.load(lengths + b).to(tl.int32)
+    c = tl.arange(0, C)
+    change = changes + size - before(words)
+    for start in range(0, words + 1, R):
+        h = start + tl.arange(0, R)
+        place, there = _places(order, h, c, words, T)
+        tile = tl.load(directions + place, there, 0.0).to(tl.float64)
+        tl.store(change + h[:, None] * words + c[None, :], tile, (h <= words)[:, None] & (c < words)[None, :])
+    tl.debug_barrier()
+    of_total = tl.full((), 0.0, tl.float64)
+    for step in range(words):
+        n = words - step
+        matrix, change = matrices + size - before(n), changes + size - before(n)
+        choices, enter = entering_scores(matrix, n, MULTIROOT, C)
+        _chances, _changes, of_enter = _change_of_entering(choices, enter, change, n, C)
+        of_total += of_enter
+        out = tl.load(matrix + n * n + c, c < n - 1, -float("inf")) - finite(enter)
+        of_out = tl.load(change + n * n + c, c < n - 1, 0.0) - of_enter
+        for start in range(0, n, R):
+            h = start + tl.arange(0, R)
+            _high, one, other, inside = _parts(matrix, out, h, c, n)
+            both = one + other
+            direct, through = _changes_of_parts(change, of_out, h, c, n, inside)
+            found = (one * direct + other * through) / tl.where(both > 0, both, 1.0)
+            tl.store(changes + size - before(n - 1) + h[:, None] * (n - 1) + c[None, :], found, inside)
+        tl.debug_barrier()
+    tl.store(along + b, of_total)
+
+
+@triton.jit
+def _restore(
+    matrices, changes, lengths, order, total, seeds, grads, along, of_arcs, T,
+    MULTIROOT: tl.constexpr, ALONG: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
     """The gradient in the scores `of_arcs [B, T, T]` (zeros before), from the gradient in `total`, `seeds [B]`.
 
-    In between it is by weights, in `grads [B, T + 1, T]` (zeros before).
+    In between it is by weights, in `grads [B, T + 1, T]` (zeros before). With ALONG the derivative of the gradient, from the `changes` of
+    matrices; in between it is in `along`, like `grads`.
     """
     b = tl.program_id(0).to(tl.int64)
     size = before(T)
     matrices += b * size
+    changes += b * size
     grads += b * (T + 1) * T
+    along += b * (T + 1) * T
     of_arcs += b * T * T
     order += b * T
     seed = tl.where(tl.load(total + b) > -float("inf"), tl.load(seeds + b), 0.0).to(tl.float64)
     words = tl.load(lengths + b).to(tl.int32)
     c = tl.arange(0, C)
     for n in range(1, words + 1):
-        matrix = matrices + size - before(n)
+        matrix, change = matrices + size - before(n), changes + size - before(n)
         choices, enter = entering_scores(matrix, n, MULTIROOT, C)
-        divisor = finite(enter)
-        out = tl.load(matrix + n * n + c, c < n - 1, -float("inf")) - divisor
+        out = tl.load(matrix + n * n + c, c < n - 1, -float("inf")) - finite(enter)
         of_out = tl.where(c < 0, out, 0.0)
+        if ALONG:
+            chances, dchoices, denter = _change_of_entering(choices, enter, change, n, C)
+            dout = tl.load(change + n * n + c, c < n - 1, 0.0) - denter
+            dof_out = of_out
         for start in range(0, n, R):
             h = start + tl.arange(0, R)
-            inside = (h < n)[:, None] & (c < n - 1)[None, :]
-            into = tl.load(matrix + h * n + n - 1, h < n, -float("inf"))
-            direct = tl.load(matrix + h[:, None] * n + c[None, :], inside, -float("inf"))
-            through = into[:, None] + out[None, :]
-            high = finite(tl.maximum(direct, through))
-            one, other = tl.exp(direct - high), tl.exp(through - high)
+            _high, one, other, inside = _parts(matrix, out, h, c, n)
             both = one + other
-            part = tl.load(grads + h[:, None] * T + c[None, :], inside, 0.0) / tl.where(both > 0, both, 1.0)
-            tl.store(grads + h[:, None] * T + c[None, :], part * one, inside)
+            both = tl.where(both > 0, both, 1.0)
+            place = h[:, None] * T + c[None, :]
+            part = tl.load(grads + place, inside, 0.0) / both
+            tl.store(grads + place, part * one, inside)
             passing = part * other
             of_out += tl.sum(passing, 0)
             tl.store(grads + h * T + n - 1, tl.sum(passing, 1), h < n)
+            if ALONG:
+                direct, through = _changes_of_parts(change, dout, h, c, n, inside)
+                turn = passing * (one / both) * (direct - through)
+                part = tl.load(along + place, inside, 0.0) / both
+                tl.store(along + place, part * one + turn, inside)
+                passing = part * other - turn
+                dof_out += tl.sum(passing, 0)
+                tl.store(along + h * T + n - 1, tl.sum(passing, 1), h < n)
         tl.store(grads + n * T + c, of_out, c < n - 1)
+        if ALONG:
+            tl.store(along + n * T + c, dof_out, c < n - 1)
         tl.debug_barrier()
         of_enter = seed - tl.sum(of_out, 0)
-        place = grads + c * T + n - 1
-        grad = tl.load(place, c < n, 0.0) + of_enter * tl.exp(choices - divisor)
+        place = c * T + n - 1
+        grad = tl.load(grads + place, c < n, 0.0) + of_enter * tl.exp(choices - finite(enter))
+        if ALONG:
+            dgrad = tl.load(along + place, c < n, 0.0)
+            dgrad += chances * (of_enter * (dchoices - denter) - tl.sum(dof_out, 0))
         tl.debug_barrier()
-        tl.store(place, grad, c < n)
+        tl.store(grads + place, grad, c < n)
+        if ALONG:
+            tl.store(along + place, dgrad, c < n)
         tl.debug_barrier()
+    found = along if ALONG else grads
     for start in range(0, words + 1, R):
         h = start + tl.arange(0, R)
         place, there = _places(order, h, c, words, T)
-        tl.store(of_arcs + place, tl.load(grads + h[:, None] * T + c[None, :], there, 0.0), there)
+        tl.store(of_arcs + place, tl.load(found + h[:, None] * T + c[None, :], there, 0.0), there)
 
 
 @triton.jit
@@ -215,10 +297,40 @@ def backward(
 ) -> Sequence[Tensor | None]:
     """The gradient in the scores of arcs and roots."""
     total, matrices, order = kept
+    return (_restored(matrices, matrices, order, total, grad, lengths, multiroot, along=False),)
+
+
+def curve(
+    kept: Kept, grad: Tensor, directions: Sequence[Tensor | None], *, lengths: Tensor, multiroot: bool
+) -> tuple[list[Tensor], Tensor]:
+    """The derivatives of the gradient as scores change by the direction, and of the log sum."""
+    total, matrices, order = kept
+    (direction,) = directions
+    assert direction is not None
+    changes, along = torch.empty_like(matrices), torch.empty_like(total)
+    batch, length = order.shape
+    if batch:
+        arguments = direction.contiguous(), lengths, order, matrices, changes, along, length
+        _eliminate_along[(batch,)](*arguments, MULTIROOT=multiroot, **_tiles(length))
+    found = _restored(matrices, changes, order, total, grad, lengths, multiroot, along=True)
+    return [found], along.masked_fill_(total == -torch.inf, 0.0).to(grad.dtype)
+
+
+def _restored(
+    matrices: Tensor,
+    changes: Tensor,
+    order: Tensor,
+    total: Tensor,
+    grad: Tensor,
+    lengths: Tensor,
+    multiroot: bool,
+    along: bool,
+) -> Tensor:
+    """The gradient in the scores of arcs and roots, or `along` changes its derivative."""
     batch, length = order.shape
     of_arcs = grad.new_zeros(batch, length, length)
     if batch:
-        work = matrices.new_zeros(batch, length + 1, length)
-        arguments = matrices, lengths, order, total, grad.contiguous(), work, of_arcs, length
-        _restore[(batch,)](*arguments, MULTIROOT=multiroot, **_tiles(length))
-    return (of_arcs,)
+        work = matrices.new_zeros(2 if along else 1, batch, length + 1, length)
+        arguments = matrices, changes, lengths, order, total, grad.contiguous(), work[0], work[-1], of_arcs, length
+        _restore[(batch,)](*arguments, MULTIROOT=multiroot, ALONG=along, **_tiles(length))
+    return of_arcs

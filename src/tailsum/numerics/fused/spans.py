@@ -4,7 +4,7 @@ The reference is `numerics.charts.fill_chart` with `log_sum_exp`, as in `trees/s
 maximum, so results are right for scores of any range.
 """
 
-# pyright: reportArgumentType=false
+# pyright: reportArgumentType=false, reportCallIssue=false
 
 from collections.abc import Sequence
 
@@ -96,14 +96,14 @@ def _outside(inside, tops, totals, lengths, seeds, grads, of_nodes, T, I: tl.con
 
 
 @triton.jit
-def _inside_along(nodes, lengths, inside, along, split, T, I: tl.constexpr, K: tl.constexpr):
+def _inside_along(nodes, lengths, inside, tops, totals, along, split, T, I: tl.constexpr, K: tl.constexpr):
     """The derivatives `along` of `inside`, and `split` of the log sums over splits, as scores change by `nodes`; laid out like it."""
     b = tl.program_id(0).to(tl.int64)
     n = tl.load(lengths + b).to(tl.int32)
     nodes += b * T * T
-    inside += b * 2 * T * T
-    along += b * 2 * T * T
-    split += b * 2 * T * T
+    place = b * 2 * T * T
+    inside, tops, along, split = inside + place, tops + place, along + place, split + place
+    totals += b * T * T
     turned, along_turned, split_turned = inside + T * T, along + T * T, split + T * T
     for start in range(0, n, I):
         i = start + tl.arange(0, I)
@@ -118,9 +118,11 @@ def _inside_along(nodes, lengths, inside, along, split, T, I: tl.constexpr, K: t
             j = i + width - 1
             valid = i < count
             left, right = i * (T + 1), j * T + i + 1
+            top = tl.load(tops + i * T + j, valid, -float("inf"))
             change = change_of_rows(
-                inside + left, turned + right, along + left, along_turned + right, valid, width - 1, K
+                inside + left, turned + right, along + left, along_turned + right, top, valid, width - 1, K
             )
+            change /= tl.load(totals + i * T + j, valid, 1.0)
             tl.store(split + i * T + j, change, valid)
             tl.store(split_turned + j * T + i, change, valid)
             change += tl.load(nodes + i * T + j, valid, 0.0)
@@ -201,7 +203,7 @@ def curve(
     along, split, changes, found = (torch.zeros_like(x) for x in (inside, inside, inside, of_nodes))
     batch, length, _ = found.shape
     if batch:
-        _inside_along[(batch,)](direction.contiguous(), lengths, inside, along, split, length, **tiles(length))
+        _inside_along[(batch,)](direction.contiguous(), lengths, *kept, along, split, length, **tiles(length))
         arguments = inside, tops, totals, along, split, lengths, grads, changes, found, length
         _outside_along[(batch,)](*arguments, **tiles(length))
     whole = torch.arange(batch, device=inside.device), 0, 0, lengths - 1

@@ -35,6 +35,11 @@ class Sketches(Sums[Terms, Configuration]):
         LinearChain(batch=[], T=5, N=9 of 9)
         """
         check_subset(subset, self.batch_shape, self.node_shape, self.n_states)
+        return self.restricted(subset)
+
+    @for_authors
+    def restricted(self: This, subset: Subset) -> This:
+        """The same with a subset that was chosen here: to check it would be to wait for the device."""
         index, log_weight, pilot = subset.index.long(), subset.log_weight.to(self.dtype), subset.pilot
         small = with_recordable(self).gather(index)
         if self.kept is not None:
@@ -79,7 +84,7 @@ class Sketches(Sums[Terms, Configuration]):
     def _log_mass_of_states(self, subset: Subset) -> Tensor:
         """Log of the sum over all configurations through each state of `subset [chunk, *batch, V, K]`."""
         index, log_weight = (x.unflatten(-2, self.node_shape) for x in (subset.index, subset.log_weight))
-        small = self.in_batch((len(index), *self.batch_shape)).restrict(Subset(index, log_weight))
+        small = self.in_batch((len(index), *self.batch_shape)).restricted(Subset(index, log_weight))
         total, chance = small.state_chances()
         total = total.reshape(*total.shape, *(1,) * (chance.dim() - total.dim()))
         return (chance.log() + total).nan_to_num(-math.inf, neginf=-math.inf).flatten(-len(self.node_shape) - 1, -2)
