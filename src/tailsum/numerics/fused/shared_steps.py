@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tailsum.numerics.fused.exponential import exp, finite
-from tailsum.numerics.fused.products import add_split_product, rounded, score_product
+from tailsum.numerics.fused.products import FAST_SCORES, add_split_product, rounded, score_product
 from tailsum.numerics.fused.scores import at_once, before_hopper, factor_columns, factor_rows, meet, meets, padded
 
 
@@ -38,14 +38,18 @@ class Table(Protocol):
 @triton.jit
 def _entry_tile(
     left, columns, scale, i, j, n, m, row_l, column_l, width,
-    SIZE: tl.constexpr, REVERSE: tl.constexpr,
+    SIZE: tl.constexpr, REVERSE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Entries of the table for states i [I], the dimension of the sum, and j [J]."""
     inside = (i < n)[:, None] & (j < m)[None, :]
     if SIZE == 0:
         entries = tl.load(left + i[:, None].to(tl.int64) * row_l + j[None, :].to(tl.int64) * column_l, inside, 0.0)
     else:
-        scores = score_product(factor_rows(left, i, n, row_l, width, SIZE), columns)
+        rows = factor_rows(left, i, n, row_l, width, SIZE)
+        if PRECISION == "tf32":
+            scores = tl.dot(rows, columns, input_precision=FAST_SCORES)
+        else:
+            scores = score_product(rows, columns)
         if REVERSE:  # columns of the table are rows of its transpose
             scores -= tl.load(scale + i, i < n, 0.0)[:, None]
         else:
@@ -90,7 +94,7 @@ def _add_tiles(
         sums = tl.zeros([R, J], tl.float32)
         for k in range(begin, end):
             i = k * I + tl.arange(0, I)
-            entries = _entry_tile(left, factors, scale, i, j, n, n, row_l, column_l, width, SIZE, REVERSE)
+            entries = _entry_tile(left, factors, scale, i, j, n, n, row_l, column_l, width, SIZE, REVERSE, PRECISION)
             there = inside[:, None] & (i < n)[None, :]
             sums = _add_messages(sums, high, low, sent + i[None, :], there, entries, PRECISION)
         slot = (program - block * tiles // share) * batch
