@@ -158,17 +158,6 @@ def test_blocks_that_several_programs_share(programs, monkeypatch):
     agree(table(n=70, length=3, batch=2))
 
 
-@pytest.mark.parametrize("make", [table, factors])
-def test_gradients_of_a_table_from_parts_of_all_steps(make, monkeypatch):
-    from tailsum.numerics.fused import table_products  # noqa: PLC0415
-
-    monkeypatch.setattr(plan, "ALONE", 4)
-    monkeypatch.setattr(plan, "TOGETHER", 0)
-    monkeypatch.setattr(table_products, "FEWEST", 16)
-    with table_budget(0 if make is factors else 1 << 30):
-        agree(make(n=21, length=30, batch=3))
-
-
 def test_more_sequences_than_a_tile_of_most_kernels_has(way):
     agree(table(n=35, length=3, batch=40))
 

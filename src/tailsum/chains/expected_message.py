@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tailsum.numerics.fused.kernel import Example, Kernel
+from tailsum.numerics.fused.kernel import Example, Kernel, unseen
 from tailsum.numerics.precision import product
 from tailsum.numerics.reduce import log_or_never
 from tailsum.numerics.stream import Parts, streamed
@@ -69,5 +69,6 @@ message_of_factors = Kernel(
     "expected_message", _of_factors, _example,
     sizes=({"batch": 2, "k": 5, "n": 21, "d": 3}, {"batch": 3, "k": 70, "n": 67, "d": 17, "own": 1}),
     large={"batch": 32, "k": 200, "n": 10_000, "d": 64},
+    takes=unseen,
     impossible=0.0,
 )  # fmt: skip

@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tailsum.numerics.fused.exponential import finite
+from tailsum.numerics.fused.kernel import unseen
 from tailsum.numerics.fused.scores import Pairs, at_once, meet, meets, score_tile
 
 FACTOR_TILE = {"I": 128, "J": 32, "num_warps": 4}
@@ -191,7 +192,7 @@ def walk(messages: Tensor, pairs: Pairs, last: Tensor, count: int = 1, seed: int
     """
     length, batch, n = messages.shape
     programs = min(triton.cdiv(n, CHUNK), at_once(last.device) // max(1, batch * count)) if meets() else 2
-    apart = n >= LARGE and programs > 1
+    apart = n >= LARGE and programs > 1 and unseen(messages)
     paths = torch.empty(count, batch, length, dtype=torch.long, device=last.device)
     keys = torch.full_like(paths, torch.iinfo(torch.long).min) if apart else paths
     counter = torch.zeros(count * batch if apart else 1, dtype=torch.int32, device=last.device)

@@ -259,7 +259,7 @@ def backward(
     settings = {"MEAN": mean, "OWN": entropy, "RAGGED": last is not None, "PATH": path is not None}
     _flow_kernel[batch,](
         *shared, of_states[0], of_states[-1], of_tables[0], of_tables[-1], batch, length, n, together, grad.stride(-1),
-        TABLE=pairs, **settings, **tile(n, held),
+        TABLE=pairs, **settings, **tile(n, held, many=16),
     )  # fmt: skip
     if pairs and not held:
         _table_kernel[triton.cdiv(n, SIDE) ** 2, groups, parts](

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tailsum.numerics.charts import Watch, by_width, keep
-from tailsum.numerics.fused.kernel import Example, Kernel
+from tailsum.numerics.fused.kernel import Example, Kernel, unseen
 from tailsum.numerics.kernels import fused
 from tailsum.numerics.noise import Choose, Drawn, seed_from
 from tailsum.numerics.reduce import LogProduct, Reduce, highest, log_sum_exp
@@ -120,7 +120,7 @@ class LowRankRule(LowRank, FactorRule):
         """Samples by kernels, whole trees at once."""
         factors = [x[0] for x in self.tensors]
         shared = not self.factor and max(len(x) for x in self.tensors) == 1
-        if isinstance(choose, Drawn) and shared and fused(spans, *factors) and _some_pairs(spans):
+        if isinstance(choose, Drawn) and shared and fused(spans, *factors) and unseen(spans) and _some_pairs(spans):
             from tailsum.numerics.fused.low_rank_parses import Samples  # noqa: PLC0415  (needs Triton)
 
             samples = Samples(spans, *factors, lengths=length)
