@@ -105,7 +105,7 @@ class InOneLaunch(Structure[ChainTerms, Tensor]):
             return super().kl(other)
         last, masked = self.last(), not without_masks(mine, theirs)
         log_sum, mean = small_log_sum_and_mean(*alike(mine, differences(mine, theirs, masked)), last=last)
-        divergence = mean - log_sum + small_log_sum(*theirs, last=last, exact=masked)
+        divergence = mean - log_sum + small_log_sum(*theirs, last=last, exact=True)
         if not masked:
             return self._of_chains(divergence)
         divergence = divergence.reshape(self.batch_shape)

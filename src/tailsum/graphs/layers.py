@@ -94,9 +94,17 @@ class Plan:
 
 def plan(groups: Sequence[Int[Tensor, "_ _"]], n_nodes: int, schedule: str, device: torch.device) -> Plan:
     """The plan for factors over the given variables (a group has one arity); `schedule` is "sweep" or "flooding"."""
-    given = tuple((group.shape[1], group.long().cpu().contiguous().numpy().tobytes()) for group in groups)
+    given = tuple((group.shape[1], _bytes(group)) for group in groups)
     with torch.inference_mode(False):
         return _plan(given, n_nodes, schedule, device)
+
+
+def _bytes(group: Int[Tensor, "_ _"]) -> bytes:
+    whole = group.long().cpu().contiguous()
+    try:
+        return whole.numpy().tobytes()
+    except RuntimeError:  # within a transform of torch.func tensors have no memory of their own
+        return np.array(whole.tolist(), np.int64).tobytes()
 
 
 @functools.lru_cache(maxsize=32)
