@@ -52,7 +52,7 @@ def asked(name: str, use: str, forbidden: float) -> list[Tensor]:
     return found
 
 
-@pytest.mark.parametrize("forbidden", [0.0, 0.2])
+@pytest.mark.parametrize("forbidden", [pytest.param(0.0, marks=pytest.mark.slow), 0.2])
 @pytest.mark.parametrize("name", MODELS)
 def test_kernels_change_nothing(name, forbidden, monkeypatch):
     with_fast_numbers(monkeypatch)

@@ -58,7 +58,7 @@ def results(make, use, dtype, unary, table, **how):
 
 CASES = [
     (grid, (2,), (), {}, 0.15),
-    (grid, (2,), (2, 5), {"damping": 0.3}, 0.0),
+    pytest.param(grid, (2,), (2, 5), {"damping": 0.3}, 0.0, marks=pytest.mark.slow),
     (grid, (1,), (5,), {"schedule": "flooding", "damping": 0.5}, 0.15),
     (tree, (2,), (), {}, 0.15),
     (factors, (2,), (), {}, 0.0),

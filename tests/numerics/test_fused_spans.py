@@ -154,7 +154,7 @@ def test_entropies_of_dependencies_need_no_reference(kind, mask, monkeypatch):
     torch.testing.assert_close(result[1], result[0], rtol=5e-6, atol=5e-6, check_dtype=False)
 
 
-@pytest.mark.parametrize("kind", ["table", "low rank"])
+@pytest.mark.parametrize("kind", ["table", pytest.param("low rank", marks=pytest.mark.slow)])
 def test_means(kind):
     """Of scores that forbid some rules, of two lengths, and of a model with other ones."""
     make, tensors, how = KINDS[kind](1.0, 0.2, length=3, batch=2)
@@ -190,6 +190,7 @@ def sampled_rules(model, count):
     return used.index_put_((sentence, *rules), torch.ones_like(sentence).to(used) / count, accumulate=True)
 
 
+@pytest.mark.slow
 def test_frequencies_of_few_samples():
     """Of rules of low rank, whose ranks are drawn before the splits."""
     make, tensors, how = low_rank(1.5, 0.1, p=2, rank=3, length=3, batch=1)

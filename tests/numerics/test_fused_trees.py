@@ -76,7 +76,7 @@ DRAWN = {
 
 
 @pytest.mark.usefixtures("_fast_numbers")
-@pytest.mark.parametrize("kind", DRAWN)
+@pytest.mark.parametrize("kind", [pytest.param(x, marks=pytest.mark.slow if "several" in x else ()) for x in DRAWN])
 def test_samples(kind, generator):
     model, count = DRAWN[kind](), 80
     with kernels("always"):
