@@ -10,10 +10,11 @@ from torch import Tensor
 from tailsum.numerics.fused.exponential import exp, finite
 from tailsum.numerics.fused.log_steps import Messages, launches
 from tailsum.numerics.fused.products import add_product
-from tailsum.numerics.fused.scores import Pairs, factor_rows, meet, score_tile
+from tailsum.numerics.fused.scores import Pairs, before_hopper, factor_rows, meet, score_tile
 from tailsum.numerics.kernels import ALIGNED
 
 FACTOR_TILE = {"I": 128, "J": 128, "num_warps": 8, "num_stages": 2}  # measured on a Hopper GPU
+OLDER_TILE = {"I": 64, "J": 64, "num_warps": 4, "num_stages": 2}
 
 
 @triton.jit(do_not_specialize=["first", "stop"])
@@ -167,7 +168,8 @@ def pair_gradient(messages: Messages, x: Tensor, pairs: Pairs, last: Tensor) -> 
         grads = list[Tensor]()
         for own, other in ((pairs.left, pairs.right), (pairs.right, pairs.left)):
             out = torch.empty_like(own)
-            tile = FACTOR_TILE if pairs.size <= 64 else {**FACTOR_TILE, "J": FACTOR_TILE["J"] // 2}
+            tile = OLDER_TILE if before_hopper(x.device) else FACTOR_TILE
+            tile = tile if pairs.size <= 64 else {**tile, "J": tile["J"] // 2}
             _factor_gradient_kernel[triton.cdiv(n, tile["I"]), tables](
                 out, own, other, *state, *sizes, *x.stride()[:2], *own.stride()[:3], *other.stride()[:3], own.shape[-1],
                 SIZE=pairs.size, PRECISION=pairs.precision, LEFT=not grads, **tile,
