@@ -17,9 +17,15 @@ from torch import Tensor
 from tailsum.numerics.fused.exponential import exp, finite
 from tailsum.numerics.fused.kernel import Kept
 from tailsum.numerics.fused.products import product, score_product
-from tailsum.numerics.fused.scores import factor_columns, factor_rows, padded
+from tailsum.numerics.fused.scores import before_hopper, factor_columns, factor_rows, padded
 
 TILE = {"J": 64, "K": 64, "num_warps": 4, "num_stages": 2}
+OLDER_TILE = {
+    "J": 32,
+    "K": 32,
+    "num_warps": 4,
+    "num_stages": 2,
+}  # for older GPUs than Hopper, where the other one spills
 
 
 @triton.jit
@@ -118,9 +124,9 @@ def forward(left: Tensor, right: Tensor, value: Tensor, carried: Tensor) -> tupl
     """Log masses and means, `[2, B, N]`."""
     given = tuple(x.contiguous() for x in (left, right, value, carried))
     (batch, k, width), n = left.shape, right.shape[1]
-    out = value.new_empty(2, batch, n)
+    out, tile = value.new_empty(2, batch, n), _tile(value)
     if out.numel():
-        _send[triton.cdiv(n, TILE["J"]), batch](*given, out, n, k, _group(right), width, SIZE=padded(left), **TILE)
+        _send[triton.cdiv(n, tile["J"]), batch](*given, out, n, k, _group(right), width, SIZE=padded(left), **tile)
     return out, (*given, out)
 
 
@@ -128,20 +134,25 @@ def backward(kept: Kept, grad: Tensor, wanted: Sequence[bool]) -> Sequence[Tenso
     """The gradients in the factors, the values and the means that are sent."""
     left, right, value, carried, out = kept
     (batch, k, width), (groups, n, _), grad = left.shape, right.shape, grad.contiguous()
-    how = {"SIZE": padded(left), "PRECISION": "tf32x3", **TILE}
+    tile = _tile(value)
+    how = {"SIZE": padded(left), "PRECISION": "tf32x3", **tile}
     to_left, to_value, to_carried = (torch.zeros_like(x) for x in (left, value, carried))
     if out.numel() and k and (wanted[0] or wanted[2] or wanted[3]):
-        _to_senders[triton.cdiv(k, TILE["K"]), batch](
+        _to_senders[triton.cdiv(k, tile["K"]), batch](
             left, right, value, carried, out, grad, to_left, to_value, to_carried, n, k, _group(right), width, **how
         )
     to_right = torch.zeros_like(right) if wanted[1] else None
     if to_right is not None and out.numel():
         alone = groups == batch
-        _to_receivers[triton.cdiv(n, TILE["J"]), groups](
+        _to_receivers[triton.cdiv(n, tile["J"]), groups](
             left, right, value, carried, out, grad, to_right, batch, int(alone), 1 if alone else batch, n, k,
             n * width, width, **how,
         )  # fmt: skip
     return to_left, to_right, to_value, to_carried
+
+
+def _tile(like: Tensor) -> dict[str, int]:
+    return OLDER_TILE if before_hopper(like.device) else TILE
 
 
 def _group(right: Tensor) -> int:
