@@ -38,6 +38,7 @@ def _run(kernel: Kernel, use: Use) -> Callable[[], object]:
     def run() -> object:
         with tailsum.kernels(use):
             result = kernel(*leaves, **moved)
+            result = result[0] if kernel.differentiable and isinstance(result, tuple) else result
             return torch.autograd.grad(result.sum(), leaves) if kernel.differentiable else result
 
     return run

@@ -44,7 +44,12 @@ def table_figures() -> Iterator[Figure]:
             try:
                 yield _figure(row)
             except (RuntimeError, ValueError) as error:
-                yield Figure(f"GPU, {row.name}: {row.operation}", f"{type(error).__name__}", f"{row.goal:g} ms", False)
+                yield Figure(
+                    f"GPU, {row.name}: {row.operation}",
+                    f"{type(error).__name__}: {error}"[:100],
+                    f"{row.goal:g} ms",
+                    False,
+                )
     yield from _sketches()
 
 

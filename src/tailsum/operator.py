@@ -34,14 +34,14 @@ class Operator:
 
         def value(inputs: Sequence[Tensor]) -> Tensor:
             with torch.no_grad():
-                return _number(function(*inputs))
+                return _number(function(*inputs), inputs)
 
         def with_slopes(inputs: Sequence[Tensor], wanted: Sequence[int]) -> list[Tensor]:
             with _recording(), torch.enable_grad():
                 leaves = [x.detach() for x in inputs]
                 for place in wanted:
                     leaves[place].requires_grad_()
-                result = _number(function(*leaves))
+                result = _number(function(*leaves), inputs)
                 slopes = torch.autograd.grad(result, [leaves[place] for place in wanted], materialize_grads=True)
             return [result.detach(), *(x.contiguous() for x in slopes)]
 
@@ -60,6 +60,8 @@ class Operator:
         return f"Operator({getattr(self.function, '__name__', 'function')})"
 
     def __call__(self, *inputs: Tensor) -> Tensor:
+        if not inputs or not all(isinstance(x, Tensor) for x in inputs):
+            raise ValueError(f"the arguments of an operator must be tensors: got {[type(x).__name__ for x in inputs]}")
         wanted = [place for place, x in enumerate(inputs) if x.requires_grad]
         if not wanted or not torch.is_grad_enabled():
             return self._value(list(inputs))
@@ -96,11 +98,18 @@ def _recording() -> contextlib.AbstractContextManager[None]:
 
 
 def _like(inputs: Sequence[Tensor]) -> Tensor:
-    first = next(x for x in inputs if x.is_floating_point())
+    """A number of the type of the first tensor of scores."""
+    first = next((x for x in inputs if x.is_floating_point()), None)
+    if first is None:
+        raise ValueError(f"an operator needs an argument of a floating-point type: got {[x.dtype for x in inputs]}")
     return first.new_empty(())
 
 
-def _number(result: Tensor) -> Tensor:
-    if result.dim():
-        raise ValueError(f"an operator's function must return a number: got {list(result.shape)}")
+def _number(result: Tensor, inputs: Sequence[Tensor]) -> Tensor:
+    expected = _like(inputs)
+    if result.dim() or result.dtype != expected.dtype:
+        got = f"{list(result.shape)} of {result.dtype}"
+        raise ValueError(
+            f"an operator's function must return a number, of the type of its first scores {expected.dtype}: got {got}"
+        )
     return result

@@ -96,6 +96,9 @@ for length in (3, 4):
 errors = []
 for ask in (
     lambda: ts.Operator(lambda x: x)(torch.zeros(2)),
+    lambda: ts.Operator(lambda x: x.double().sum())(torch.zeros(2, requires_grad=True)),
+    lambda: ts.Operator(lambda x: x.sum())(torch.zeros(2).long()),
+    lambda: ts.Operator(lambda x, n: x.sum())(torch.zeros(2), 3),
     lambda: torch.autograd.grad(torch.autograd.grad(step(*inputs), inputs[1], create_graph=True)[0].sum(), inputs[1]),
 ):
     try:
@@ -110,5 +113,8 @@ def test_an_operator_is_part_of_a_whole_graph():
     out = subprocess.run([sys.executable, "-c", WHOLE], capture_output=True, text=True, check=True).stdout
     result = json.loads(out)
     assert result["apart"] < 1e-5
-    assert "must return a number: got [2]" in result["errors"][0]
-    assert "cannot be differentiated again" in result["errors"][1]
+    assert "must return a number, of the type of its first scores torch.float32: got [2]" in result["errors"][0]
+    assert "torch.float32: got [] of torch.float64" in result["errors"][1]
+    assert "needs an argument of a floating-point type: got [torch.int64]" in result["errors"][2]
+    assert "must be tensors: got ['Tensor', 'int']" in result["errors"][3]
+    assert "cannot be differentiated again" in result["errors"][4]

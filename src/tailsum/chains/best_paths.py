@@ -43,6 +43,5 @@ def _small_ranked_paths(node: Tensor, table: Tensor, *, k: int, last: Tensor | N
     return F.pad(paths, (0, 0, 0, 0, 0, k - len(paths)), value=-1)
 
 
-small_best_path = Kernel("small_best", _small_best_path, small_chains.example, small_chains.SIZES, small_chains.LARGE)
-*_sizes, _large = (sizes | {"k": 5} for sizes in (*small_chains.SIZES, small_chains.LARGE))
-small_ranked_paths = Kernel("small_ranked", _small_ranked_paths, small_chains.example, _sizes, _large)
+small_best_path = Kernel("small_best", _small_best_path, small_chains.example, *small_chains.sized())
+small_ranked_paths = Kernel("small_ranked", _small_ranked_paths, small_chains.example, *small_chains.sized(k=5))

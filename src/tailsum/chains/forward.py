@@ -99,6 +99,5 @@ def _small_log_prob(
 _of_logs = log_kernels.example, log_kernels.SIZES, log_kernels.LARGE
 chain_log_sum = Kernel("log_chains", _log_sum, *_of_logs)
 chain_messages = Kernel("log_messages", _messages, *_of_logs)
-small_log_sum = Kernel("small_chains", _small_log_sum, small_chains.example, small_chains.SIZES, small_chains.LARGE)
-*_sizes, _large = ({**sizes, "path": 1} for sizes in (*small_chains.SIZES, small_chains.LARGE))
-small_log_prob = Kernel("small_chains", _small_log_prob, small_chains.example, _sizes, _large)
+small_log_sum = Kernel("small_chains", _small_log_sum, small_chains.example, *small_chains.sized())
+small_log_prob = Kernel("small_chains", _small_log_prob, small_chains.example, *small_chains.sized(path=1))

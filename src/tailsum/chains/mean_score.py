@@ -196,11 +196,5 @@ def _small_entropy(
     return (log_sum - mean).to(dtype)
 
 
-def _with(**how: int) -> list[dict[str, int]]:
-    return [sizes | how for sizes in (*small_chains.SIZES, small_chains.LARGE)]
-
-
-*_sizes, _large = _with(entropy=1)
-small_entropy = Kernel("small_chains", _small_entropy, small_chains.example, _sizes, _large)
-*_sizes, _large = _with(values=1)
-small_log_sum_and_mean = Kernel("small_chains", _small_means, small_chains.example, _sizes, _large)
+small_entropy = Kernel("small_chains", _small_entropy, small_chains.example, *small_chains.sized(entropy=1))
+small_log_sum_and_mean = Kernel("small_chains", _small_means, small_chains.example, *small_chains.sized(values=1))

@@ -76,9 +76,14 @@ def example(batch: int, length: int, n: int, groups: int = 1, values: int = 0, *
     return Example(tuple(scores), {"last": last} | how | path | own)
 
 
-SIZES = (
+_SIZES = (
     {"batch": 4, "length": 4, "n": 5},
     {"batch": 2, "length": 3, "n": 17, "groups": 2},
     {"batch": 2, "length": 3, "n": 130},
 )
-LARGE = {"batch": 32, "length": 1000, "n": 64}
+_LARGE = {"batch": 32, "length": 1000, "n": 64}
+
+
+def sized(**how: int) -> tuple[list[dict[str, int]], dict[str, int]]:
+    """The sizes that tests try, and the large ones, with further arguments of `example`."""
+    return [sizes | how for sizes in _SIZES], _LARGE | how

@@ -43,8 +43,8 @@ def precision(name: Precision) -> contextlib.AbstractContextManager[None]:
     """Within it, float32 products on a GPU are "full" (the default), or "fast" where kernels of chains multiply with messages.
 
     Full: log Z is within 1e-3 nats of float64 over 100 steps, for scores of standard deviation up to 3. Fast: within
-    0.05 nats, with relative errors of gradients of about 1e-3, as those products are in tf32, on rounded operands. Scores,
-    and everything that plain torch computes, stay in full precision; torch's own switches for tf32 change nothing.
+    0.05 nats, with relative errors of gradients of about 1e-3, as those products are in tf32, on rounded operands. Scores
+    made on the way keep 16 bits; what plain torch computes stays in full precision, and torch's own switches for tf32 change nothing.
 
     >>> import tailsum as ts
     >>> with ts.precision("fast"):
